@@ -21,6 +21,7 @@ from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.policies import ask, describe, load, names
 from simstrag.policy import Hints, View
+from simstrag.scenario.scenario import Scenario
 from tests.commands import SCENARIO, TRACE, Call, plain_lines
 
 
@@ -404,6 +405,23 @@ MISTAKES = {
     ),
     "a report beside": (("report", "case.yml"), {}, "Did you mean 'case.yaml'?"),
     "init of nothing": (("init", "slo.csv"), {}, "Did you mean 'slow.csv'?"),
+    "init with a wrong unit": (
+        ("init", "slow.csv", "--link", "25Gib"), {},
+        "--link 25Gib: there is no unit 'Gib' here; write it as in 25Gbit",
+    ),
+    "init with no number": (
+        ("init", "slow.csv", "--step", "fast"), {},
+        "--step fast: is no number with a unit; write it as in 0.35s",
+    ),
+    "init with nothing": (
+        ("init", "slow.csv", "--latency", "0ms"), {}, "--latency 0ms: must be more than 0",
+    ),
+    "init with half a sample": (
+        ("init", "slow.csv", "--batch", "2.5"), {}, "--batch 2.5: must be a whole number",
+    ),
+    "init with an unknown precision": (
+        ("init", "slow.csv", "--precision", "int8"), {}, "give one of fp32, bf16, fp16, fp64",
+    ),
     "init over a scenario": (("init", "slow.csv", "--out", "case.yaml"), {}, "is there already"),
     "init of utilisation": (
         ("init", "slow.csv"), {"slow.csv": TRACE.replace("slowdown,2.0", "utilisation,0.5")},
@@ -613,7 +631,9 @@ def test_a_quiet_run_that_writes_nothing_says_its_time(
 
 def test_a_scenario_and_a_trace_for_machines_are_where_they_are(folder: Path, call: Call) -> None:
     assert document(call, "trace", "generate", "-o", "g.csv")["trace"] == "g.csv"
-    assert document(call, "init", "g.csv", "-o", "g.yaml") == {"scenario": "g.yaml"}
+    answer = document(call, "init", "g.csv", "-o", "g.yaml")
+    assert answer["scenario"] == "g.yaml"
+    assert "server.service" in answer["placeholders"]
     assert (folder / "g.yaml").exists()
 
 
@@ -638,6 +658,17 @@ def test_init_quotes_the_next_command_and_names_the_nodes_that_it_takes(
         told = [each for each in lines if each.startswith("workers: ")]
         assert len(told) == (line is not None)
         assert all(each.startswith(line or "") for each in told)
+
+
+def test_init_takes_a_job_in_the_units_of_people(folder: Path, call: Call) -> None:
+    job = "--step 350ms --parameters 100M --link 25Gbit/s --latency 20us --batch 64 --workers 4"
+    code, out, err = call("init", "slow.csv", *job.split())
+    assert (code, err) == (0, "")
+    assert "placeholders: step.cv, learner.noise_scale, learner.c_tau; replace them in" in out
+    case = Scenario.read(folder / "scenario.yaml")
+    assert case.step is not None
+    assert case.inputs.allreduce.seconds([1, 1]) == pytest.approx(2 * 20e-6 + 0.128)
+    assert (case.workers, case.step.compute, case.learner.batch) == (4, 0.35, 64)
 
 
 def test_a_timeline_is_written_and_read_back(folder: Path, call: Call) -> None:

@@ -21,6 +21,7 @@ from simstrag.cli import report_thread_error
 from simstrag.cli.compare import LEAST
 from simstrag.cli.console import console, print_table
 from simstrag.experiments.compare import Comparison
+from simstrag.scenario.scenario import Scenario
 from tests.commands import SCENARIO, Call, plain_lines
 
 INTERRUPTIBLE = (  # a parent may have taught this process to ignore Ctrl-C
@@ -119,6 +120,26 @@ def test_a_terminal_shows_how_far_a_run_is(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 409600000"))
     run, shown = ("run", "case.yaml", "-p", "asgd", "-s", "1"), r"[\d,.]+ s simulated"
     run_on_a_terminal(*run, until=rf"\d+% about \d+ s left asgd, seed 1, {shown}", NO_COLOR="1")
+
+
+def test_init_asks_on_a_terminal(folder: Path) -> None:
+    """A mistake is answered with the way out, and asked again."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "simstrag", "init", "slow.csv"],
+        stdin=slave, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    os.write(master, b"0.2s\n1e6\n25Gib\n25Gbit\n\n")
+    assert process.wait(timeout=60) == 0
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    assert "A step in full precision on an idle node, such as 0.35s" in shown
+    assert "--link 25Gib: there is no unit 'Gib' here; write it as in 25Gbit" in shown
+    case = Scenario.read(folder / "scenario.yaml")
+    assert case.inputs.allreduce.bandwidth == 3.125e9
+    assert "learner.batch" in case.placeholders
+    assert "step.compute" not in case.placeholders
 
 
 def test_a_quiet_command_shows_no_progress(folder: Path) -> None:

@@ -35,7 +35,6 @@ EXAMPLES = {
     "compare": (
         "simstrag compare examples/demo.yaml --sensitivity --out reports/demo",
         "simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5 -o reports/two",
-        "simstrag compare examples/demo.yaml --jobs 1 --json",
     ),
     "sensitivity": ("simstrag sensitivity examples/demo.yaml -k learner.c_tau --seeds 1",),
     "sweep": (
@@ -57,7 +56,10 @@ EXAMPLES = {
         "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",
     ),
     "report": ("simstrag report reports/demo", "simstrag report reports/demo --out page.html"),
-    "init": ("simstrag init slow.csv", "simstrag init slow.csv --out mine.yaml"),
+    "init": (
+        "simstrag init slow.csv --out mine.yaml",
+        "simstrag init slow.csv --step 0.35s --parameters 100e6 --link 25Gbit",
+    ),
     "schema": ("simstrag schema study",),
     "doctor": ("simstrag doctor", "simstrag doctor --json"),
     "trace describe": (

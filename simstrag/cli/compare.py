@@ -22,7 +22,7 @@ from simstrag.cli.options import (
     Quiet,
     ScenarioFile,
     Seeds,
-    option,
+    flag,
     out_option,
 )
 from simstrag.cli.progress import show_count
@@ -46,14 +46,9 @@ def compare(
         Path | None, out_option("Folder to write; reports/<scenario> by default.")
     ] = None,
     sensitivity: Annotated[
-        bool | None,
-        option(
-            "Find what would change the ranking; twice the time.",
-            None,
-            "--sensitivity/--no-sensitivity",
-            show_default="of placeholders alone",
-        ),
-    ] = None,
+        bool, flag("Find what would change the ranking; twice the time.", "--sensitivity")
+    ] = False,
+    no_sensitivity: Annotated[bool, flag("Try no placeholders.", "--no-sensitivity")] = False,
     jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -70,17 +65,18 @@ def compare(
     folder = comparison_folder(out, scenario)
     check_directory(folder, "comparison.csv")
     kept = partial_folder(folder)
+    tried = True if sensitivity else False if no_sensitivity else None
     try:
         with capture_warnings() as warnings, show_count(quiet) as show:
             comparison = run_comparison(
-                case, policy, seeds=seeds, sensitivity=sensitivity, jobs=jobs, on_progress=show,
+                case, policy, seeds=seeds, sensitivity=tried, jobs=jobs, on_progress=show,
                 keep=kept,
             )  # fmt: skip
             show(1, 1, "writing the report")
             comparison.write(folder, command_line(), scenario)
     except KeyboardInterrupt as interrupt:
         alone = "without --sensitivity" if sensitivity else ""
-        if sensitivity is None and case.placeholders:
+        if tried is None and case.placeholders:
             alone = "with --no-sensitivity"
         raise Interrupted(_describe_kept(kept, interrupt, alone)) from None
     RunCache.of(kept, comparison.scenario).clear()

@@ -1,14 +1,21 @@
-"""A first scenario for a contention trace: it runs as it is, and marks the owner's decisions.
+"""A first scenario for a contention trace: it runs as it is, and lists what nobody gave.
 
-The trace gives the workers, their nodes and the slowed resources; the page beside an imported trace
-gives the cost of an all-reduce.  The rest is assumed, and each assumption is marked.
+The trace gives the workers, their nodes and the slowed resources, and the page beside an imported
+trace the sections that its importer derived.  A `Job` gives the rest.  What is missing then is a
+typical number, never 0, and named in the scenario's `placeholders`.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-from collections.abc import Sequence
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jinja2
 from ruamel.yaml import YAML
@@ -17,6 +24,7 @@ from simstrag.documents.file_io import check_writable, write_atomically
 from simstrag.engine.simulate import check
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
+from simstrag.timing.constants import AllReduce
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import quoted, scenario_of, workers
 
@@ -28,12 +36,53 @@ MOST_UPDATES, LEAST_UPDATES, STEPS = 500, 50, 40_000
 """Updates of a run, and steps of all its workers: a first comparison should take minutes."""
 COMPUTE = 1.0
 """Seconds of a step of unknown length; less if the trace is short."""
+LATENCY, LINK, PARAMETERS = 5e-5, 1.25e9, 25e6
+"""Seconds per hop of TCP; bytes/s of 10 Gbit Ethernet; the parameters of a ResNet-50."""
 BATCH, NOISE_SCALE = 32, 500
+WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}
+"""Bytes of a parameter in a gradient, by its precision."""
 TARGET = 0.8
 """The target, as a share of the progress of bsp after the samples."""
+ORDER = ("step", "noise", "allreduce", "server", "learner")
+"""The order of sections; others follow."""
+DERIVED = "as the trace's importer derived it"
+WIDTH = 96
+"""Most characters of a line of the list of placeholders."""
 
 
-def write_first_scenario(trace: str | Path, out: str | Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What somebody says of a job; None for what is not known.
+
+    step: seconds of a step in full precision on an idle node.
+    parameters: size of the model.
+    link: bytes/s of the link of a node.
+    latency: seconds per hop.
+    batch: samples of a worker's step.
+    precision: of gradients, a key of `WIDTHS`.
+    """
+
+    workers: int | None = None
+    step: float | None = None
+    parameters: float | None = None
+    link: float | None = None
+    latency: float | None = None
+    batch: int | None = None
+    precision: str = "fp32"
+
+
+class Entry(NamedTuple):
+    """A key of a section; given: whether somebody gave or measured its value."""
+
+    value: Any
+    comment: str
+    given: bool = True
+
+
+Sections = dict[str, dict[str, Entry]]
+
+
+def write_first_scenario(trace: str | Path, out: str | Path, job: Job = Job()) -> Path:
     """Write `first_scenario` to a file that does not exist yet, and return its path.
 
     Raises `InputError` if the trace cannot be simulated, or `out` cannot be written.
@@ -43,15 +92,15 @@ def write_first_scenario(trace: str | Path, out: str | Path) -> Path:
         raise InputError(f"{out}: is there already; choose another name with --out")
     # Either path may contain a symbolic link.
     name = os.path.relpath(trace.parent.resolve() / trace.name, out.parent.resolve())
-    text = first_scenario(Trace.read(trace), name, scenario_of(trace))
-    scenario = Scenario.of(YAML(typ="safe", pure=True).load(text), str(out), out.parent)
+    text = first_scenario(Trace.read(trace), name, scenario_of(trace), job)
+    scenario = Scenario.of(_read(text), str(out), out.parent)
     for policy in POLICIES:
         check(scenario, policy, 0)
     write_atomically(out, lambda part: part.write_text(text, encoding="utf-8"))
     return out
 
 
-def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = ()) -> str:
+def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = (), job: Job = Job()) -> str:
     """A commented scenario in YAML, by the template `first_scenario.yaml.jinja`.
 
     name: path of the trace, as seen from the scenario's folder.
@@ -63,41 +112,181 @@ def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = ()) -> str
     workers: 2...
     nodes: [2, 3]...
     """
-    nodes = list(trace.nodes)
-    if len(nodes) == 1:
-        nodes = [nodes[0] + k for k in range(WORKERS_OF_ONE_NODE)]
-    durations = [row.value for row in trace.rows if row.kind == "duration"]
-    # Without recorded durations, a step is short enough for all updates to fit within the trace.
-    compute = min(COMPUTE, trace.end / MOST_UPDATES) or COMPUTE
-    if durations:
-        compute = sum(durations) / len(durations)
+    nodes = _nodes(trace, job.workers)
+    sections = _sections(trace, nodes, job, _derived(recorded))
+    one_node = len(trace.nodes) == 1 and job.workers is None
+    placeholders = ["workers"] if one_node else []
+    placeholders += [
+        f"{section}.{key}"
+        for section, entries in sections.items()
+        for key, entry in entries.items()
+        if not entry.given
+    ]
+    listed = textwrap.wrap(f"[{', '.join(placeholders)}]", WIDTH, subsequent_indent=" " * 15)
+    learner = sections["learner"]
+    step = sections.get("step") or {"compute": Entry(_mean_duration(trace), "")}
+    compute = step["compute"].value
     updates = max(LEAST_UPDATES, min(MOST_UPDATES, STEPS // len(nodes)))
-    batch = len(nodes) * BATCH
+    batch = len(nodes) * learner["batch"].value
     span = f"; the trace spans {trace.end:.4g} s" if trace.end > 0 else ""
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    environment.filters["beside"] = lambda entry, comment: f"{entry:<24} # {comment}"
+    environment.filters["beside"] = _beside
     template = Path(__file__).with_name("first_scenario.yaml.jinja").read_text(encoding="utf-8")
     return environment.from_string(template).render(
         trace=trace,
         name=quoted(name),
+        placeholders="\n".join(listed) if placeholders else "",
+        one_node=one_node,
         workers=workers(nodes),
         slowed=sorted(
             f"{node} ({resource})"
             for (node, resource, kind), rows in trace.by_key().items()
             if kind == "slowdown" and rows[-1][1] != 1
         ),
-        replayed=trace.nodes_with_durations >= set(nodes),
         compute=compute,
-        source="the mean of those recorded" if trace.replays else "ASSUMED",
-        resources={resource for _, resource, _ in trace.keys},
-        imported=[line for line in recorded if line.startswith("allreduce:")],
+        sections={key: _lines(key, entries) for key, entries in sections.items()},
+        slows_links=_slows(trace, "net"),
         samples=updates * batch,
         length=f"{updates} updates, {updates * compute:.4g} s of computing{span}",
         share=TARGET,
-        target=TARGET * updates * batch / (NOISE_SCALE + batch),
-        batch=BATCH,
-        noise_scale=NOISE_SCALE,
+        target=TARGET * updates * batch / (learner["noise_scale"].value + batch),
         policies=POLICIES,
     )
+
+
+def _read(text: str) -> Any:
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def _beside(line: str, comment: str) -> str:
+    return f"{line:<26} # {comment}"
+
+
+def _lines(section: str, entries: Mapping[str, Entry]) -> str:
+    """A section in YAML, a key a line."""
+    lines = [f"{section}:"]
+    for key, (value, comment, given) in entries.items():
+        shown = f"{value:.6g}" if isinstance(value, float) else f"{value}"
+        if re.fullmatch(r"\d+e.*", shown):  # YAML wants a point
+            shown = shown.replace("e", ".0e")
+        lines.append(_beside(f"  {key}: {shown}", ("" if given else "PLACEHOLDER: ") + comment))
+    return "\n".join(lines)
+
+
+def _nodes(trace: Trace, wanted: int | None) -> list[int]:
+    """The node of each worker: those of the trace, then nodes that are never slowed."""
+    nodes = list(trace.nodes)
+    if wanted is None:
+        wanted = len(nodes) if len(nodes) > 1 else WORKERS_OF_ONE_NODE
+    if wanted < len(nodes):
+        raise InputError(
+            f"--workers {wanted}: the trace has rows of {len(nodes)} nodes; give at least as many, "
+            "or choose `workers` and `nodes` in the scenario"
+        )
+    others = (node for node in itertools.count(nodes[0]) if node not in trace.nodes)
+    return sorted([*nodes, *itertools.islice(others, wanted - len(nodes))])
+
+
+def _slows(trace: Trace, resource: str) -> bool:
+    return any(resource == each for _, each, _ in trace.keys)
+
+
+def _mean_duration(trace: Trace) -> float:
+    """The mean of the recorded durations; NaN without any."""
+    durations = [row.value for row in trace.rows if row.kind == "duration"]
+    return sum(durations) / len(durations) if durations else math.nan
+
+
+def _derived(recorded: Sequence[str]) -> Sections:
+    """The sections on the page beside a trace, without what its importer assumed."""
+    stated = _read("\n".join(line for line in recorded if "ASSUMED" not in line)) or {}
+    return {
+        section: {
+            key: Entry(value, "as the trace's importer derived it") for key, value in keys.items()
+        }
+        for section, keys in stated.items()
+        if isinstance(keys, dict)
+    }
+
+
+def _sections(trace: Trace, nodes: Sequence[int], job: Job, derived: Sections) -> Sections:
+    """All sections: what the job gives, else what the importer derived, else what is typical."""
+    sections = dict(derived)
+    if not trace.nodes_with_durations >= set(nodes):
+        sections.setdefault("step", _step(trace))
+    if job.step is not None:
+        given = Entry(job.step, "seconds of a step in full precision")
+        sections["step"] = sections.get("step", {}) | {"compute": given}
+    if "allreduce" not in derived or job.parameters or job.link or job.latency:
+        sections["allreduce"] = _allreduce(job)
+    if "server" not in derived:
+        sections["server"] = _server(sections["allreduce"], len(nodes), _slows(trace, "net"))
+    sections["learner"] = _learner(job) | derived.get("learner", {})
+    order = [*ORDER, *(key for key in sections if key not in ORDER)]
+    return {key: sections[key] for key in order if key in sections}
+
+
+def _step(trace: Trace) -> dict[str, Entry]:
+    """A step on an idle node; without recorded durations, all updates fit within the trace."""
+    compute = Entry(_mean_duration(trace), "seconds: the mean of those recorded")
+    if math.isnan(compute.value):
+        typical = min(COMPUTE, trace.end / MOST_UPDATES) or COMPUTE
+        compute = Entry(typical, "seconds of a step in full precision; an example, --step", False)
+    host = Entry(0.2, "the part of it that host contention stretches", False)
+    return {
+        "compute": compute,
+        **({"host_share": host} if _slows(trace, "host") else {}),
+        "cv": Entry(0.05, "its noise, standard deviation over mean", False),
+    }
+
+
+def _allreduce(job: Job) -> dict[str, Entry]:
+    width = WIDTHS[job.precision]
+    typical = {
+        "alpha": Entry(LATENCY, "seconds per hop; as of TCP, --latency", False),
+        "bandwidth": Entry(LINK, "bytes/s of a link; 10 Gbit Ethernet, --link", False),
+        "bytes": Entry(
+            width * PARAMETERS, f"{width} x 25 million, as in ResNet-50, --parameters", False
+        ),
+    }
+    given: dict[str, Entry] = {}
+    if job.latency is not None:
+        given["alpha"] = Entry(job.latency, "seconds per hop")
+    if job.link is not None:
+        given["bandwidth"] = Entry(job.link, "bytes/s of a link")
+    if job.parameters is not None:
+        given["bytes"] = Entry(width * job.parameters, f"{width} x {job.parameters:.4g} parameters")
+    return typical | given
+
+
+def _server(allreduce: Mapping[str, Entry], n: int, slows_links: bool) -> dict[str, Entry]:
+    """One server on a link like the workers': a gradient takes bytes / bandwidth on a link.
+
+    An all-reduce of known time alone takes 2(n-1)/n times as long as a gradient on a link.
+    """
+    values = {key: entry.value for key, entry in allreduce.items()}
+    given = all(allreduce[key].given for key in ("bandwidth", "bytes") if key in allreduce)
+    constants = AllReduce(**values)
+    latency, gradient, how = constants.alpha, constants.bytes / constants.bandwidth, ""
+    if not gradient and n > 1 and (whole := replace(constants, overlap=0.0).seconds([1] * n)):
+        latency, gradient = 0.0, whole * n / (2 * (n - 1))
+        how = ", as the time of the all-reduce implies"
+    if not gradient:
+        latency, gradient, given = LATENCY, WIDTHS["fp32"] * PARAMETERS / LINK, False
+    push = latency + gradient if slows_links else latency
+    return {
+        "service": Entry(gradient, f"seconds: bytes / bandwidth{how}", given),
+        "push": Entry(push, "seconds: alpha" + " + bytes / bandwidth" * slows_links, given),
+        "pull": Entry(latency + gradient, "seconds: alpha + bytes / bandwidth", given),
+    }
+
+
+def _learner(job: Job) -> dict[str, Entry]:
+    batch = Entry(BATCH, "samples of a worker; an example, --batch", False)
+    return {
+        "batch": batch if job.batch is None else Entry(job.batch, "samples of a worker"),
+        "noise_scale": Entry(NOISE_SCALE, "samples; `simstrag calibrate` measures it", False),
+        "c_tau": Entry(1.0, "what a stale sample costs, relative to a fresh one", False),
+    }

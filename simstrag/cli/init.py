@@ -3,42 +3,106 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from simstrag.cli.console import print_result
-from simstrag.cli.options import Json, Quiet, TraceFile, out_option
+from simstrag.cli.console import print_result, print_sentences
+from simstrag.cli.options import Json, Quiet, TraceFile, option, out_option
 from simstrag.cli.read_inputs import check_trace
+from simstrag.documents.units import BYTES_PER_SECOND, COUNTS, SECONDS, parse_quantity
+from simstrag.errors import InputError
 
 SHOWN_NODES = 8
 """Most nodes that are listed."""
+UNITS: dict[str, tuple[Mapping[str, float], str, str]] = {
+    "step": (SECONDS, "0.35s", "A step in full precision on an idle node"),
+    "parameters": (COUNTS, "100e6", "Parameters of the model"),
+    "link": (BYTES_PER_SECOND, "25Gbit", "The link of a node"),
+    "latency": (SECONDS, "50us", "The latency of a hop"),
+    "batch": (COUNTS, "32", "Samples of a worker's step"),
+}
+"""What a job is described by: its units, an example, and what it is."""
+ASKED = ("step", "parameters", "link", "batch")
+"""What is asked for on a terminal."""
+
+
+def _flag(name: str) -> Any:
+    _, example, what = UNITS[name]
+    return option(f"{what}.", example)
 
 
 def init(
     trace: TraceFile,
-    out: Annotated[Path, out_option("Scenario to write; never over one.", "FILE")] = Path(
-        "scenario.yaml"
-    ),
+    step: Annotated[str | None, _flag("step")] = None,
+    parameters: Annotated[str | None, _flag("parameters")] = None,
+    link: Annotated[str | None, _flag("link")] = None,
+    batch: Annotated[str | None, _flag("batch")] = None,
+    latency: Annotated[str | None, _flag("latency")] = None,
+    precision: Annotated[str, option("Of gradients.", "WORD")] = "fp32",
+    workers: Annotated[int | None, option("By default the nodes of the trace.", "N", min=1)] = None,
+    out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a commented first scenario for a trace.
-
-    It runs as it is; replace the numbers marked ASSUMED by your own.
-    """
-    from simstrag.cli.first_scenario import write_first_scenario
+    """Write a first scenario for a trace; what nobody gives is a placeholder."""
+    from simstrag.cli.first_scenario import WIDTHS, Job, write_first_scenario
+    from simstrag.scenario.scenario import Scenario
     from simstrag.trace.trace import Trace
 
-    write_first_scenario(check_trace(trace), out)
-    print_result(as_json, quiet, {"scenario": out}, scenario=out)
-    if not (as_json or quiet):
-        nodes = Trace.read(trace).nodes
-        if len(nodes) > 1 and nodes != tuple(range(len(nodes))):
-            listed = ", ".join(map(str, nodes[:SHOWN_NODES]))
-            print(
-                f"workers: {len(nodes)}, the nodes with rows ({listed}"
-                f"{', ...' if len(nodes) > SHOWN_NODES else ''}); raise it, and add to nodes, for "
-                "nodes that were never slowed"
-            )
-        print(f"first: in {out}, replace each number marked ASSUMED by your own")
-        print(f"next: simstrag compare {shlex.quote(str(out))}")
+    check_trace(trace)
+    if precision not in WIDTHS:
+        raise InputError(f"--precision {precision}: give one of {', '.join(WIDTHS)}")
+    texts = {
+        "step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch
+    }  # fmt: skip
+    known = {name: _parse(name, text) for name, text in texts.items() if text is not None}
+    if sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or quiet):
+        for name in ASKED:
+            if name not in known and (answer := _ask(name)) is not None:
+                known[name] = answer
+    job = Job(workers=workers, precision=precision, **known)
+    write_first_scenario(trace, out, job)
+    placeholders = Scenario.read(out).placeholders
+    document = {"scenario": out, "placeholders": placeholders}
+    print_result(as_json, quiet, document, scenario=out)
+    if as_json or quiet:
+        return
+    nodes = Trace.read(trace).nodes
+    if len(nodes) > 1 and nodes != tuple(range(len(nodes))) and workers is None:
+        listed = ", ".join(map(str, nodes[:SHOWN_NODES]))
+        print(
+            f"workers: {len(nodes)}, the nodes with rows ({listed}"
+            f"{', ...' if len(nodes) > SHOWN_NODES else ''}); raise it, and add to nodes, for "
+            "nodes that were never slowed"
+        )
+    flags = " ".join(f"--{name}" for name in ASKED if name not in known)
+    if placeholders:
+        how = f"give {flags}, or replace them in {out}" if flags else f"replace them in {out}"
+        print_sentences(f"placeholders: {', '.join(placeholders)}; {how}")
+    print(f"next: simstrag compare {shlex.quote(str(out))}")
+
+
+def _parse(name: str, text: str) -> Any:
+    """The quantity of a flag. Raises `InputError`."""
+    units, example, _ = UNITS[name]
+    value = parse_quantity(text, f"--{name}", units, example)
+    if name != "batch":
+        return value
+    if not value.is_integer():
+        raise InputError(f"--batch {text}: must be a whole number of samples")
+    return int(value)
+
+
+def _ask(name: str) -> Any:
+    """A quantity that is typed on the terminal; None for an empty answer."""
+    _, example, what = UNITS[name]
+    while True:
+        text = input(f"{what}, such as {example} (empty: a placeholder): ").strip()
+        if not text:
+            return None
+        try:
+            return _parse(name, text)
+        except InputError as error:
+            print(error)
