@@ -114,14 +114,7 @@ def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = (), job: J
     """
     nodes = _nodes(trace, job.workers)
     sections = _sections(trace, nodes, job, _derived(recorded))
-    one_node = len(trace.nodes) == 1 and job.workers is None
-    placeholders = ["workers"] if one_node else []
-    placeholders += [
-        f"{section}.{key}"
-        for section, entries in sections.items()
-        for key, entry in entries.items()
-        if not entry.given
-    ]
+    placeholders = _placeholders(trace, sections, job)
     listed = textwrap.wrap(f"[{', '.join(placeholders)}]", WIDTH, subsequent_indent=" " * 15)
     learner = sections["learner"]
     step = sections.get("step") or {"compute": Entry(_mean_duration(trace), "")}
@@ -138,7 +131,7 @@ def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = (), job: J
         trace=trace,
         name=quoted(name),
         placeholders="\n".join(listed) if placeholders else "",
-        one_node=one_node,
+        one_node="workers" in placeholders,
         workers=workers(nodes),
         slowed=sorted(
             f"{node} ({resource})"
@@ -154,6 +147,24 @@ def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = (), job: J
         target=TARGET * updates * batch / (learner["noise_scale"].value + batch),
         policies=POLICIES,
     )
+
+
+def missing(path: Path, job: Job) -> list[str]:
+    """The placeholders of a first scenario for a trace file."""
+    trace = Trace.read(path)
+    sections = _sections(trace, _nodes(trace, job.workers), job, _derived(scenario_of(path)))
+    return _placeholders(trace, sections, job)
+
+
+def _placeholders(trace: Trace, sections: Sections, job: Job) -> list[str]:
+    """The numbers that nobody gave."""
+    names = ["workers"] if len(trace.nodes) == 1 and job.workers is None else []
+    return names + [
+        f"{section}.{key}"
+        for section, entries in sections.items()
+        for key, entry in entries.items()
+        if not entry.given
+    ]
 
 
 def _read(text: str) -> Any:

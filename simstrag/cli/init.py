@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +25,11 @@ UNITS: dict[str, tuple[Mapping[str, float], str, str]] = {
     "batch": (COUNTS, "32", "Samples of a worker's step"),
 }
 """What a job is described by: its units, an example, and what it is."""
-ASKED = ("step", "parameters", "link", "batch")
-"""What is asked for on a terminal."""
+ASKED = {
+    "step": "step.compute", "parameters": "allreduce.bytes", "link": "allreduce.bandwidth",
+    "batch": "learner.batch",
+}  # fmt: skip
+"""What is asked for on a terminal, and the placeholder without an answer."""
 
 
 def _flag(name: str) -> Any:
@@ -47,7 +51,7 @@ def init(
     quiet: Quiet = False,
 ) -> None:
     """Write a first scenario for a trace; what nobody gives is a placeholder."""
-    from simstrag.cli.first_scenario import WIDTHS, Job, write_first_scenario
+    from simstrag.cli.first_scenario import WIDTHS, Job, missing, write_first_scenario
     from simstrag.scenario.scenario import Scenario
     from simstrag.trace.trace import Trace
 
@@ -58,11 +62,10 @@ def init(
         "step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch
     }  # fmt: skip
     known = {name: _parse(name, text) for name, text in texts.items() if text is not None}
-    if sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or quiet):
-        for name in ASKED:
-            if name not in known and (answer := _ask(name)) is not None:
-                known[name] = answer
     job = Job(workers=workers, precision=precision, **known)
+    if sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or quiet or out.exists()):
+        unknown = missing(trace, job)
+        job = replace(job, **{name: _ask(name) for name, key in ASKED.items() if key in unknown})
     write_first_scenario(trace, out, job)
     placeholders = Scenario.read(out).placeholders
     document = {"scenario": out, "placeholders": placeholders}
@@ -77,7 +80,7 @@ def init(
             f"{', ...' if len(nodes) > SHOWN_NODES else ''}); raise it, and add to nodes, for "
             "nodes that were never slowed"
         )
-    flags = " ".join(f"--{name}" for name in ASKED if name not in known)
+    flags = " ".join(f"--{name}" for name, key in ASKED.items() if key in placeholders)
     if placeholders:
         how = f"give {flags}, or replace them in {out}" if flags else f"replace them in {out}"
         print_sentences(f"placeholders: {', '.join(placeholders)}; {how}")
@@ -99,7 +102,8 @@ def _ask(name: str) -> Any:
     """A quantity that is typed on the terminal; None for an empty answer."""
     _, example, what = UNITS[name]
     while True:
-        text = input(f"{what}, such as {example} (empty: a placeholder): ").strip()
+        print(f"{what}, such as {example} (empty: a placeholder): ", end="", flush=True)
+        text = sys.stdin.readline().strip()
         if not text:
             return None
         try:
