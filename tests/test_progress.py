@@ -1,14 +1,23 @@
-"""The bar of a calibration: drawn when it is told, and never by itself."""
+"""Bars: the time left is of finished work; a calibration's is drawn when it is told."""
 
 from __future__ import annotations
 
 import io
+import re
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.progress import Task
 
+from simstrag import Scenario
 from simstrag.cli import progress
+from simstrag.errors import InputError
+from simstrag.experiments import forecast
+from simstrag.experiments.forecast import describe_hours
+from tests.commands import Call
 
 
 def test_the_bar_of_what_is_timed_is_drawn_when_it_is_told_and_by_no_thread(
@@ -24,3 +33,102 @@ def test_the_bar_of_what_is_timed_is_drawn_when_it_is_told_and_by_no_thread(
         assert "step fp32 batch 8" in shown.getvalue()
         assert "at most 90 s left" in shown.getvalue()
         assert threading.active_count() == threads
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=120)
+    monkeypatch.setattr(progress, "console", lambda stderr: console)
+    return shown
+
+
+def test_the_time_left_is_that_of_the_work_finished(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """38 runs took 380 s, so 172 others take 1,720 s; rich told about 10 s."""
+    clock = Clock()
+    with progress.show_count(after=8.0) as show:
+        monkeypatch.setattr(progress, "time", clock)
+        show._begin = 0.0
+        clock.now = 380.0
+        show(38, 210, "korel, seed 1")
+        assert _task(show).fields["left"] == "about 29 min left"
+        assert (_task(show).completed, _task(show).total) == (38, 211)
+
+
+def test_runs_found_finished_say_nothing_of_the_time_left(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    with progress.show_count() as show:
+        monkeypatch.setattr(progress, "time", clock)
+        clock.now = 5.0
+        show(100, 210, "found finished")
+        assert _task(show).fields["left"] == ""
+        clock.now = 65.0
+        show(110, 210, "korel, seed 1")
+        assert _task(show).fields["left"] == "about 10 min left"
+
+
+def test_drawing_the_report_is_the_last_part_of_the_bar(terminal: io.StringIO) -> None:
+    with progress.show_count(after=20.0) as show:
+        show(9, 9, "bsp, seed 8")
+        show.begin_last("drawing the report")
+        task = _task(show)
+        assert (task.completed, task.total) == (9, 10)
+        assert (task.description, task.fields["left"]) == ("drawing the report", "about 20 s left")
+
+
+def _task(show: progress.Count) -> Task:
+    return show._bar.tasks[0]
+
+
+# -- work of hours -------------------------------------------------------------------------------
+
+LONG: dict[str, Any] = {"workers": 8, "step": {"compute": 0.1}, "seeds": 10}
+
+
+def test_work_of_hours_is_said_with_how_to_shorten_it() -> None:
+    case = Scenario.of(LONG | {"target_progress": 1e8})
+    text = describe_hours(case, ["bsp", "lb_bsp"], 10, 1)
+    found = re.fullmatch(
+        r"this takes about (\S+) h here; to shorten it: an hour is enough for "
+        r"target_progress: (\S+); or take fewer seeds; or leave out lb_bsp, which takes .* h of it",
+        text,
+    )
+    assert found
+    assert float(found[1]) * float(found[2]) == pytest.approx(1e8, rel=0.1)
+
+
+def test_work_of_minutes_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "simulate", None)
+    assert describe_hours(Scenario.read("examples/demo.yaml"), ["bsp", "korel"], 20, 1) == ""
+
+
+@pytest.mark.parametrize("command", ["compare", "sensitivity", "run"])
+def test_a_command_of_hours_says_so_before_it_starts(
+    command: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise InputError("it starts")
+
+    monkeypatch.chdir(tmp_path)
+    Scenario.of(LONG | {"target_progress": 1e9}).write(tmp_path)
+    module = "engine.simulate.simulate" if command == "run" else f"experiments.{command}.{command}"
+    monkeypatch.setattr(f"simstrag.{module}", refuse)
+    policy = () if command == "run" else ("-p", "bsp")
+    code, _, err = call(command, "scenario.yaml", "-p", "lb_bsp", *policy)
+    assert code == 2
+    assert err.startswith("warning: this takes about ")
+    assert err.endswith("error: it starts\n")
+    assert call(command, "scenario.yaml", "-p", "lb_bsp", "-q")[2] == "error: it starts\n"

@@ -25,12 +25,14 @@ from simstrag.cli.options import (
     flag,
     out_option,
 )
-from simstrag.cli.progress import show_count
+from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import comparison_folder, partial_folder, read_scenario
 
 if TYPE_CHECKING:
     from simstrag.experiments.compare import Comparison
 
+DRAWING = 10.0
+"""Seconds that drawing a report takes."""
 LEAST = (
     "M by makespan (%)", "speed-up by makespan", "makespan (s)", "updates through",
     "M by time to target (%)", "M (%)", "speed-up by time to target", "speed-up", "place",
@@ -67,12 +69,15 @@ def compare(
     kept = partial_folder(folder)
     tried = True if sensitivity else False if no_sensitivity else None
     try:
-        with capture_warnings() as warnings, show_count(quiet) as show:
+        with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
+            if case.updates is None:  # which compare refuses
+                runs = len(case.seed_list) if seeds is None else seeds
+                warn_of_hours(case, policy or case.policies, runs, jobs, quiet)
             comparison = run_comparison(
                 case, policy, seeds=seeds, sensitivity=tried, jobs=jobs, on_progress=show,
                 keep=kept,
             )  # fmt: skip
-            show(1, 1, "writing the report")
+            show.begin_last("drawing the report")
             comparison.write(folder, command_line(), scenario)
     except KeyboardInterrupt as interrupt:
         alone = "without --sensitivity" if sensitivity else ""

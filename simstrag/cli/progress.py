@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from simstrag.cli.console import console
+from simstrag.cli.console import capture_warnings, console, warn
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
@@ -16,25 +16,51 @@ if TYPE_CHECKING:
 
 LONG = 7 * 24 * 3600.0
 """Seconds over which Rich averages speed: one run may take minutes."""
+FOUND = "found finished"
+"""The item of those that an earlier command had finished."""
 PAUSE = 0.1
 """Seconds between two updates of a run's bar."""
 
 OnUpdate = Callable[[float, int, float | None], None]
 
 
+class Count:
+    """The bar of finished items, called as (done, total, last item).
+
+    after: seconds of the work that follows the last item, which counts as one more; 0 for none.
+
+    The time left is the mean of the items finished so far, those found finished apart, times the
+    items to come.
+    """
+
+    def __init__(self, bar: Progress, task: TaskID, after: float) -> None:
+        self._bar, self._task, self._after = bar, task, after
+        self._begin, self._found = time.monotonic(), 0
+
+    def __call__(self, done: int, total: int, item: str) -> None:
+        if item == FOUND:
+            self._begin, self._found = time.monotonic(), done
+        fresh = done - self._found
+        left = None
+        if fresh:
+            left = self._after + (time.monotonic() - self._begin) / fresh * (total - done)
+        self._bar.update(
+            self._task, completed=done, total=total + (self._after > 0), description=item,
+            left=describe_time_left(left) if left else "",
+        )  # fmt: skip
+
+    def begin_last(self, item: str) -> None:
+        """All items are finished; the work after them begins."""
+        self._bar.update(self._task, description=item, left=describe_time_left(self._after))
+
+
 @contextmanager
-def show_count(quiet: bool = False) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar of finished items; yields `update(done, total, last item)`."""
+def show_count(quiet: bool = False, after: float = 0.0) -> Iterator[Count]:
+    """A bar of finished items; yields what updates it. after: see `Count`."""
     from rich.progress import MofNCompleteColumn
 
     with _task("reading", MofNCompleteColumn(), quiet) as (bar, task):
-
-        def update(done: int, total: int, item: str) -> None:
-            bar.update(task, completed=done, total=total, description=item)
-            left = describe_time_left(bar.tasks[0].time_remaining) if done < total else ""
-            bar.update(task, left=left)
-
-        yield update
+        yield Count(bar, task, after)
 
 
 @contextmanager
@@ -125,6 +151,20 @@ def _bar(columns: list[ProgressColumn], quiet: bool, thread: bool = True) -> Ite
         speed_estimate_period=LONG,
     ) as bar:
         yield bar
+
+
+def warn_of_hours(
+    scenario: Scenario, names: Sequence[str], runs: int, jobs: int | None, quiet: bool
+) -> None:
+    """Say on stderr, before they start, that runs would take more than an hour."""
+    from simstrag.experiments.forecast import describe_hours
+    from simstrag.processes.pool import core_count
+
+    if quiet:
+        return
+    with capture_warnings():  # the runs themselves give them, too
+        text = describe_hours(scenario, names, runs, jobs or core_count())
+    warn([text] if text else [])
 
 
 def describe_time_left(seconds: float | None) -> str:

@@ -16,7 +16,7 @@ from simstrag.cli.console import (
     warn,
 )
 from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed, flag, option, out_option
-from simstrag.cli.progress import show_run
+from simstrag.cli.progress import show_run, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable
 from simstrag.errors import InputError
@@ -61,8 +61,9 @@ def run(
         writable(timeline, ".json", ".gz")
         steps = gradients = True
     interval = _parse_window(window, timeline)
+    warn_of_hours(case, [policy], 1, 1, quiet)
     with (
-        show_run(f"{policy}, seed {seed}", case, quiet) as show,
+        show_run(f"{policy}, seed {seed}", case, quiet) as on_update,
         collect_warnings(policy) as warned,
     ):
         result = simulate(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from simstrag.cli.console import capture_warnings, print_result, print_table
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, option
-from simstrag.cli.progress import show_count
+from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable, write_atomically
 
@@ -35,6 +35,8 @@ def sensitivity(
     if out is not None:
         writable(out, ".csv")
     with capture_warnings() as warnings, show_count(quiet) as show:
+        runs = len(case.seed_list) if seeds is None else seeds
+        warn_of_hours(case, policy or case.policies, runs, jobs, quiet)
         thresholds = run_sensitivity(
             case, policy, seeds=seeds, quantities=quantity, jobs=jobs, on_progress=show
         )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,10 @@ from simstrag.engine.summary import (
     unused_noise_warning,
 )
 from simstrag.errors import InputError
-from simstrag.experiments import paired_statistics
-from simstrag.experiments.placeholders import HALVINGS, SEEDS_PER_TRIAL, Placeholders
+from simstrag.experiments import paired_statistics, placeholders
+from simstrag.experiments.placeholders import Placeholders
 from simstrag.experiments.runner import LEVELS, RunCache, Runner, RunTask, prepare
-from simstrag.experiments.sensitivity import Trials, thresholds, variant
+from simstrag.experiments.sensitivity import HALVINGS, Trials, thresholds, variant
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import UNITS, Run, write_directory
 from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured
@@ -316,35 +316,58 @@ def compare(
     """
     scenario = prepare(scenario, policies, seeds)
     cache = None if keep is None else RunCache.of(keep, scenario)
-    comparison = None
+    search, comparison = _search(scenario, sensitivity), None
     with Runner(scenario, jobs, on_progress, cache) as runner:
         try:
-            comparison = _compare(scenario, runner)
-            if sensitivity:
-                return _with_thresholds(comparison, runner)
-            if sensitivity is None and scenario.placeholders:
-                return _with_placeholders_tried(comparison, runner)
-            return comparison
+            comparison = _compare(scenario, runner, 0 if search is None else search.runs(scenario))
+            return comparison if search is None else _with_thresholds(comparison, runner, search)
         except KeyboardInterrupt:
             complete = "" if comparison is None else ", all of the comparison itself among them"
             kept = (f"{text}{complete}" for text in runner.describe_kept())
             raise KeyboardInterrupt(*kept) from None
 
 
-def _compare(scenario: Scenario, runner: Runner) -> Comparison:
+class _Search(NamedTuple):
+    """A search for thresholds: its constants, the number of its seeds, the steps of bisection."""
+
+    constants: list[str]
+    seeds: int
+    halvings: int
+
+    def runs(self, scenario: Scenario) -> int:
+        """About how many runs it takes: all policies at both ends of each constant."""
+        return 2 * len(self.constants) * len(scenario.policies) * self.seeds
+
+
+def _search(scenario: Scenario, sensitivity: bool | None) -> _Search | None:
+    """The search that is asked for; None for none."""
+    constants = uncertain(scenario) if len(scenario.policies) > 1 else []
+    n = len(scenario.seed_list)
+    if sensitivity:
+        return _Search(constants, min(n, THRESHOLD_SEEDS), HALVINGS)
+    if sensitivity is None and scenario.placeholders:
+        constants = [name for name in constants if name in scenario.placeholders]
+        return _Search(constants, max(1, n // placeholders.SEEDS_PER_TRIAL), placeholders.HALVINGS)
+    return None
+
+
+def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
+    """The comparison without thresholds; ahead: runs to come."""
     names = list(scenario.policies)
-    first = scenario.seed_list[0]
+    seeds = scenario.seed_list
+    first = seeds[0]
     asked = dict.fromkeys([*names, BASELINE])
     again: tuple[float, ...] = ()
     if scenario.progress_target is not None:
         again = tuple(c_tau for c_tau in C_TAUS if c_tau != scenario.learner.c_tau)
-    tasks = [
-        RunTask("contended", p, s, s == first, again) for p in asked for s in scenario.seed_list
-    ]
-    tasks += [RunTask("clean", BASELINE, s, s == first) for s in scenario.seed_list]
+    tasks = [RunTask("contended", p, s, s == first, again) for p in asked for s in seeds]
+    tasks += [RunTask("clean", BASELINE, s, s == first) for s in seeds]
     rows, curves, examples = [], [], {}
     times: dict[tuple[str, int, float], float] = {}
-    for task, result in runner.results(tasks):
+    # Seed by seed, so that the runs finished so far say how long the others take.
+    finished = dict(runner.results(sorted(tasks, key=lambda task: seeds.index(task.seed)), ahead))
+    for task in tasks:
+        result = finished[task]
         rows.append({"variant": task.variant, **result.row})
         curves += result.curve
         times |= {(task.policy, task.seed, c_tau): seconds for c_tau, seconds in result.times}
@@ -385,34 +408,16 @@ def _sensitivity(
     return pd.DataFrame(rows, columns=columns)
 
 
-def _with_thresholds(comparison: Comparison, runner: Runner) -> Comparison:
-    """The comparison with the thresholds of all constants that are not measured."""
-    trials = _trials(comparison, runner, THRESHOLD_SEEDS)
-    return replace(comparison, thresholds=thresholds(trials, _varied(comparison.scenario)))
-
-
-def _with_placeholders_tried(comparison: Comparison, runner: Runner) -> Comparison:
-    """The comparison with the thresholds of its placeholders, found by fewer runs."""
-    scenario = comparison.scenario
-    trials = _trials(comparison, runner, max(1, len(scenario.seed_list) // SEEDS_PER_TRIAL))
-    chosen = [name for name in _varied(scenario) if name in scenario.placeholders]
-    return replace(comparison, thresholds=thresholds(trials, chosen, HALVINGS))
-
-
-def _varied(scenario: Scenario) -> list[str]:
-    """The constants that can change the order: none if there is one policy."""
-    return uncertain(scenario) if len(scenario.policies) > 1 else []
-
-
-def _trials(comparison: Comparison, runner: Runner, seeds: int) -> Trials:
-    """Trials under the first seeds; the runs that the comparison has are not repeated."""
+def _with_thresholds(comparison: Comparison, runner: Runner, search: _Search) -> Comparison:
+    """The comparison with its thresholds; the runs that it has already are not repeated."""
     scenario, runs = comparison.scenario, comparison.runs.to_dict("records")
     by_run: dict[tuple[str, int], Any] = {(row["policy"], row["seed"]): row for row in runs}
     known = {
         RunTask(variant("learner.c_tau", c_tau), policy, seed, False): time
         for policy, seed, c_tau, time in comparison.sensitivity.itertuples(index=False)
     }
-    return Trials(scenario, runner, by_run, scenario.seed_list[:seeds], known)
+    trials = Trials(scenario, runner, by_run, scenario.seed_list[: search.seeds], known)
+    return replace(comparison, thresholds=thresholds(trials, search.constants, search.halvings))
 
 
 def _units(table: pd.DataFrame) -> dict[str, str]:

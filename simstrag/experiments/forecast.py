@@ -1,0 +1,83 @@
+"""How long runs will take on this machine, measured on shorter runs of the same scenario."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
+
+STEPS_IN_AN_HOUR = 1e9
+"""Steps of workers that no policy takes an hour for: the slowest take 3 µs on one core."""
+FIRST = 2e4
+"""Steps of workers of the first short run."""
+GROWTH = 8
+HOUR = 3600.0
+PROBE = 0.2
+"""Processor seconds of a short run that are enough to count on."""
+
+
+def expected_steps(scenario: Scenario) -> float:
+    """Steps of all workers of a run of bsp."""
+    n, batch = scenario.workers, scenario.learner.batch
+    rounds = [float(scenario.updates or 0), (scenario.sample_target or 0) / (n * batch)]
+    if scenario.progress_target is not None:
+        rounds.append(scenario.progress_target * (1 + scenario.learner.noise_scale / (n * batch)))
+    return max(rounds) * n
+
+
+def describe_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: int) -> str:
+    """A warning of runs that take more than an hour, with how to shorten them; empty for others.
+
+    runs: of each policy; jobs: processes.
+    Work that no policy takes an hour for is not measured.  Otherwise each policy runs ever longer
+    beginnings of the scenario, until one takes `PROBE` seconds.
+
+    >>> small = Scenario(workers=4, samples=10_000, step={"compute": 0.1})
+    >>> describe_hours(small, ["bsp"], runs=10, jobs=1)
+    ''
+    """
+    steps = expected_steps(scenario)
+    if steps * len(names) * runs < STEPS_IN_AN_HOUR * jobs:
+        return ""
+    seconds = {name: _seconds_of_run(scenario, name, steps) * runs / jobs for name in names}
+    total, longest = sum(seconds.values()), max(seconds, key=seconds.__getitem__)
+    if total <= HOUR:
+        return ""
+    shorter = [
+        f"{key}: {value:.2g}" for key, value in _limits(scenario, HOUR / total).items() if value
+    ]
+    ways = [f"an hour is enough for {' and '.join(shorter)}"] if shorter else []
+    ways += ["take fewer seeds"] if runs > 1 else []
+    if len(names) > 1:
+        ways.append(f"leave out {longest}, which takes {seconds[longest] / HOUR:.3g} h of it")
+    return f"this takes about {total / HOUR:.3g} h here; to shorten it: {'; or '.join(ways)}"
+
+
+def _seconds_of_run(scenario: Scenario, name: str, steps: float) -> float:
+    part = FIRST / steps
+    simulate(_beginning(scenario, part), name, record_updates=False)  # imports and compiles
+    while True:
+        begin = time.process_time()
+        simulate(_beginning(scenario, part), name, record_updates=False)
+        took = time.process_time() - begin
+        if took > PROBE or part >= 1:
+            return took / min(part, 1.0)
+        part *= GROWTH
+
+
+def _beginning(scenario: Scenario, part: float) -> Scenario:
+    """The scenario with a part of its work."""
+    limits = _limits(scenario, part)
+    whole = {key: max(1, round(limits[key] or 0)) for key in ("samples", "updates") if limits[key]}
+    return scenario.replaced(**limits | {"target_accuracy": None} | whole)
+
+
+def _limits(scenario: Scenario, part: float) -> dict[str, float | None]:
+    """The limits of a run with a part of the work; None for those that are not set."""
+    limits = {
+        "samples": scenario.samples, "updates": scenario.updates,
+        "target_progress": scenario.progress_target,
+    }  # fmt: skip
+    return {key: None if limit is None else limit * part for key, limit in limits.items()}
