@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 import simstrag
 from simstrag import Scenario, Trace
-from simstrag.cli.first_scenario import Job, first_scenario, write_first_scenario
+from simstrag.cli.first_scenario import JobDescription, first_scenario, write_first_scenario
 from simstrag.traces.generate import generate
 
 TRACES: dict[str, list[tuple[Any, ...]]] = {
@@ -67,7 +67,7 @@ def test_workers_without_durations_take_the_mean_of_those_recorded() -> None:
 def scenario_for(name: str, recorded: Sequence[str] = (), **job: Any) -> tuple[Scenario, str]:
     """The first scenario for a trace, and its text."""
     trace = Trace.from_rows(TRACES[name])
-    text = first_scenario(trace, "slow.csv", recorded, Job(**job))
+    text = first_scenario(trace, "slow.csv", recorded, JobDescription(**job))
     data = YAML(typ="safe", pure=True).load(text)
     return Scenario.of(data | {"trace": trace}), text
 

@@ -1,7 +1,7 @@
 """A first scenario for a contention trace: it runs as it is, and lists what nobody gave.
 
-The trace gives the workers, their nodes and the slowed resources, and the page beside an imported
-trace the sections that its importer derived.  A `Job` gives the rest.  What is missing then is a
+The trace gives the workers, their nodes and the slowed resources, the page beside an imported trace
+the sections that its importer derived, a `JobDescription` the rest.  What is missing then is a
 typical number, never 0, and named in the scenario's `placeholders`.
 """
 
@@ -51,7 +51,7 @@ WIDTH = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobDescription:
     """What somebody says of a job; None for what is not known.
 
     step: seconds of a step in full precision on an idle node.
@@ -82,7 +82,9 @@ class Entry(NamedTuple):
 Sections = dict[str, dict[str, Entry]]
 
 
-def write_first_scenario(trace: str | Path, out: str | Path, job: Job = Job()) -> Path:
+def write_first_scenario(
+    trace: str | Path, out: str | Path, job: JobDescription = JobDescription()
+) -> Path:
     """Write `first_scenario` to a file that does not exist yet, and return its path.
 
     Raises `InputError` if the trace cannot be simulated, or `out` cannot be written.
@@ -100,7 +102,9 @@ def write_first_scenario(trace: str | Path, out: str | Path, job: Job = Job()) -
     return out
 
 
-def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = (), job: Job = Job()) -> str:
+def first_scenario(
+    trace: Trace, name: str, recorded: Sequence[str] = (), job: JobDescription = JobDescription()
+) -> str:
     """A commented scenario in YAML, by the template `first_scenario.yaml.jinja`.
 
     name: path of the trace, as seen from the scenario's folder.
@@ -149,14 +153,14 @@ def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = (), job: J
     )
 
 
-def missing(path: Path, job: Job) -> list[str]:
+def missing(path: Path, job: JobDescription) -> list[str]:
     """The placeholders of a first scenario for a trace file."""
     trace = Trace.read(path)
     sections = _sections(trace, _nodes(trace, job.workers), job, _derived(scenario_of(path)))
     return _placeholders(trace, sections, job)
 
 
-def _placeholders(trace: Trace, sections: Sections, job: Job) -> list[str]:
+def _placeholders(trace: Trace, sections: Sections, job: JobDescription) -> list[str]:
     """The numbers that nobody gave."""
     names = ["workers"] if len(trace.nodes) == 1 and job.workers is None else []
     return names + [
@@ -222,7 +226,9 @@ def _derived(recorded: Sequence[str]) -> Sections:
     }
 
 
-def _sections(trace: Trace, nodes: Sequence[int], job: Job, derived: Sections) -> Sections:
+def _sections(
+    trace: Trace, nodes: Sequence[int], job: JobDescription, derived: Sections
+) -> Sections:
     """All sections: what the job gives, else what the importer derived, else what is typical."""
     sections = dict(derived)
     if not trace.nodes_with_durations >= set(nodes):
@@ -253,7 +259,7 @@ def _step(trace: Trace) -> dict[str, Entry]:
     }
 
 
-def _allreduce(job: Job) -> dict[str, Entry]:
+def _allreduce(job: JobDescription) -> dict[str, Entry]:
     width = WIDTHS[job.precision]
     typical = {
         "alpha": Entry(LATENCY, "seconds per hop; as of TCP, --latency", False),
@@ -294,7 +300,7 @@ def _server(allreduce: Mapping[str, Entry], n: int, slows_links: bool) -> dict[s
     }
 
 
-def _learner(job: Job) -> dict[str, Entry]:
+def _learner(job: JobDescription) -> dict[str, Entry]:
     batch = Entry(BATCH, "samples of a worker; an example, --batch", False)
     return {
         "batch": batch if job.batch is None else Entry(job.batch, "samples of a worker"),

@@ -51,7 +51,7 @@ def init(
     quiet: Quiet = False,
 ) -> None:
     """Write a first scenario for a trace; what nobody gives is a placeholder."""
-    from simstrag.cli.first_scenario import WIDTHS, Job, missing, write_first_scenario
+    from simstrag.cli.first_scenario import WIDTHS, JobDescription, missing, write_first_scenario
     from simstrag.scenario.scenario import Scenario
     from simstrag.trace.trace import Trace
 
@@ -62,7 +62,7 @@ def init(
         "step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch
     }  # fmt: skip
     known = {name: _parse(name, text) for name, text in texts.items() if text is not None}
-    job = Job(workers=workers, precision=precision, **known)
+    job = JobDescription(workers=workers, precision=precision, **known)
     if sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or quiet or out.exists()):
         unknown = missing(trace, job)
         job = replace(job, **{name: _ask(name) for name, key in ASKED.items() if key in unknown})
