@@ -107,13 +107,13 @@ def test_the_shown_lead_alone_decides_unless_there_is_one_seed() -> None:
         (Placeholders((), None, 5), ""),
         (
             Placeholders(("step.cv",), (), 5),
-            "1 of 5 numbers is a placeholder, but that does not decide",
+            "1 of 5 numbers is a placeholder; at a quarter",
         ),
         (
             Placeholders(("step.cv",), ("step.cv",), 5),
             "; 1 of them decides the answer: the noise of steps",
         ),
-        (Placeholders(("step.cv", "workers"), (), 5), "but that does not decide the answer"),
+        (Placeholders(("step.cv", "workers"), (), 5), "none decides the answer"),
         (Placeholders(("step.cv", "workers"), ("step.cv", "workers"), 5), "2 of them decide the"),
     ],
 )

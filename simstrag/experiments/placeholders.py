@@ -61,7 +61,7 @@ class Placeholders(NamedTuple):
         if self.decisive is None:
             return f"{text}; whether that decides the answer was not tried"
         if not self.decisive:
-            return f"{text}, but that does not decide the answer"
+            return f"{text}; at a quarter or four times its value none decides the answer"
         decide = (
             "1 of them decides"
             if len(self.decisive) == 1
