@@ -72,7 +72,7 @@ def run(
             seed,
             record_steps=steps,
             record_gradients=gradients,
-            on_update=show,
+            on_update=on_update,
             out=out,
             engine=engine,
         )
