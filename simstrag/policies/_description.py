@@ -36,6 +36,7 @@ class PolicyDescription:
     """A policy's description, from its file and its first plan.
 
     name: its spec.
+    title: its full name; the spec where its class has no `title`.
     sentence: its decision.
     details: further paragraphs on the decision.
     architecture: how updates are made: `all-reduce`, `server`, `leader` or `model averaging`.
@@ -47,6 +48,7 @@ class PolicyDescription:
     """
 
     name: str
+    title: str
     sentence: str
     details: tuple[str, ...]
     architecture: str
@@ -76,6 +78,7 @@ def describe_policy(
     source = paragraphs[at] if at < len(paragraphs) else ""
     return PolicyDescription(
         name=name,
+        title=getattr(cls, "title", name),
         sentence=paragraphs[0] if at else "",
         details=tuple(paragraphs[1:at]),
         architecture=" + ".join(architecture(plan)),

@@ -15,6 +15,7 @@ from simstrag.policy import Plan, Precision, View
 class AmpAll:
     """Automatic mixed precision on all ranks; no parameters."""
 
+    title = "mixed precision on every worker"
     reduces_precision = True
 
     def plan(self, view: View) -> Plan:

@@ -15,5 +15,7 @@ from simstrag.policy import Plan, Quorum, Via, View
 class Asgd:
     """Asynchronous SGD through a parameter server; no parameters."""
 
+    title = "asynchronous SGD"
+
     def plan(self, view: View) -> Plan:
         return Plan.standing(Quorum(count=1, via=Via.SERVER))

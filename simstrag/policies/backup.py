@@ -25,6 +25,8 @@ class Backup:
     weigh: `world`, every sample 1/(N*b), or `members`, the mean of an update's gradients.
     """
 
+    title = "backup workers"
+
     b: int = 1
     late: Late = Late.ABORT
     via: Via = Via.SERVER

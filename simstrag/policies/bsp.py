@@ -19,6 +19,8 @@ class Bsp:
     via: `allreduce` (one collective) or `server` (each gradient one job of a parameter server).
     """
 
+    title = "synchronous training"
+
     via: Via = Via.ALLREDUCE
 
     def __post_init__(self) -> None:

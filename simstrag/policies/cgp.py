@@ -83,6 +83,8 @@ class Cgp:
     power: a of the factor 1/(1+tau)**a of a gradient's weight at staleness tau.
     """
 
+    title = "Cooperate Grouping Parallel"
+
     groups: Grouping = Grouping.PLANNED
     ratio: float = 1.2
     every: int = 20

@@ -54,6 +54,8 @@ class DropCompute:
     measure: measured steps of each rank.
     """
 
+    title = "DropCompute"
+
     theta: float | None = field(default=None, metadata={"none": "auto"})
     warmup: int = 5
     measure: int = 45

@@ -59,6 +59,8 @@ class Dssp:
     extra: r_max, most extra steps of the fastest; 0 is ssp.
     """
 
+    title = "dynamic stale-synchronous parallel"
+
     low: int = 3
     extra: int = 12
     state_: _State | None = field(default=None, init=False, repr=False, compare=False)

@@ -21,6 +21,8 @@ class KAsync:
     x: gradients per update; None (`all`) is N.
     """
 
+    title = "K-async SGD"
+
     x: int | None = field(default=None, metadata={"none": "all"})
 
     def __post_init__(self) -> None:

@@ -128,6 +128,7 @@ class Korel:
     rho: full over reduced-precision time of a clean step; None takes the hint.
     """
 
+    title = "Korel"
     reduces_precision = True
 
     W: int = 10

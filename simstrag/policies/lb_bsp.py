@@ -45,6 +45,8 @@ class LbBsp:
     low, high: least and largest share.
     """
 
+    title = "load-balanced BSP"
+
     window: int = 5
     deadband: float = 0.05
     low: float = 0.25

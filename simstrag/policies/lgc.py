@@ -25,6 +25,8 @@ class Lgc:
     via: `server` or `allreduce` (ranks outside the collective pull at no cost, which is assumed).
     """
 
+    title = "Live Gradient Compensation"
+
     k: int | None = field(default=None, metadata={"none": "auto"})
     via: Via = Via.SERVER
 

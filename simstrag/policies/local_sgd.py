@@ -23,6 +23,8 @@ class LocalSgd:
     h: H, private steps of each rank between two averages.
     """
 
+    title = "local SGD"
+
     h: int = 8
 
     def __post_init__(self) -> None:

@@ -26,6 +26,8 @@ class PReduce:
     window: seconds after its first rank at which a group closes with the ranks it has.
     """
 
+    title = "partial reduce"
+
     p: int | None = 2
     window: float = math.inf
 

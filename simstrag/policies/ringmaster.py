@@ -23,6 +23,8 @@ class Ringmaster:
     r: R, the staleness in versions from which a gradient is ignored; `auto` is 2N.
     """
 
+    title = "Ringmaster ASGD"
+
     r: int | None = field(default=None, metadata={"none": "auto"})
 
     def __post_init__(self) -> None:

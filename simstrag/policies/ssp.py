@@ -19,6 +19,8 @@ class Ssp:
     bound: s, steps that a rank may be ahead of the slowest; None (`inf`) is asgd.
     """
 
+    title = "stale-synchronous parallel"
+
     bound: int | None = 3
 
     def __post_init__(self) -> None:

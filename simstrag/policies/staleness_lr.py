@@ -23,6 +23,8 @@ class StalenessLr:
     shift: added to the staleness tau.
     """
 
+    title = "staleness-aware asynchronous SGD"
+
     power: float = 1.0
     shift: float = 0.0
 

@@ -39,6 +39,8 @@ class StarDynamic:
     predictor: `last` or `median` of the recent times of a rank.
     """
 
+    title = "STAR's dynamic groups"
+
     relative: float = 0.2
     absolute: float | None = None
     predictor: PredictorKind = PredictorKind.MEDIAN

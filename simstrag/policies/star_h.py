@@ -79,6 +79,8 @@ class StarH:
     relative, absolute: the threshold between groups, as in star_dynamic.
     """
 
+    title = "STAR-H"
+
     form: Form = Form.SERVER
     interval: Interval = Interval.ORDER
     staleness: float = 0.0

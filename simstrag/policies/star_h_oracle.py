@@ -19,6 +19,7 @@ from simstrag.ties import Floats
 class StarHOracle(StarH):
     __doc__ = StarH.__doc__
 
+    title = "STAR-H with known step times"
     oracle = True
 
     def predicted(self, view: View) -> Floats:

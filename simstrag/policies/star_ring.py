@@ -43,6 +43,8 @@ class StarRing:
     predictor: `last` or `median` of the recent times of a rank.
     """
 
+    title = "STAR's ring with riders"
+
     x: int | None = field(default=None, metadata={"none": "auto"})
     ratio: float = 0.2
     predictor: PredictorKind = PredictorKind.MEDIAN

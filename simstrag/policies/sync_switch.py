@@ -58,6 +58,8 @@ class SyncSwitch:
     samples: samples of the whole run; `auto` takes the scenario's.
     """
 
+    title = "Sync-Switch"
+
     share: float = 0.125
     stragglers: StragglerHandling = StragglerHandling.NONE
     ratio: float = 1.2
