@@ -1,10 +1,20 @@
-"""Registers what this package draws: comparisons and profiles as HTML."""
+"""Registers what this package says and draws: comparisons in words, and results as HTML."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from simstrag.experiments.compare import Comparison
 from simstrag.profile.profile import Profile
-from simstrag.rendering import html_fragment, html_page
+from simstrag.rendering import answer, html_fragment, html_page
+
+
+@answer.register
+def _(comparison: Comparison) -> Any:
+    from simstrag.analysis.derived.standings import standings
+    from simstrag.analysis.text.answer import answer
+
+    return answer(standings(comparison))
 
 
 @html_fragment.register
@@ -13,7 +23,7 @@ def _(comparison: Comparison) -> str:
     from simstrag.analysis.pages.templates import fragment
     from simstrag.analysis.tables.comparison_tables import ranking_table
 
-    return fragment([ranking_table(standings(comparison))])
+    return fragment([ranking_table(standings(comparison))], paragraphs=comparison.answer.sentences)
 
 
 @html_page.register

@@ -1,4 +1,4 @@
-"""How results become HTML: renderers by type, registered by the packages that draw.
+"""How results become words and HTML: renderers by type, registered by the packages that draw.
 
 A result (a comparison, a profile, a replay) does not import what draws it. The entry points of the
 group `simstrag.renderers` name modules; importing one registers a renderer for each of its types.
@@ -15,12 +15,22 @@ GROUP = "simstrag.renderers"
 
 
 @functools.singledispatch
+def answer(result: Any) -> Any:
+    """The decision that a result supports; its text is the decision in sentences.
+
+    Raises `TypeError` where no installed package registers a renderer for its type.
+    """
+    return _lookup(answer, result)(result)
+
+
+@functools.singledispatch
 def html_fragment(result: Any) -> str:
     """HTML of a result for a notebook cell.
 
     Raises `TypeError` where no installed package registers a renderer for its type.
     """
-    return _lookup(html_fragment, result)(result)
+    fragment: str = _lookup(html_fragment, result)(result)
+    return fragment
 
 
 @functools.singledispatch
@@ -31,14 +41,15 @@ def html_page(result: Any, command: str | None = None) -> str:
 
     Raises `TypeError` where no installed package registers a renderer for its type.
     """
-    return _lookup(html_page, result)(result, command)
+    page: str = _lookup(html_page, result)(result, command)
+    return page
 
 
-def _lookup(dispatcher: Any, result: object) -> Callable[..., str]:
+def _lookup(dispatcher: Any, result: object) -> Callable[..., Any]:
     """The renderer of a result's type; modules that register renderers are loaded up to it."""
     for entry in metadata.entry_points(group=GROUP):
         entry.load()
-        renderer: Callable[..., str] = dispatcher.dispatch(type(result))
+        renderer: Callable[..., Any] = dispatcher.dispatch(type(result))
         if renderer is not dispatcher.dispatch(object):
             return renderer
     name = type(result).__name__

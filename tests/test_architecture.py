@@ -34,7 +34,8 @@ ROOMS: dict[str, set[str]] = {
         "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",
     },
     "analysis": {
-        "ddp", "documents", "experiments", "profile", "runs", "scenario", "timing", "trace",
+        "ddp", "documents", "experiments", "policies", "profile", "runs", "scenario", "timing",
+        "trace",
     },
     "validation": {
         "analysis", "calibration", "ddp", "documents", "engine", "experiments", "policies",

@@ -1,225 +1,308 @@
-"""The answer in a few sentences, never surer than the numbers.
+"""The answer of a comparison: its decision in words, never surer than the numbers.
 
-A policy is called faster than another only where the whole 95 % interval of their paired difference
-says so; everything else is "no difference shown".  The conditions of the best mean are a sentence
-of their own, because the gain over bsp does not depend on them.
+A policy is called sooner than another only where the whole 95 % interval of their paired difference
+says so.  These sentences stand on the terminal, in JSON, on the report and in notebooks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
+from simstrag import policies
+from simstrag.analysis.derived.decision import LANES, Bill, Decision, decide
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
-from simstrag.analysis.text.cautions import contended, coverage, ignored
+from simstrag.analysis.text.cautions import contended, coverage, ignored, replays
 from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
-from simstrag.analysis.text.sensitivity_text import (
-    C_TAU,
-    conditions,
-    explain_lost_lead,
-    tried,
-    turns,
-)
+from simstrag.analysis.text.sensitivity_text import C_TAU, conditions, value_text
+from simstrag.errors import SimstragError
 from simstrag.experiments.compare import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES
+
+TITLES = {
+    "A": "nothing changes in training",
+    "B": "some gradients late, left out, or in reduced precision",
+    "C": "another algorithm",
+}
+"""What a lane changes."""
+EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
+"""A policy to compare where a lane has none."""
 
 
-def answer(s: Standings) -> tuple[str, ...]:
-    """Sentences: the leader, the conditions of its lead if known, and what the intervals cover."""
-    others = [p for p in s.policies if p.policy != BASELINE]
-    bsp = _time(s.baseline[s.decides])
-    if not others:
-        return f"Only bsp was run: it needs {bsp}.", *_last(s, "Nothing was compared", False)
-    best = next((p for p in others if faster(p.difference[s.decides])), None)
-    slower = [p for p in others if p.difference[s.decides].low > 0]
-    if best is not None:
-        rest, but = _runner_up(s, best), ignored(s, best.policy)
-        first, last = _winner(s, best), f"But {but}, and {rest}" if but else rest
-    elif s.seeds < 2 and not s.certain:
-        names = _names(others)
-        first = f"No difference shown: one seed gives no interval to tell {names} from bsp ({bsp})."
-        last = "Run more seeds to learn whether the order of the table holds"
-    elif len(slower) == len(others):
-        nearest = others[0]
-        first = f"No policy is faster than bsp, which {_does(s)} in {bsp}: all are slower."
-        last = f"{nearest.policy} comes nearest, {_time(nearest.difference[s.decides])} behind"
-    else:
-        first = _undecided(s, [p for p in others if p not in slower], bsp)
-        last = f"{_names(slower)} took longer" if slower else "No policy was slower either"
-    texts = [*filter(None, (first, _until(s))), *_last(s, last, best is not None)]
-    for k, text in enumerate(texts):
-        if "c_tau" in text:
-            texts[k] = text.replace("c_tau", "c_tau (the cost of a stale gradient)", 1)
-            break
-    return tuple(texts)
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The decision of a comparison, and its sentences by subject.
 
-
-def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
-    """The policies that are not shown to be faster or slower than bsp, best mean first."""
-    twins = [p.policy for p in close if s.same(p.policy, BASELINE)]
-    open_ = [p for p in close if p.policy not in twins]
-    same = f"{join(twins)} made the same runs as bsp" if twins else ""
-    if not open_:
-        return f"No difference shown: {same}, which {_does(s)} in {bsp}."
-    one = len(open_) == 1
-    if all(p.difference[s.decides] == (0.0, 0.0, 0.0) for p in open_):
-        text = f"{_names(open_)} {'takes' if one else 'take'} exactly as long as bsp"
-        return f"No difference shown: {text}, which {_does(s)} in {bsp}{same and f'; {same}'}."
-    verb = "is" if one else "are"
-    return (
-        f"No difference shown: {_names(open_)} {verb} not shown to be faster or slower "
-        f"than bsp, which {_does(s)} in {bsp}; the {'' if one else 'best '}mean of "
-        f"{'' if one else 'these, of '}{open_[0].policy}{'' if one else ','} is a speed-up "
-        f"of {estimate(*open_[0].speedup[s.decides])}{same and f'; {same}'}."
-    )
-
-
-def _winner(s: Standings, best: Standing) -> str:
-    others = [p.policy for p in s.policies if p.policy not in (best.policy, BASELINE)]
-    first = others and all(faster(s.between(best.policy, name)) for name in others)
-    where = (
-        "Without contention" if s.comparison.scenario.inputs.trace is None else "Under this trace"
-    )
-    slight = ""
-    if -best.difference[s.decides].value < s.grain:
-        slight = f", which is less than one update of bsp ({seconds(s.grain)})"
-    sooner = f"{'first, ' if first else ''}{_gain(s, best)} sooner than bsp"
-    return f"{where} {best.policy} {_does(s)} {sooner}{slight}."
-
-
-def _until(s: Standings) -> str:
-    """The conditions of the best mean, as a sentence; empty where none are known.
-
-    A lead within the noise is called a lead of means alone.
+    choice: what to run.  bill: what contention cost; empty without any.
+    lanes: a sentence for each lane.  conditions: when the best mean stays the best; what the
+        intervals cover.
     """
-    leader, (near, _) = s.policies[0].policy, conditions(s)
-    names = [p.policy for p in s.policies if p.policy == leader or s.same(p.policy, leader)]
-    rest = [p.policy for p in s.policies if p.policy not in names]
-    shown = all(faster(s.between(leader, name)) for name in rest)
-    texts = [f"as long as {near}"] if near else []
-    hangs = any(turn.quantity == C_TAU for turn in turns(s))
-    if s.comparison.has_target and shown and rest and not hangs and not explain_lost_lead(s):
-        least, most = tried(s)
-        texts.insert(0, f"at every c_tau tried, {least:g} to {most:g}{',' if near else ''}")
-    if not texts:
-        return ""
-    has, are = ("has", "is") if len(names) == 1 else ("have", "are")
-    lead = f"{join(names)} {has} the best mean"
-    means = f"By means alone {join(names)} {are} best"
-    return f"{lead if shown else means} {' and '.join(texts)}."
+
+    decision: Decision
+    choice: str
+    bill: str
+    lanes: dict[str, str]
+    conditions: str
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All sentences, one paragraph each; the choice first."""
+        return tuple(filter(None, (self.choice, self.bill, *self.lanes.values(), self.conditions)))
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def _repr_markdown_(self) -> str:
+        choice, *rest = self.sentences
+        return "\n".join([f"**{choice}**", "", *(f"- {text}" for text in rest)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the sentences, and their numbers."""
+        d = self.decision
+        bill = d.bill and {
+            "share_of_gpu_hours": d.bill.share, "gpu_hours": d.bill.hours, "node": d.bill.node,
+            "waiting_for_node": d.bill.waiting,
+        }  # fmt: skip
+        best = {lane: d.best(lane) for lane in LANES}
+        return {
+            "choice": d.safe,
+            "sentences": self.sentences,
+            "bill": bill and {k: v._asdict() if isinstance(v, Estimate) else v
+                              for k, v in bill.items()},
+            "lanes": {
+                lane: p and {"policy": p.policy, "saves": saved(d.s, p)._asdict()}
+                for lane, p in best.items()
+            },
+            "worst_regret": {name: regret.worst for name, regret in d.regrets.items()},
+        }  # fmt: skip
+
+
+def answer(s: Standings) -> Answer:
+    """The answer of a comparison."""
+    d, names = decide(s), _Names()
+    return Answer(
+        d,
+        _choice(d, names),
+        _bill(s, d.bill),
+        {lane: _lane(d, lane, names) for lane in LANES},
+        _conditions(s),
+    )
+
+
+class _Names:
+    """Names of policies: the first mention has the full name and says what the policy does."""
+
+    def __init__(self) -> None:
+        self._named = {BASELINE}
+
+    def of(self, policy: str) -> tuple[str, str]:
+        """The name of a policy, and a sentence on it if it is the first mention."""
+        if policy in self._named:
+            return policy, ""
+        self._named.add(policy)
+        try:
+            described = policies.describe(policy)
+        except SimstragError:  # a policy that does not fit the world of descriptions
+            return policy, ""
+        name = policy if described.title == policy else f"{described.title} ({policy})"
+        return name, f" {described.sentence}" if described.sentence else ""
+
+
+def saved(s: Standings, p: Standing) -> Estimate:
+    """The share of bsp's time that a policy saves, with its interval."""
+    return Estimate(*(1 - 1 / x for x in p.speedup[s.decides]))
 
 
 def _gain(s: Standings, p: Standing) -> str:
-    """The share of bsp's time that a policy saves, with its interval."""
-    value, low, high = (1 - 1 / x for x in p.speedup[s.decides])
-    if low == high:
-        return f"{percent(value)} %"
-    shown, _, interval = estimate(value, low, high, scale=100).partition(" (")
-    return f"{shown} % ({interval[:-1]} %)" if interval else f"{shown} %"
+    """`saved` in percent."""
+    return _percent(saved(s, p))
 
 
-def _runner_up(s: Standings, best: Standing) -> str:
-    """How the best policy compares with the others."""
-    rest = [p for p in s.policies if p.policy not in (best.policy, BASELINE)]
-    better = [p.policy for p in rest if faster(s.between(p.policy, best.policy))]
-    if better:
-        return f"the mean of {join(better)} is lower still, but not shown to be below bsp's"
-    twins = [p.policy for p in rest if s.same(p.policy, best.policy)]
-    idle = [p.policy for p in rest if s.same(p.policy, BASELINE)]
-    others = [p for p in rest if p.policy not in (*twins, *idle)]
-    gaps = {p.policy: s.between(best.policy, p.policy) for p in others}
-    tied = [name for name, gap in gaps.items() if not (gap.high < 0 or gap.low > 0)]
-    steady = _steady(s, best, others)
-    texts = [f"no difference is shown between {best.policy} and {join(tied)}"] if tied else []
-    texts += [f"the same runs were made by {join(twins)}"] if twins else []
-    texts += [steady] if steady else []
-    if others and not tied and not steady:
-        lead = s.between(others[0].policy, best.policy)
-        sooner = f"is {_gain(s, others[0])} sooner than bsp"
-        later = f"takes {_time(lead)} longer"
-        shown = faster(others[0].difference[s.decides])
-        texts.insert(0, f"the next, {others[0].policy}, {sooner if shown else later}")
-    texts += [f"{join(idle)} made the same runs as bsp"] if idle else []
-    return "; ".join(texts) or "no other policy was compared"
+# -- the choice -----------------------------------------------------------------------------------
 
 
-def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
-    """If the ranking's lead depends on c_tau: a policy that beats bsp at every c_tau."""
-    if not any(turn.quantity == C_TAU for turn in turns(s)):
+def _choice(d: Decision, names: _Names) -> str:
+    s = d.s
+    bsp = f"synchronous training ({BASELINE})"
+    if d.safe != BASELINE:
+        p = next(p for p in s.policies if p.policy == d.safe)
+        name, does = names.of(d.safe)
+        slight = ""
+        if -p.difference[s.decides].value < s.grain:
+            slight = f", which is less than one update of bsp ({seconds(s.grain)})"
+        return f"Run {name}: {_gain(s, p)} sooner than {bsp}{slight}.{does}{_regret(d)}"
+    others = [p for p in s.policies if p.policy != BASELINE]
+    time = estimate(*s.baseline[s.decides])
+    takes = f"{bsp}, which {_does(s)} in {time} s"
+    if not others:
+        return f"Nothing was compared: only {takes}, was run."
+    if s.seeds < 2 and not s.certain:
+        return f"No difference can be shown with one seed: run more. {_capital(takes)}."
+    if all(p.difference[s.decides].low > 0 for p in others):
+        return f"Change nothing: every policy compared takes longer than {takes}."
+    if any(faster(p.difference[s.decides]) for p in others):
+        return f"Change nothing: keep {takes}.{_regret(d)}"
+    return f"Change nothing: no policy is shown to be faster than {takes}."
+
+
+def _regret(d: Decision) -> str:
+    """How far the choice can fall behind the best, over all states that were simulated."""
+    if d.states < 2:
         return ""
-    if best.policy not in s.stale:
-        return f"the lead of {best.policy} over bsp is the same at any c_tau"
-    sooner = [p for p in others if faster(p.difference[s.decides])]
-    for p in sooner:
-        if p.policy not in s.stale:
-            return f"{p.policy} is {_gain(s, p)} sooner than bsp at any c_tau"
-    for p in sooner:
-        gaps = (s.gap(s.at_cost(p.policy, c), s.at_cost(BASELINE, c)) for c in s.costs)
-        if all(map(faster, gaps)):
-            least, most = min(s.costs), max(s.costs)
-            return f"{p.policy} is sooner than bsp at every c_tau tried, {least:g} to {most:g}"
-    return ""
+    varied = NAMES[C_TAU] if d.s.comparison.extremes is None else "what is assumed or fitted"
+    text = f" It is the safe choice: over {d.states} settings of {varied} it {_behind(d, d.safe)}"
+    best = d.s.policies[0].policy
+    if d.regrets[best].worst > d.regrets[d.safe].worst:
+        text += f"; {best}, the fastest here, {_behind(d, best)}"
+    return f"{text}."
 
 
-def _last(s: Standings, start: str, gain: bool) -> list[str]:
-    """The last sentences: the rest of the result, the contention, and what the intervals cover.
+def _behind(d: Decision, policy: str) -> str:
+    """The worst regret of a policy and where it has it, as a predicate."""
+    regret = d.regrets[policy]
+    key, value = regret.state
+    if math.isinf(regret.worst):
+        return "may never reach the target"
+    if regret.worst < NEGLIGIBLE:
+        return "is never behind the best policy"
+    text = f"is at most {percent(regret.worst, 2)} % behind the best policy"
+    return f"{text} (where {NAMES[key]} is {value_text(value, QUANTITIES[key])})" if key else text
 
-    They begin with a capital letter, except where one begins with the name of a policy.
-    """
-    texts = [start, _contention(s, gain), coverage(s)]
-    named = start.partition(" ")[0] in s.comparison.policies
-    return [f"{t if named and t is start else t[0].upper() + t[1:]}." for t in texts]
+
+# -- the bill -------------------------------------------------------------------------------------
 
 
-def _contention(s: Standings, gain: bool) -> str:
-    mitigation = ", so the gain is no mitigation" if gain else ""
-    if s.comparison.scenario.inputs.trace is None:
-        return f"there is no contention{mitigation}"
-    if s.delay < NEGLIGIBLE:
-        return f"{contended(s)}, but that delays bsp by less than 0.5 %{mitigation}"
-    return contended(s)
+def _bill(s: Standings, bill: Bill | None) -> str:
+    if bill is None:
+        if s.comparison.scenario.inputs.trace is None:
+            return "There is no contention, so no gain is mitigation."
+        return f"{_capital(contended(s))}, but that delays bsp by less than 0.5 %."
+    who = "Stragglers" if replays(s) else "Contention"
+    amounts = join([f"{estimate(*bill.hours)} GPU-hours", *_converted(s, bill)])
+    text = f"{who} cost this job {_percent(bill.share)} of its GPU-hours: {amounts}"
+    if bill.node is not None:
+        text += f". {_percent(bill.waiting)} of that is waiting for {name_of_node(s, bill.node)}"
+    return f"{text}. {_capital(contended(s))}."
+
+
+def _converted(s: Standings, bill: Bill) -> Iterator[str]:
+    """The bill in money and energy, where the scenario says what a device costs and draws."""
+    cost = s.comparison.scenario.cost
+    if cost.gpu_hour is not None:
+        yield f"{estimate(*bill.hours, scale=cost.gpu_hour)} {cost.currency}"
+    if cost.watts is not None:
+        yield f"{estimate(*bill.hours, scale=cost.watts / 1000)} kWh"
+
+
+def name_of_node(s: Standings, node: int) -> str:
+    """The name of a node, as the trace has it."""
+    return f"node {node}"
+
+
+def _percent(e: Estimate) -> str:
+    """A share in percent, with its interval if it has one."""
+    if math.isnan(e.low) or e.low == e.high:
+        return f"{percent(e.value)} %"
+    value, _, interval = estimate(*e, scale=100).partition(" (")
+    return f"{value} % ({interval[:-1]} %)" if interval else f"{value} %"
+
+
+# -- the lanes ------------------------------------------------------------------------------------
+
+
+def _lane(d: Decision, lane: str, names: _Names) -> str:
+    s, best = d.s, d.best(lane)
+    head = f"{lane}, {TITLES[lane]}"
+    if best is None:
+        compared = [p.policy for p in d.lanes[lane]]
+        if not compared:
+            return f"{head}: no policy was compared, such as {EXAMPLES[lane]}."
+        many = "none of" if len(compared) > 1 else "not"
+        return f"{head}: {join(compared)}: {many} shown to be faster than bsp."
+    name, does = names.of(best.policy)
+    alike = [
+        p.policy for p in d.lanes[lane]
+        if p is not best and not faster(s.between(best.policy, p.policy))
+    ]  # fmt: skip
+    text = f"{head}: {name}, {_gain(s, best)} sooner than bsp."
+    text += does
+    if effects := [*_effects(d, best)]:
+        text += f" It changes: {'; '.join(effects)}."
+    if needs := [*_needs(d, best)]:
+        text += f" It needs: {'; '.join(needs)}."
+    if d.states > 1 and best.policy != d.safe:
+        text += f" Over the same settings it {_behind(d, best.policy)}."
+    if but := ignored(s, best.policy):
+        text += f" But {but}."
+    if alike:
+        text += f" Not told apart from it: {join(alike)}."
+    return text
+
+
+def _effects(d: Decision, p: Standing) -> Iterator[str]:
+    """What a policy changes in training, as its runs did."""
+    e = d.effects[p.policy]
+    if e.averages:
+        yield "models are averaged instead of gradients"
+    elif e.groups > 1:
+        yield f"up to {e.groups} groups of workers update independently"
+    elif e.joined < 1 - NEGLIGIBLE:
+        yield f"an update has {percent(e.joined, 2)} % of the samples of all workers"
+    if e.late:
+        yield f"a gradient is {number(e.late, 2)} updates old on average"
+    if e.reduced:
+        yield f"{percent(e.reduced, 2)} % of steps are in reduced precision"
+    if e.lost:
+        yield f"{percent(e.lost, 2)} % of gradients are thrown away"
+    if e.cut:
+        yield f"{percent(e.cut, 2)} % of samples are left out"
+
+
+def _needs(d: Decision, p: Standing) -> Iterator[str]:
+    """What must be true for the gain of a policy."""
+    s, e = d.s, d.effects[p.policy]
+    scenario = s.comparison.scenario
+    if e.rebatched:
+        yield "workers that take batches of different sizes"
+    if {"server", "leader"} & set(p.architecture.split(" + ")):
+        service = scenario.inputs.server.service
+        free = "costs nothing here" if not service else f"needs {seconds(service)} for a gradient"
+        yield f"a parameter server, which {free}"
+    if e.reduced and s.comparison.has_target:
+        yield "gradients in reduced precision that are worth as much as others"
+    if p.policy in s.stale and s.comparison.has_target:
+        yield _cost_of_staleness(s, p.policy)
+    elif p.policy in s.stale:
+        yield "stale gradients that are worth as much as others, because no target is declared"
+
+
+def _cost_of_staleness(s: Standings, policy: str) -> str:
+    """The costs of staleness among those simulated at which a policy is sooner than bsp."""
+    bsp = s.comparison.column(BASELINE, "time_to_target")
+    shown = [c for c in s.costs if faster(s.gap(s.at_cost(policy, c), bsp))]
+    least, most = min(s.costs), max(s.costs)
+    if len(shown) == len(s.costs):
+        return f"{NAMES[C_TAU]} between {least:g} and {most:g}, as far as tried"
+    holds, fails = (" or ".join(f"{c:g}" for c in s.costs if (c in shown) == yes) for yes in (1, 0))
+    return f"{NAMES[C_TAU]} of {holds}, not of {fails}"
+
+
+# -- conditions -----------------------------------------------------------------------------------
+
+
+def _conditions(s: Standings) -> str:
+    """When the best mean stays the best, and what the intervals cover."""
+    near, _ = conditions(s)
+    lead = f"{s.policies[0].policy} has the best mean as long as {near}. " if near else ""
+    return f"{lead}{_capital(coverage(s))}."
 
 
 def _does(s: Standings) -> str:
     return "reaches the target" if s.decides == "time_to_target" else "finishes the work"
 
 
-def _time(e: Estimate) -> str:
-    """Seconds with their interval, where there is one."""
-    text = estimate(*e)
-    return f"{number(e.value, 4)} s" if math.isnan(e.low) else f"{text} s"
-
-
-def _names(found: Sequence[Standing]) -> str:
-    return join([p.policy for p in found])
-
-
-def detection(s: Standings) -> list[str]:
-    """How often suspicions were right: a sentence per policy that named suspects at its updates.
-
-    Shares are means over the seeds where they are defined; counts are pairs of update and rank over
-    all seeds.  A comparison of an older version has no counts.
-    """
-
-    def counted(policy: str, *names: str) -> str:
-        """The count over all seeds, in parentheses; empty where it was not counted."""
-        if not set(names) <= set(s.comparison.runs):
-            return ""
-        count = sum(float(s.comparison.column(policy, name).sum()) for name in names)
-        return f" ({count:,.0f} in all)"
-
-    found = []
-    for p in s.policies:
-        right = s.known_mean(p.policy, "detection_precision")
-        seen = s.known_mean(p.policy, "detection_recall")
-        if math.isnan(right) and math.isnan(seen):
-            continue
-        first, second = "suspected no rank", "there were no straggler-updates"
-        if not math.isnan(right):
-            suspicions = counted(p.policy, "hits", "false_alarms")
-            first = f"was right in {percent(right)} % of its suspicions{suspicions}"
-        if not math.isnan(seen):
-            stragglers = counted(p.policy, "hits", "misses")
-            second = f"it missed {percent(1 - seen)} % of the straggler-updates{stragglers}"
-        found.append(f"{p.policy} {first}; {second}.")
-    return found
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -46,14 +46,14 @@ def seconds(value: float) -> str:
     return f"{number(value)} s" if math.isnan(value) else with_unit(value, "s")
 
 
-def with_unit(value: float, unit: str) -> str:
+def with_unit(value: float, unit: str, digits: int = 3) -> str:
     """A value with its unit; a dash for NaN.
 
     >>> with_unit(1.11148e9, "bytes/s"), with_unit(0.00489, "s"), with_unit(64.0, "samples")
     ('1.11 GB/s', '4.89 ms', '64.0 samples')
     """
     scale, word = divisor(value, unit)
-    shown = number(value if scale == 1 else value / scale)
+    shown = number(value if scale == 1 else value / scale, digits)
     return shown if shown == MISSING else f"{shown} {word}".strip()
 
 

@@ -12,12 +12,21 @@ from typing import Any, NamedTuple
 
 from simstrag.analysis.derived.standings import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.number_format import divisor, join, number, with_unit
+from simstrag.analysis.text.number_format import join, with_unit
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES, kind_of, uncertain, value_of
 
 C_TAU = "learner.c_tau"
 COARSE = 1.2
-"""Name both ends of the interval in which the lead changes if their ratio exceeds this."""
+"""Ratio of the ends of the interval in which the lead changes above which both are named."""
+
+
+def value_text(value: float, unit: str, digits: int = 3) -> str:
+    """The value of a constant in a sentence.
+
+    >>> value_text(4.0, ""), value_text(0.0094, "s")
+    ('4', '9.40 ms')
+    """
+    return with_unit(value, unit, digits) if unit else f"{value:.{digits}g}"
 
 
 class Turn(NamedTuple):
@@ -41,43 +50,27 @@ class Turn(NamedTuple):
         return self.turns_at > self.holds_at
 
     @property
-    def safe(self) -> str:
-        """The last value at which the lead is known to hold, rounded to the safe side."""
-        return round_safely(self.holds_at, self.value, self.unit)
-
-    @property
-    def turned(self) -> str:
-        """The first value at which the lead is known to have changed, rounded outwards."""
-        return round_safely(self.turns_at, math.inf if self.larger else -math.inf, self.unit)
-
-    @property
-    def where(self) -> str:
-        """The values at which the rival leads."""
-        return f"from {self.turned} {'on' if self.larger else 'down'}"
-
-    @property
-    def coarse(self) -> bool:
-        """Whether the interval in which the lead changes is too long to name one end."""
-        ratio = self.turns_at / self.holds_at
-        return max(ratio, 1 / ratio) > COARSE
-
-    @property
-    def bound(self) -> str:
-        """The bound within which the leader has the best mean."""
-        return f"{NAMES[self.quantity]} is {'at most' if self.larger else 'at least'} {self.safe}"
+    def place(self) -> str:
+        """Where the lead changes, as exactly as the search has found it."""
+        low, high = sorted((self.holds_at, self.turns_at))
+        ratio = low / high
+        if max(ratio, 1 / ratio) > COARSE:
+            return f"a value between {value_text(low, self.unit)} and {value_text(high, self.unit)}"
+        middle = math.copysign(math.sqrt(low * high), high)
+        return f"about {value_text(middle, self.unit, digits=2)}"
 
     @property
     def condition(self) -> str:
-        """The bound within which the leader has the best mean, and the leader beyond it.
+        """The range in which the leader has the best mean, and the leader beyond it.
 
-        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, False).condition
-        'c_tau is at most 1.54 (from 1.61 on bsp leads, within the noise)'
-        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.0, 4.0, True).condition
-        'c_tau is at most 1 (at 4, the next value tried, bsp leads)'
+        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, True).condition
+        'the cost of staleness (c_tau) stays below about 1.6 (beyond that bsp is faster)'
+        >>> Turn("server.service", 0.005, "s", "bsp", 0.005, 0.02, False).condition
+        "the server's service stays below a value between 5.00 ms and 20.0 ms"
         """
-        where = f"at {self.turned}, the next value tried," if self.coarse else self.where
-        noise = "" if self.shown else ", within the noise"
-        return f"{self.bound} ({where} {self.rival} leads{noise})"
+        side = "below" if self.larger else "above"
+        beyond = f" (beyond that {self.rival} is faster)" if self.shown else ""
+        return f"{NAMES[self.quantity]} stays {side} {self.place}{beyond}"
 
 
 def turns(s: Standings) -> list[Turn]:
@@ -104,18 +97,7 @@ def conditions(s: Standings) -> tuple[str, str]:
     of_c_tau = [t for t in found if t.quantity == C_TAU]
     near = [*of_c_tau, *[t for t in found if t.shown and t not in of_c_tau][:2]]
     far = [t for t in found if t not in near]
-    return _join_conditions(near), _join_conditions(far)
-
-
-def _join_conditions(found: Sequence[Turn]) -> str:
-    """Conditions in words; those on one constant with one rival have both ends in one clause."""
-    several = len({(t.quantity, t.rival) for t in found}) != 1
-    if several or any(t.coarse or not t.shown for t in found):
-        return join([t.condition for t in found])
-    sides = sorted(found, key=lambda t: t.larger)
-    both = f"{NAMES[sides[0].quantity]} is from {sides[0].safe} to {sides[-1].safe}"
-    bound = both if len(sides) == 2 else sides[0].bound
-    return f"{bound}; {join([t.where for t in sides])} {sides[0].rival} leads"
+    return join([t.condition for t in near]), join([t.condition for t in far])
 
 
 def explain_lost_lead(s: Standings) -> str:
@@ -129,15 +111,6 @@ def explain_lost_lead(s: Standings) -> str:
         f"{table['leader'].iloc[0]} has the best mean and not {s.policies[0].policy}, so it is "
         f"unknown when {s.policies[0].policy} loses its lead."
     )
-
-
-def tried(s: Standings) -> tuple[float, float]:
-    """The least and the greatest cost of staleness that was tried."""
-    table = s.comparison.thresholds
-    values = list(s.costs)
-    if table is not None:
-        values += table.loc[table["quantity"] == C_TAU, "tried"].tolist()
-    return min(values), max(values)
 
 
 def _of_costs(s: Standings) -> list[Turn]:
@@ -165,29 +138,6 @@ def leader(s: Standings, c_tau: float) -> str:
     """The policy with the best mean time to target under a cost of staleness."""
     names = [p.policy for p in s.policies]
     return min(names, key=lambda name: float(s.at_cost(name, c_tau).mean()))
-
-
-def round_safely(bound: float, value: float, unit: str) -> str:
-    """A bound with three digits, or as many as leave it on the side of `value`, and its unit.
-
-    >>> round_safely(1.547, 1.0, ""), round_safely(3.042e9, 5e9, "bytes/s")
-    ('1.54', '3.05 GB/s')
-    """
-    shown, word = _rounded(bound, value, unit)
-    return f"{shown:.12g} {word}".strip()
-
-
-def _rounded(bound: float, value: float, unit: str) -> tuple[float, str]:
-    """A bound in a readable unit, rounded to the side of `value`, and the unit."""
-    scale, word = divisor(bound, unit)
-    towards = math.floor if value <= bound else math.ceil
-    low, high = min(value, bound) / scale, max(value, bound) / scale
-    for digits in range(3, 16):
-        grain = 10.0 ** (digits - 1 - math.floor(math.log10(abs(bound / scale)))) if bound else 1.0
-        shown = towards(round(bound / scale * grain, 9)) / grain  # 9.4 * 100 is above 940
-        if low - 1e-12 * abs(low) <= shown <= high + 1e-12 * abs(high):
-            return shown, word
-    return bound / scale, word
 
 
 # -- the section of the report ---------------------------------------------------------------------
@@ -258,7 +208,9 @@ def _table(rows: Sequence[Row]) -> Table:
     columns = {
         "in force": "value", "tried at": "tried", "holds at": "holds_at", "turns at": "turns_at"
     }  # fmt: skip
-    numbers = [[Number(_shown(r, key), r[key]) for key in columns.values()] for r in rows]
+    numbers = [
+        [Number(with_unit(r[key], r["unit"]), r[key]) for key in columns.values()] for r in rows
+    ]
     shown = tuple(
         (NAMES[r["quantity"]], str(r["kind"]), new_leader(r) or "none", *own)
         for r, own in zip(rows, numbers, strict=True)
@@ -270,18 +222,6 @@ def _table(rows: Sequence[Row]) -> Table:
         "bytes and samples.",
     )
     return Table(headers, shown, 3, (), notes)
-
-
-def _shown(r: Row, key: str) -> str:
-    """A cell: the ends of the interval are rounded as in the answer, so that both are true."""
-    towards = {
-        "holds_at": r["value"],
-        "turns_at": math.inf if r["turns_at"] > r["value"] else -math.inf,
-    }
-    if key not in towards or not r["rival"]:
-        return with_unit(r[key], r["unit"])
-    value, word = _rounded(r[key], towards[key], r["unit"])
-    return f"{number(value)} {word}".strip()
 
 
 def new_leader(r: Row) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from simstrag.cli.console import (
     capture_warnings,
     command_line,
+    print_paragraphs,
     print_result,
     print_sentences,
     print_table,
@@ -90,6 +91,7 @@ def compare(
     # Where the ranking is printed, the placeholders stand above it.
     warnings += (w for w in comparison.warnings if as_json or w != str(placeholders))
     document = {
+        "answer": comparison.answer.to_dict(),
         "ranking": comparison.ranking.to_dict("records"),
         "thresholds": None if thresholds is None else thresholds.to_dict("records"),
         "placeholders": placeholders._asdict(),
@@ -123,3 +125,4 @@ def _print_ranking(comparison: Comparison) -> None:
         print_sentences(f"{banner}\n")
     ranking = ranking_table(standings(comparison))
     print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
+    print_paragraphs(*comparison.answer.sentences)

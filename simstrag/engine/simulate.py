@@ -78,19 +78,18 @@ def simulate(
         if out is not None:
             raise InputError("an excerpt stays in memory: ask for `excerpt` or for `out`")
         storage = Excerpt(scenario.workers, excerpt)
-        return _simulate(
-            scenario, policy, seed, Recorder(True, True, True, on_update, storage), hints, engine
-        )
+        recorder = Recorder(True, True, True, on_update, storage)
+        return simulate_into(recorder, scenario, policy, seed, hints, engine)
     if out is None:
-        return _simulate(scenario, policy, seed, Recorder(*keep, on_update), hints, engine)
+        recorder = Recorder(*keep, on_update)
+        return simulate_into(recorder, scenario, policy, seed, hints, engine)
     run: Run | None = None
 
     def fill(folder: Path) -> None:
         nonlocal run
         with OnDisk(folder) as files:
-            run = _simulate(
-                scenario, policy, seed, Recorder(*keep, on_update, files), hints, engine
-            )
+            recorder = Recorder(*keep, on_update, files)
+            run = simulate_into(recorder, scenario, policy, seed, hints, engine)
         run.note(folder)
 
     folder = write_directory(Path(out), "run.json", fill)
@@ -98,14 +97,15 @@ def simulate(
     return run.at(folder)
 
 
-def _simulate(
+def simulate_into(
+    recorder: Recorder,
     scenario: Scenario,
     policy: str | Policy,
     seed: int,
-    recorder: Recorder,
-    hints: Hints | None,
-    engine: str,
+    hints: Hints | None = None,
+    engine: str = "native",
 ) -> Run:
+    """Run one policy, with the recorder that takes its rows; the rest is as in `simulate`."""
     name = policy if isinstance(policy, str) else policies.name_of(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
     simulation = _Simulation(scenario, fresh, name, seed, recorder, hints, engine)

@@ -24,9 +24,9 @@ from simstrag.engine.summary import (
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics, placeholders
 from simstrag.experiments.placeholders import Placeholders
-from simstrag.experiments.runner import LEVELS, RunCache, Runner, RunTask, prepare
+from simstrag.experiments.runner import BASELINE, LEVELS, RunCache, Runner, RunTask, prepare
 from simstrag.experiments.sensitivity import HALVINGS, Trials, thresholds, variant
-from simstrag.rendering import html_fragment, html_page
+from simstrag.rendering import answer, html_fragment, html_page
 from simstrag.runs.run import UNITS, Run, write_directory
 from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured
 from simstrag.scenario.scenario import Scenario
@@ -35,19 +35,21 @@ from simstrag.scenario.varied_constants import uncertain
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["C_TAUS", "LEVELS", "Comparison", "compare", "origin"]
+__all__ = ["BASELINE", "C_TAUS", "LEVELS", "Comparison", "compare", "origin"]
 
 C_TAUS = (0.5, 1.0, 4.0)
 """Costs of a stale sample: tuned learning rate, theory, momentum left untuned."""
-BASELINE = "bsp"
 ORIGIN = "origin.txt"
 TABLES = {
     "comparison": ("variant", "policy", "seed"),
     "controls": ("variant", "policy", "seed"),
     "sensitivity": ("policy", "seed", "c_tau", "time_to_target"),
     "curves": ("variant", "policy", "seed", "progress", "time"),
+    "waiting": ("variant", "seed", "rank", "seconds"),
 }
 """Their columns; the first two also have a column for each number of a run's summary."""
+SEARCHED = ("thresholds", "extremes")
+"""Tables of the search for thresholds."""
 THRESHOLD_SEEDS = 5
 """Seeds of the search for thresholds, which then costs about as much as the comparison."""
 OF_RUN = (
@@ -72,10 +74,14 @@ class Comparison:
     sensitivity: policy, seed, c_tau, time_to_target.
     curves: times at which each run reached evenly spaced levels of progress; columns variant,
         policy, seed, progress, time.
+    waiting: seconds that all other ranks waited for a rank under bsp, with contention and without;
+        columns variant, seed, rank, seconds.
     examples: the first seed's `Run` of each policy, with its steps or, of a long run, an excerpt of
     them (`Run.excerpt`); "clean" is the clean control.
     thresholds: how far each assumed or fitted constant may be off before another policy leads, as
     `simstrag.experiments.sensitivity.sensitivity` describes; None if that was not tried.
+    extremes: mean seconds of each policy with each constant at its outermost values; with
+        thresholds.
     """
 
     scenario: Scenario
@@ -83,8 +89,10 @@ class Comparison:
     controls: pd.DataFrame
     sensitivity: pd.DataFrame
     curves: pd.DataFrame
+    waiting: pd.DataFrame
     examples: dict[str, Run] = field(repr=False)
     thresholds: pd.DataFrame | None = None
+    extremes: pd.DataFrame | None = None
 
     def __post_init__(self) -> None:
         for table in (self.runs, self.controls, self.sensitivity, self.curves):
@@ -119,6 +127,14 @@ class Comparison:
     def has_target(self) -> bool:
         """Whether the scenario declares a target."""
         return self.scenario.progress_target is not None
+
+    @property
+    def answer(self) -> Any:
+        """The decision: what to run, what contention cost, and the best of each lane.
+
+        `simstrag.analysis.text.answer.Answer`; its text is the sentences of the report.
+        """
+        return answer(self)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -224,8 +240,9 @@ class Comparison:
                 table = self.runs if name == "comparison" else getattr(self, name)
                 table.to_csv(target / f"{name}.csv", index=False)
             self.ranking.to_csv(target / "ranking.csv", index=False)
-            if self.thresholds is not None:
-                self.thresholds.to_csv(target / "thresholds.csv", index=False)
+            for name in SEARCHED:
+                if (found := getattr(self, name)) is not None:
+                    found.to_csv(target / f"{name}.csv", index=False)
             for name, run in self.examples.items():
                 run.write(target / "examples" / _file_name(name))
             names = {name: _file_name(name) for name in self.examples}
@@ -243,7 +260,7 @@ class Comparison:
         import pandas as pd
 
         folder = Path(folder)
-        turns = None
+        turns = extremes = None
         try:
             names = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
             tables = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
@@ -251,6 +268,7 @@ class Comparison:
                 turns = pd.read_csv(folder / "thresholds.csv")
                 turns = turns.fillna(dict.fromkeys(("unit", "kind", "rival"), ""))
                 turns = turns.astype({"rival": str})
+                extremes = pd.read_csv(folder / "extremes.csv")
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: not a comparison: {error}") from None
         if not isinstance(names, dict):
@@ -270,7 +288,8 @@ class Comparison:
                 raise InputError(f"{path}: not of a comparison: it has no column '{missing[0]}'")
         return cls(
             Scenario.read(folder / "scenario.yaml"), tables["comparison"], tables["controls"],
-            tables["sensitivity"], tables["curves"], examples, turns,
+            tables["sensitivity"], tables["curves"], tables["waiting"], examples, turns,
+            extremes,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -362,7 +381,7 @@ def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
         again = tuple(c_tau for c_tau in C_TAUS if c_tau != scenario.learner.c_tau)
     tasks = [RunTask("contended", p, s, s == first, again) for p in asked for s in seeds]
     tasks += [RunTask("clean", BASELINE, s, s == first) for s in seeds]
-    rows, curves, examples = [], [], {}
+    rows, curves, waiting, examples = [], [], [], {}
     times: dict[tuple[str, int, float], float] = {}
     # Seed by seed, so that the runs finished so far say how long the others take.
     finished = dict(runner.results(sorted(tasks, key=lambda task: seeds.index(task.seed)), ahead))
@@ -370,6 +389,7 @@ def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
         result = finished[task]
         rows.append({"variant": task.variant, **result.row})
         curves += result.curve
+        waiting += [(task.variant, task.seed, *wait) for wait in enumerate(result.waits)]
         times |= {(task.policy, task.seed, c_tau): seconds for c_tau, seconds in result.times}
         if result.run is not None:
             examples["clean" if task.variant == "clean" else task.policy] = result.run
@@ -383,7 +403,8 @@ def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
         runs,
         table[~is_run].reset_index(drop=True),
         _sensitivity(scenario, runs, times),
-        pd.DataFrame(curves, columns=["variant", "policy", "seed", "progress", "time"]),
+        pd.DataFrame(curves, columns=list(TABLES["curves"])),
+        pd.DataFrame(waiting, columns=list(TABLES["waiting"])),
         {name: examples[name] for name in (*asked, "clean")},
     )
 
@@ -417,7 +438,8 @@ def _with_thresholds(comparison: Comparison, runner: Runner, search: _Search) ->
         for policy, seed, c_tau, time in comparison.sensitivity.itertuples(index=False)
     }
     trials = Trials(scenario, runner, by_run, scenario.seed_list[: search.seeds], known)
-    return replace(comparison, thresholds=thresholds(trials, search.constants, search.halvings))
+    found = thresholds(trials, search.constants, search.halvings)
+    return replace(comparison, thresholds=found.table, extremes=found.extremes)
 
 
 def _units(table: pd.DataFrame) -> dict[str, str]:

@@ -41,9 +41,19 @@ def difference(times: Array, baseline: Array) -> Estimate:
     return _estimate(lambda a, b: a - b, times, baseline)
 
 
+def ratio(values: Array, others: Array) -> Estimate:
+    """The ratio of means, values / others; NaN for 0 / 0.
+
+    >>> ratio(np.array([1.0, 3.0]), np.array([4.0, 4.0])).value
+    0.5
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _estimate(lambda a, b: a / b, values, others)
+
+
 def speedup(times: Array, baseline: Array) -> Estimate:
     """Ratio of means, baseline / times: above 1 is faster than the baseline."""
-    return _estimate(lambda a, b: b / a, times, baseline)
+    return ratio(baseline, times)
 
 
 def mitigation(times: Array, baseline: Array, clean: Array) -> Estimate:

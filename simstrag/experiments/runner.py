@@ -20,12 +20,14 @@ from simstrag.documents.file_io import write_atomically
 from simstrag.engine.excerpt import ranks_to_show
 from simstrag.engine.simulate import check, simulate
 from simstrag.errors import InputError, SimstragError
+from simstrag.experiments.barrier_waits import barrier_waits
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.processes.pool import REASON, TRIES, LostCall, compute
 from simstrag.runs.run import Run, provenance
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import with_value
 
+BASELINE = "bsp"
 LEVELS = 101
 """Points of a progress curve."""
 NOTE = "finished-runs.txt"
@@ -60,6 +62,7 @@ class RunResult(NamedTuple):
     run: the run itself, if its steps are kept.
     times: (c_tau, seconds to the target) of each repetition.
     warned: the policy's warnings, by their place in its file.
+    waits: of bsp, seconds that the other ranks waited for each rank.
     """
 
     row: dict[str, Any]
@@ -67,6 +70,7 @@ class RunResult(NamedTuple):
     run: Run | None
     times: list[tuple[float, float]]
     warned: Mapping[str, str]
+    waits: list[float]
 
 
 class Runner:
@@ -200,7 +204,10 @@ def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunR
             with policies.collect_warnings(task.policy):
                 repeated = simulate(again, task.policy, task.seed, record_updates=False)
             times.append((c_tau, repeated.summary["time_to_target"]))
-    result = RunResult(row, curve, run if task.keep_steps else None, times, warned)
+    waits: list[float] = []
+    if task.policy == BASELINE and not value:
+        waits = barrier_waits(varied, task.seed).tolist()
+    result = RunResult(row, curve, run if task.keep_steps else None, times, warned, waits)
     if cache is not None:
         cache.keep(task, result)
     return result
@@ -268,7 +275,7 @@ class RunCache:
             rest = {key: value for key, value in run.scenario.items() if key not in REQUESTED}
             run = replace(run, scenario={**rest, **self.requested})
         curve, times = ([tuple(pair) for pair in kept[name]] for name in ("curve", "times"))
-        return RunResult(kept["row"], curve, run, times, kept["warned"])
+        return RunResult(kept["row"], curve, run, times, kept["warned"], kept["waits"])
 
     def keep(self, task: RunTask, result: RunResult) -> None:
         """Write a finished run, whole or not at all.  Raises `InputError` where that fails."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,8 +71,9 @@ def sensitivity(
     direction, tried: smaller or larger, and the outermost value tried.
     leader, rival: rival is empty if the leader is ahead at `tried`.
     holds_at, turns_at: the last value at which the leader leads, the first at which the rival does.
-    shown: whether the lead of the rival at `tried` exceeds its 95 % interval.
-    seeds: number of seeds.
+    shown: whether the lead of the rival at `tried` exceeds its 95 % interval, over all seeds of
+        the scenario.
+    seeds: number of seeds of the search.
 
     Raises `InputError` for what cannot be varied.
 
@@ -93,7 +94,7 @@ def sensitivity(
             RunTask("contended", p, s, False) for p in scenario.policies for s in scenario.seed_list
         ]
         rows = {(task.policy, task.seed): done.row for task, done in runner.results(tasks)}
-        return thresholds(Trials(scenario, runner, rows, scenario.seed_list), chosen)
+        return thresholds(Trials(scenario, runner, rows, scenario.seed_list), chosen).table
 
 
 def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
@@ -203,8 +204,23 @@ class Edge:
             self.holds_at = self.middle
 
 
-def thresholds(trials: Trials, quantities: Sequence[str], halvings: int = HALVINGS) -> pd.DataFrame:
-    """The table that `sensitivity` describes, for runs that are there already.
+class ThresholdSearch(NamedTuple):
+    """The table that `sensitivity` describes, and the times at the outermost values.
+
+    extremes: quantity, value, policy, seconds: the mean over the seeds of the search.
+    """
+
+    table: pd.DataFrame
+    extremes: pd.DataFrame
+
+
+EXTREMES = ("quantity", "value", "policy", "seconds")
+
+
+def thresholds(
+    trials: Trials, quantities: Sequence[str], halvings: int = HALVINGS
+) -> ThresholdSearch:
+    """The thresholds of some constants, for runs of the unchanged scenario that are there.
 
     halvings: steps of the bisection.
     """
@@ -223,10 +239,17 @@ def thresholds(trials: Trials, quantities: Sequence[str], halvings: int = HALVIN
         found = trials.times(middles, ahead=halvings - 1 - k)
         for edge, times in zip(turned, found, strict=True):
             edge.narrow(times, leader)
-    for edge, times in zip(edges, outermost, strict=True):
-        if edge.rival:
-            edge.shown = paired_statistics.difference(times[edge.rival], times[leader]).high < 0
-    return pd.DataFrame([_row(trials, edge, leader) for edge in edges], columns=list(COLUMNS))
+    every_seed = replace(trials, seeds=trials.scenario.seed_list)
+    ends = [ConstantTrial(e.quantity, e.tried, [leader, e.rival]) for e in turned]
+    for edge, times in zip(turned, every_seed.times(ends), strict=True):
+        edge.shown = paired_statistics.difference(times[edge.rival], times[leader]).high < 0
+    table = pd.DataFrame([_row(trials, edge, leader) for edge in edges], columns=list(COLUMNS))
+    extremes = [
+        (edge.quantity, edge.tried, policy, float(seconds.mean()))
+        for edge, times in zip(edges, outermost, strict=True)
+        for policy, seconds in times.items()
+    ]
+    return ThresholdSearch(table, pd.DataFrame(extremes, columns=list(EXTREMES)))
 
 
 def best(times: Mapping[str, Floats]) -> str:

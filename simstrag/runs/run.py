@@ -34,8 +34,8 @@ OWN = {
     "training.json": RUN,  # of a real run that may not have come to an end
     "comparison.csv": (
         "comparison.csv", "controls.csv", "ranking.csv", "sensitivity.csv", "curves.csv",
-        "thresholds.csv", "examples", "examples.json", "report.html", "scenario.yaml", "trace.*",
-        "profile.json", "origin.txt",
+        "thresholds.csv", "extremes.csv", "waiting.csv", "examples", "examples.json",
+        "report.html", "scenario.yaml", "trace.*", "profile.json", "origin.txt",
     ),
 }  # fmt: skip
 """By marker: patterns of the files that are written with it into a folder."""

@@ -31,6 +31,7 @@ from simstrag.profile.responses import responses_for, translate
 from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
     AllReduceSection,
+    CostSection,
     Count,
     LearnerSection,
     NoiseSection,
@@ -78,6 +79,7 @@ class Scenario(Section):
     server: ServerSection | None = None
     server_load: ServerLoadSection | None = None
     learner: LearnerSection = LearnerSection()
+    cost: CostSection = CostSection()
     profile: str | None = None
     trace: str | InlineTrace | None = None
     trace_end: Literal["hold", "loop", "error"] = "hold"

@@ -230,3 +230,18 @@ class LearnerSection(Section):
             return p1
         p0, a0 = self.curve[k - 1]
         return p0 + (p1 - p0) * (accuracy - a0) / (a1 - a0)
+
+
+class CostSection(Section):
+    """What the job's devices cost; results are converted, and no run depends on it.
+
+    gpus: devices of a worker.
+    gpu_hour: price of one device for one hour.
+    currency: of the price.
+    watts: mean electrical power of one device while the job runs.
+    """
+
+    gpus: Count = 1
+    gpu_hour: Positive | None = None
+    currency: str = "USD"
+    watts: Positive | None = None

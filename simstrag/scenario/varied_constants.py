@@ -44,7 +44,7 @@ HALVINGS = 20
 """Steps of the search for the largest step.cv beside a stated noise.lag1."""
 
 NAMES = {
-    "learner.c_tau": "c_tau",
+    "learner.c_tau": "the cost of staleness (c_tau)",
     "learner.noise_scale": "the noise scale",
     "learner.batch": "the batch",
     "step.compute": "a clean step",
