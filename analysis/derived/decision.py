@@ -160,7 +160,7 @@ def _bill(s: Standings) -> Bill | None:
     more = waits["contended"] - waits["clean"]
     places = s.comparison.scenario.places or range(workers)
     by_node = more.T.groupby(np.array(places)).sum().T  # seeds x nodes
-    node = by_node.columns.tolist()[by_node.mean().argmax()]
+    node = int(by_node.columns.to_numpy()[by_node.mean().argmax()])
     share = paired_statistics.ratio(by_node[node].to_numpy(), workers * (whole - clean))
     return Bill(lost, hours, node if share.value > 0 else None, share)
 
