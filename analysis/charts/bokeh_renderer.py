@@ -178,11 +178,14 @@ def _render_curve(p: Any, mark: spec.Curve) -> tuple[list[Any], Any]:
     color, dash = style["color"], style["linestyle"]
     line = p.line(
         x="x", y="y", line_width=1.8, color=color, source=source,
-        line_dash="solid" if dash == "-" else DASHES[dash[1]],
+        line_dash="solid" if dash == "-" else DASHES[dash[1]], visible=mark.at_first,
     )  # fmt: skip
     if mark.least is None:
         return [line], line
-    band = p.harea(x1="least", x2="most", y="y", fill_color=color, fill_alpha=0.1, source=source)
+    band = p.harea(
+        x1="least", x2="most", y="y", fill_color=color, fill_alpha=0.1, source=source,
+        visible=mark.at_first,
+    )  # fmt: skip
     return [line, band], line
 
 

@@ -38,7 +38,10 @@ BSP, CONTROL_LOOK = 0, -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A line of a policy; with `least` and `most`, a band along x around it."""
+    """A line of a policy; with `least` and `most`, a band along x around it.
+
+    at_first: whether a page shows it before the reader asks for it.
+    """
 
     name: str
     look: int
@@ -47,6 +50,7 @@ class Curve:
     least: Floats | None = None
     most: Floats | None = None
     facts: Facts = ()
+    at_first: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

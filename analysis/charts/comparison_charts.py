@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,8 +81,13 @@ class Series(NamedTuple):
     level: Floats
 
 
-def progress(s: Standings, policies: Sequence[str] | None = None) -> Chart | None:
-    """Progress over time, or accuracy if the learner has a curve; None if no progress is known."""
+def progress(
+    s: Standings, policies: Sequence[str] | None = None, at_first: Collection[str] | None = None
+) -> Chart | None:
+    """Progress over time, or accuracy if the learner has a curve; None if no progress is known.
+
+    at_first: policies whose curves a page shows at first, beside bsp with and without contention.
+    """
     look, axis = looks(s.comparison), progress_axis(s)
     series = {
         name: one
@@ -96,9 +101,12 @@ def progress(s: Standings, policies: Sequence[str] | None = None) -> Chart | Non
         ("least to most", "@least{0.[000]} to @most{0.[000]}"),
     )  # fmt: skip
     marks: list[Mark] = [
-        Curve(name, look[name], one.mean, one.level, one.least, one.most, facts)
+        Curve(
+            name, look[name], one.mean, one.level, one.least, one.most, facts,
+            at_first is None or name in {*at_first, BASELINE, CONTROL},
+        )
         for name, one in series.items()
-    ]
+    ]  # fmt: skip
     target = s.comparison.scenario.progress_target
     if target is not None:
         marks.append(Rule(float(_level(s, target)), "y", "target", dotted=True))

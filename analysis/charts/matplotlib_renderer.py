@@ -120,6 +120,8 @@ def draw(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
         ax.set_xlim(low, high)
     for k, mark in enumerate(chart.marks):
         match mark:
+            case spec.Curve(at_first=False):
+                pass
             case spec.Curve():
                 _draw_curve(ax, mark, theme, k)
             case spec.Dots():

@@ -16,6 +16,7 @@ from simstrag.analysis.charts import (
     run_charts,
     timeline,
 )
+from simstrag.analysis.charts.gains import gain_rows
 from simstrag.analysis.charts.matplotlib_renderer import picture
 from simstrag.analysis.derived.example_runs import Example, describe_excerpts, example, examples_of
 from simstrag.analysis.derived.standings import standings
@@ -27,7 +28,7 @@ from simstrag.analysis.tables.profile_tables import describe
 from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
-from simstrag.analysis.text.cautions import cautions, coverage, turnover
+from simstrag.analysis.text.cautions import cautions, turnover
 from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.number_format import number, percent
 from simstrag.analysis.text.sensitivity_text import thresholds
@@ -74,6 +75,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     from its scenario.
     """
     s, scenario = standings(comparison), comparison.scenario
+    found = answer(s)
     workers, examples = scenario.workers, examples_of(comparison)
     runs = [run for name, run in comparison.examples.items() if name != "clean"]
     shown = close_look(examples, workers)
@@ -83,6 +85,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     longest = max(e.end for e in examples)
     stale = run_tables.staleness_of(examples)
     most = max((int(one.versions.max()) for one in stale), default=0)
+    first = {s.policies[0].policy, found.decision.safe}
     traded, turned = comparison_charts.tradeoff(s), thresholds(s)
     described = () if scenario.inputs.profile is None else describe(scenario.inputs.profile)
     tables = {
@@ -106,8 +109,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         }
     )
     charts = {
-        "speedups": comparison_charts.speedups(s),
-        "progress": comparison_charts.progress(s),
+        "progress": comparison_charts.progress(s, at_first=first),
         "tradeoff": traded.chart(comparison_charts.looks(comparison)) if traded else None,
         "costs": comparison_charts.costs(s) if comparison.has_target else None,
         "spent": run_charts.time_spent(means, "seconds of a rank, mean over ranks"),
@@ -117,9 +119,12 @@ def render(comparison: Comparison, command: str | None = None) -> str:
             drawn[name] = bokeh_renderer.pack(bokeh_renderer.plot(chart))
     return template("report.html").render(
         s=s,
-        answer=answer(s),
-        cautions=cautions(s),
-        coverage=coverage(s),
+        job=comparison.made.get("job", "this job"),
+        made=", ".join(comparison.made[key] for key in ("by", "at") if key in comparison.made),
+        answer=found,
+        gains=gain_rows(found.decision),
+        clean=s.clean_speedup[s.decides].value > 0,
+        cautions=[*cautions(s), *comparison.warnings],
         asked=_question(scenario),
         seed=scenario.seed_list[0],
         tables=tables,
@@ -145,7 +150,6 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         data=csv_data(saved),
         profile=dict(text.split(": ", 1) for text in described),
         assumptions=assumptions(scenario, runs),
-        warnings=comparison.warnings,
         command=command,
         provenance=_provenance(runs[0].provenance),
         scenario=_yaml(scenario.model_dump(mode="json", exclude_unset=True)),

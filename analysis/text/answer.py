@@ -118,7 +118,7 @@ def saved(s: Standings, p: Standing) -> Estimate:
 
 def _gain(s: Standings, p: Standing) -> str:
     """`saved` in percent."""
-    return _percent(saved(s, p))
+    return percent_of(saved(s, p))
 
 
 # -- the choice -----------------------------------------------------------------------------------
@@ -182,9 +182,9 @@ def _bill(s: Standings, bill: Bill | None) -> str:
         return f"{_capital(contended(s))}, but that delays bsp by less than 0.5 %."
     who = "Stragglers" if replays(s) else "Contention"
     amounts = join([f"{estimate(*bill.hours)} GPU-hours", *_converted(s, bill)])
-    text = f"{who} cost this job {_percent(bill.share)} of its GPU-hours: {amounts}"
+    text = f"{who} cost this job {percent_of(bill.share)} of its GPU-hours: {amounts}"
     if bill.node is not None:
-        text += f". {_percent(bill.waiting)} of that is waiting for {name_of_node(s, bill.node)}"
+        text += f". {percent_of(bill.waiting)} of that is waiting for {name_of_node(s, bill.node)}"
     return f"{text}. {_capital(contended(s))}."
 
 
@@ -202,7 +202,7 @@ def name_of_node(s: Standings, node: int) -> str:
     return f"node {node}"
 
 
-def _percent(e: Estimate) -> str:
+def percent_of(e: Estimate) -> str:
     """A share in percent, with its interval if it has one."""
     if math.isnan(e.low) or e.low == e.high:
         return f"{percent(e.value)} %"

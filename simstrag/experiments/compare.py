@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import getpass
 import itertools
 import json
 import math
@@ -39,7 +41,7 @@ __all__ = ["BASELINE", "C_TAUS", "LEVELS", "Comparison", "compare", "origin"]
 
 C_TAUS = (0.5, 1.0, 4.0)
 """Costs of a stale sample: tuned learning rate, theory, momentum left untuned."""
-ORIGIN = "origin.txt"
+ORIGIN, MADE = "origin.txt", "made.json"
 TABLES = {
     "comparison": ("variant", "policy", "seed"),
     "controls": ("variant", "policy", "seed"),
@@ -82,6 +84,8 @@ class Comparison:
     `simstrag.experiments.sensitivity.sensitivity` describes; None if that was not tried.
     extremes: mean seconds of each policy with each constant at its outermost values; with
         thresholds.
+    made: of a comparison in a folder: `job`, the name of the scenario's file; `by` and `at`, who
+        wrote it and when.
     """
 
     scenario: Scenario
@@ -93,6 +97,7 @@ class Comparison:
     examples: dict[str, Run] = field(repr=False)
     thresholds: pd.DataFrame | None = None
     extremes: pd.DataFrame | None = None
+    made: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for table in (self.runs, self.controls, self.sensitivity, self.curves):
@@ -234,8 +239,14 @@ class Comparison:
         of: the file of the scenario, which `origin` finds again.
         """
 
+        made = self.made or {
+            "job": Path(of or folder).stem, "by": getpass.getuser(),
+            "at": datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
+        }  # fmt: skip
+
         def fill(target: Path) -> None:
             self.scenario.write(target)
+            (target / MADE).write_text(json.dumps(made, indent=2), encoding="utf-8")
             for name in TABLES:
                 table = self.runs if name == "comparison" else getattr(self, name)
                 table.to_csv(target / f"{name}.csv", index=False)
@@ -247,7 +258,8 @@ class Comparison:
                 run.write(target / "examples" / _file_name(name))
             names = {name: _file_name(name) for name in self.examples}
             (target / "examples.json").write_text(json.dumps(names, indent=2), encoding="utf-8")
-            (target / "report.html").write_text(html_page(self, command), encoding="utf-8")
+            page = html_page(replace(self, made=made), command)
+            (target / "report.html").write_text(page, encoding="utf-8")
             if of is not None:
                 path = os.path.relpath(Path(of).resolve(), Path(folder).resolve())
                 (target / ORIGIN).write_text(path + "\n", encoding="utf-8")
@@ -262,7 +274,10 @@ class Comparison:
         folder = Path(folder)
         turns = extremes = None
         try:
-            names = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
+            names, made = (
+                json.loads((folder / name).read_text(encoding="utf-8"))
+                for name in ("examples.json", MADE)
+            )
             tables = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
             if (folder / "thresholds.csv").exists():
                 turns = pd.read_csv(folder / "thresholds.csv")
@@ -289,7 +304,7 @@ class Comparison:
         return cls(
             Scenario.read(folder / "scenario.yaml"), tables["comparison"], tables["controls"],
             tables["sensitivity"], tables["curves"], tables["waiting"], examples, turns,
-            extremes,
+            extremes, made,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:

@@ -35,7 +35,7 @@ OWN = {
     "comparison.csv": (
         "comparison.csv", "controls.csv", "ranking.csv", "sensitivity.csv", "curves.csv",
         "thresholds.csv", "extremes.csv", "waiting.csv", "examples", "examples.json",
-        "report.html", "scenario.yaml", "trace.*", "profile.json", "origin.txt",
+        "report.html", "scenario.yaml", "trace.*", "profile.json", "origin.txt", "made.json",
     ),
 }  # fmt: skip
 """By marker: patterns of the files that are written with it into a folder."""
