@@ -340,7 +340,7 @@ def test_the_report_shows_the_thresholds_and_lets_them_be_saved(base: Comparison
     service = turn("server.service", "bsp", 0.0094, 0.0099, False, value=0.005, unit="s")
     s = times_of(base, TIMES, [service, *found])
     page = render(s.comparison)
-    assert "3 policies, 4 workers, 10 seeds</h1>" in page
+    assert "4 workers, 3 policies, 10 seeds." in page
     assert 'id="thresholds-' in page
     assert "constant at a time was divided and multiplied by four" in page
     assert "under the first 5 of 10 seeds" in page
@@ -359,7 +359,7 @@ def test_every_quantity_has_a_word_and_every_turn_its_columns() -> None:
 
 def test_one_worker_is_no_workers() -> None:
     alone = compare(Scenario.of(CASE | {"workers": 1, "seeds": 1}), ["bsp"], jobs=1)
-    assert "1 policy, 1 worker, 1 seed</h1>" in render(alone)
+    assert "1 worker, 1 policy, 1 seed." in render(alone)
 
 
 @pytest.mark.parametrize("rival", ["korel", "ssp:bound=3,via=server,and=a very long name"])

@@ -84,8 +84,8 @@ class Comparison:
     `simstrag.experiments.sensitivity.sensitivity` describes; None if that was not tried.
     extremes: mean seconds of each policy with each constant at its outermost values; with
         thresholds.
-    made: of a comparison in a folder: `job`, the name of the scenario's file; `by` and `at`, who
-        wrote it and when.
+    made: of a comparison in a folder, `by` and `at`: who wrote it and when; `job`: the name of the
+        scenario's file, if there is one.
     """
 
     scenario: Scenario
@@ -239,10 +239,7 @@ class Comparison:
         of: the file of the scenario, which `origin` finds again.
         """
 
-        made = self.made or {
-            "job": Path(of or folder).stem, "by": getpass.getuser(),
-            "at": datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
-        }  # fmt: skip
+        made = self.made or _made(of)
 
         def fill(target: Path) -> None:
             self.scenario.write(target)
@@ -455,6 +452,13 @@ def _with_thresholds(comparison: Comparison, runner: Runner, search: _Search) ->
     trials = Trials(scenario, runner, by_run, scenario.seed_list[: search.seeds], known)
     found = thresholds(trials, search.constants, search.halvings)
     return replace(comparison, thresholds=found.table, extremes=found.extremes)
+
+
+def _made(of: str | Path | None) -> dict[str, str]:
+    """Who writes a comparison, when, and the job's name: that of the file of the scenario."""
+    job = {} if of is None else {"job": Path(of).stem}
+    at = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
+    return job | {"by": getpass.getuser(), "at": at}
 
 
 def _units(table: pd.DataFrame) -> dict[str, str]:
