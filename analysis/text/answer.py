@@ -199,7 +199,9 @@ def _converted(s: Standings, bill: Bill) -> Iterator[str]:
 
 def name_of_node(s: Standings, node: int) -> str:
     """The name of a node, as the trace has it."""
-    return f"node {node}"
+    trace = s.comparison.scenario.inputs.trace
+    name = None if trace is None else trace.names.get(node)
+    return name or f"node {node}"
 
 
 def percent_of(e: Estimate) -> str:

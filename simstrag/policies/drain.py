@@ -68,6 +68,8 @@ class Drain:
     least: ranks that stay at least.
     """
 
+    title = "draining slow workers"
+
     redistribute: bool = True
     ratio: float = 1.2
     window: int = 5

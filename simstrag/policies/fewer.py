@@ -29,6 +29,8 @@ class Fewer:
     ranks: ranks that leave from the start, such as 3+5; `auto` measures.
     """
 
+    title = "fewer workers"
+
     leave_out: int = 1
     measure: int = 10
     ranks: str | None = field(default=None, metadata={"none": "auto"})

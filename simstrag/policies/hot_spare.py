@@ -53,6 +53,8 @@ class HotSpare:
     rest: updates for which a rank that was slow stays a spare.
     """
 
+    title = "hot spares"
+
     spares: int = 1
     ratio: float = 1.2
     window: int = 5
