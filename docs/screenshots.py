@@ -63,19 +63,20 @@ def _run(policy: str) -> tuple[str, str]:
 
 
 SHOTS = {
-    "answer": [PagePart("h1", ".answer"), PagePart("#ranking", "#ranking + .scroll")],
+    "answer": [PagePart("h1", ".lanes")],
+    "ranking": [PagePart("#ranking", "#ranking + .scroll")],
     "timeline": [
-        PagePart("#workers ~ .legend", "#workers ~ .legend"),
+        PagePart("#workers .legend", "#workers .legend"),
         PagePart(*_run(RUNS[0]), zoom=2, point=(0.55, 0.55)),
         PagePart(*_run(RUNS[1])),
     ],
     "progress": [PagePart("#progress", "#progress + figure")],
     "waiting": [
-        PagePart("#waiting", "#waiting"),
-        PagePart("#waiting ~ .small figure", "#waiting ~ .small figure:nth-child(4)"),
-        PagePart("#spent", "#spent ~ figure"),
+        PagePart("#waiting summary", "#waiting summary"),
+        PagePart("#waiting .small figure", "#waiting .small figure:nth-child(4)"),
+        PagePart("#spent summary", "#spent figure"),
     ],
-    "turnover": [PagePart("#thresholds", "#thresholds ~ figure")],
+    "turnover": [PagePart("#thresholds summary", "#thresholds figure")],
 }
 """The parts of each picture, from top to bottom."""
 
@@ -105,6 +106,7 @@ def main(folder: str | None = None) -> None:
         page.write_text(render(comparison), encoding="utf-8")
         browser.screen(WIDTH, HEIGHT)
         browser.open(page)
+        browser.read("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         for name, parts in SHOTS.items():
             picture = take(browser, [_named(part, names) for part in parts])
             path = PICTURES / f"{name}.png"

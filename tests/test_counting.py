@@ -134,6 +134,10 @@ def test_the_deviation_of_asgd_is_what_all_others_applied_meanwhile() -> None:
     assert simstrag.simulate(case, "backup:weigh=members").summary["deviation"] is None
 
 
+LEAVING = {"drain", "fewer", "hot_spare"}
+"""Policies that leave ranks out."""
+
+
 @pytest.mark.parametrize("policy", [*policies.names(), "backup:late=drop", "cgp:groups=rounds"])
 def test_every_second_of_every_rank_is_accounted_for(policy: str) -> None:
     case = scenario(
@@ -151,4 +155,7 @@ def test_every_second_of_every_rank_is_accounted_for(policy: str) -> None:
     parts = zip(*(run.summary[name] for name in names), strict=True)
     end = run.updates["time"][-1]
     for computed, communicated, waited in parts:
-        assert computed + communicated + waited == pytest.approx(end, rel=1e-9)
+        busy = computed + communicated + waited
+        if policy in LEAVING and busy < end:  # a rank in no quorum is idle, and neither waits
+            continue
+        assert busy == pytest.approx(end, rel=1e-9)

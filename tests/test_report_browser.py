@@ -43,6 +43,9 @@ ROOT = "Bokeh.index.roots.find(v => document.querySelector('[data-plot=%s]').con
 """What is drawn in a place."""
 
 
+UNFOLD = "document.querySelectorAll('details').forEach(section => { section.open = true; })"
+
+
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
     trace = [{"time": 0.5, "node": 3, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
@@ -70,9 +73,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def report(browser: Browser, page: Path) -> Browser:
-    """The page of a comparison, just opened on a large light screen."""
+    """The page of a comparison, just opened on a large light screen, all sections unfolded."""
     browser.screen(1280, 900)
     browser.open(page)
+    browser.read(UNFOLD)
     return browser
 
 
@@ -262,9 +266,10 @@ class TestCharts:
         looked_at(report, "progress")
         hidden = f"[...{ROOT % 'progress'}.references()].filter(m => m.visible === false)"
         lines = f"{hidden}.filter(m => m.glyph && m.glyph.type === 'Line').length"
-        assert report.read(lines) == 0
+        at_first = report.read(lines)  # those of neither the best policy, the safe one, nor bsp
+        assert at_first >= 2
         click_on(report, "progress", "bk-item")
-        report.wait(f"{lines} === 1")
+        report.wait(f"{lines} === {at_first + 1}")
 
     def test_charts_turn_dark_with_the_page(self, report: Browser) -> None:
         looked_at(report, "window0")
@@ -286,6 +291,7 @@ class TestPhone:
     def phone(self, browser: Browser, page: Path) -> Browser:
         browser.screen(360, 740, touch=True)
         browser.open(page)
+        browser.read(UNFOLD)
         return browser
 
     def test_no_chart_is_wider_than_the_screen(self, phone: Browser) -> None:

@@ -228,9 +228,9 @@ def test_every_command_of_a_page_answers_as_shown(
             del sys.modules[name]
 
 
-def test_the_readme_shows_every_answer_whole_on_120_lines() -> None:
+def test_the_readme_shows_every_answer_whole_on_140_lines() -> None:
     text = read("../README.md")
-    assert text.count("\n") <= 120
+    assert text.count("\n") <= 140
     shown = [one for kind, _, block in blocks("../README.md") for one in commands(block)]
     assert shown
     assert [one.command for one in shown if "..." in one.answer] == []
@@ -299,7 +299,8 @@ def test_the_report_has_the_sections_of_which_there_are_pictures() -> None:
     sections = set(re.findall(r'"#(\w+)', script))
     page = (ROOT / "analysis" / "pages" / "html" / "report.html").read_text(encoding="utf-8")
     assert sections >= {"ranking", "workers", "progress", "waiting", "spent", "thresholds"}
-    assert [name for name in sections if f'id="{name}"' not in page] == []
+    ids = set(re.findall(r'(?:id=|fold\()"(\w+)"', page))
+    assert sections <= ids
 
 
 # -- files as they are described -----------------------------------------------------------------

@@ -25,9 +25,9 @@ class GainRow(NamedTuple):
 
 
 def gain_rows(d: Decision) -> list[GainRow]:
-    """A row for each policy of known progress but bsp, best mean first."""
+    """A row for each policy but bsp, best mean first."""
     s = d.s
-    shown = [p for p in s.policies if p.policy != BASELINE and p.policy not in s.unknown]
+    shown = [p for p in s.policies if p.policy != BASELINE]
     gains = {p.policy: saved(s, p) for p in shown}
     clean = 1 - 1 / s.clean_speedup[s.decides].value
     ends = [0.0, *(x for gain in gains.values() for x in gain), clean]

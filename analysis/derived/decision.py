@@ -101,7 +101,8 @@ class Decision:
     lanes: the policies of each lane but bsp, best mean first.
     effects, regrets: by policy, bsp included.
     states: how many states the regrets are over.
-    safe: the least worst regret among bsp and the policies shown to be faster than it.
+    safe: the least worst regret among bsp and the policies shown to be faster than it. Samples of
+        unknown worth are no safe choice, nor are stale ones where no target is declared.
     """
 
     s: Standings
@@ -121,12 +122,13 @@ class Decision:
 def decide(s: Standings) -> Decision:
     """The decision of a comparison."""
     effects = {p.policy: _effects(s, p) for p in s.policies}
-    others = [p for p in s.policies if p.policy != BASELINE and p.policy not in s.unknown]
+    others = [p for p in s.policies if p.policy != BASELINE]
     lanes = {lane: tuple(p for p in others if effects[p.policy].lane == lane) for lane in LANES}
     states = _states(s)
     regrets = _regrets(states)
+    doubtful = {*s.unknown, *(() if s.comparison.has_target else s.stale)}
     shown = [p.policy for p in others if faster(p.difference[s.decides])]
-    candidates = [name for name in (*shown, BASELINE) if name in regrets]
+    candidates = [n for n in (*shown, BASELINE) if n in regrets and n not in doubtful]
     least = min((regrets[name].worst for name in candidates), default=math.inf)
     alike = [name for name in candidates if regrets[name].worst <= least + SAFE_TIE]
     safe = min(alike, key=lambda name: _change(name, effects, regrets), default=BASELINE)

@@ -133,7 +133,8 @@ def _choice(d: Decision, names: _Names) -> str:
         slight = ""
         if -p.difference[s.decides].value < s.grain:
             slight = f", which is less than one update of bsp ({seconds(s.grain)})"
-        return f"Run {name}: {_gain(s, p)} sooner than {bsp}{slight}.{does}{_regret(d)}"
+        run = f"{_condition(s)} {name}: {_gain(s, p)} sooner than {bsp}{slight}"
+        return f"{run}.{does}{_regret(d)}"
     others = [p for p in s.policies if p.policy != BASELINE]
     time = estimate(*s.baseline[s.decides])
     takes = f"{bsp}, which {_does(s)} in {time} s"
@@ -143,9 +144,24 @@ def _choice(d: Decision, names: _Names) -> str:
         return f"No difference can be shown with one seed: run more. {_capital(takes)}."
     if all(p.difference[s.decides].low > 0 for p in others):
         return f"Change nothing: every policy compared takes longer than {takes}."
-    if any(faster(p.difference[s.decides]) for p in others):
+    sooner = [p.policy for p in others if faster(p.difference[s.decides])]
+    if sooner and all(ignored(s, name) for name in sooner):
+        return (
+            f"Change nothing: keep {takes}. Of what is faster ({join(sooner)}), samples may be worth "
+            "less; declare a target to compare the time to it."
+        )
+    if sooner:
         return f"Change nothing: keep {takes}.{_regret(d)}"
     return f"Change nothing: no policy is shown to be faster than {takes}."
+
+
+def _condition(s: Standings) -> str:
+    """How the choice begins: it is conditional as long as a placeholder may decide it."""
+    found = s.comparison.placeholders
+    if not found.stated or found.decisive == ():
+        return "Run"
+    n = len(found.stated)
+    return "If the placeholder holds, run" if n == 1 else f"If the {n} placeholders hold, run"
 
 
 def _regret(d: Decision) -> str:

@@ -28,7 +28,7 @@ from simstrag.timing.constants import AllReduce
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import quoted, scenario_of, workers
 
-POLICIES = ("bsp", "backup", "ssp", "asgd", "cgp", "lb_bsp")
+POLICIES = ("bsp", "lb_bsp", "drain", "backup", "ssp", "cgp", "asgd")
 """Policies that do not need the gain of reduced precision."""
 WORKERS_OF_ONE_NODE = 4
 """Workers for a trace of one node; only the first is ever slowed."""

@@ -52,7 +52,7 @@ class Placeholders(NamedTuple):
         """One sentence without a stop; empty without placeholders.
 
         >>> print(Placeholders(("learner.c_tau", "step.cv"), ("learner.c_tau",), 7))
-        2 of 7 numbers are placeholders; 1 of them decides the answer: c_tau
+        2 of 7 numbers are placeholders; 1 of them decides the answer: the cost of staleness (c_tau)
         """
         if not self.stated:
             return ""
