@@ -147,8 +147,8 @@ def _choice(d: Decision, names: _Names) -> str:
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
     if sooner and all(ignored(s, name) for name in sooner):
         return (
-            f"Change nothing: keep {takes}. Of what is faster ({join(sooner)}), samples may be worth "
-            "less; declare a target to compare the time to it."
+            f"Change nothing: keep {takes}. Of what is faster ({join(sooner)}), samples may be "
+            "worth less; declare a target to compare the time to it."
         )
     if sooner:
         return f"Change nothing: keep {takes}.{_regret(d)}"
