@@ -61,8 +61,11 @@ def test_placeholders_alone_are_tried_by_default(tried: Comparison) -> None:
     assert tried.thresholds is not None
     assert tried.thresholds["quantity"].unique().tolist() == ["server.service", "server.pull"]
     assert tried.thresholds["seeds"].unique().tolist() == [2]
-    assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), 7)
-    banner = "2 of 7 numbers are placeholders; 1 of them decides the answer: the server's service"
+    assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), (), 7)
+    banner = (
+        "2 of 7 numbers are placeholders; 1 of them decides which policy is fastest: the server's "
+        "service"
+    )
     assert tried.warnings[0] == banner == str(tried.placeholders)
 
 
@@ -104,17 +107,17 @@ def test_the_shown_lead_alone_decides_unless_there_is_one_seed() -> None:
 @pytest.mark.parametrize(
     ("placeholders", "words"),
     [
-        (Placeholders((), None, 5), ""),
+        (Placeholders((), None, (), 5), ""),
         (
-            Placeholders(("step.cv",), (), 5),
+            Placeholders(("step.cv",), (), (), 5),
             "1 of 5 numbers is a placeholder; at a quarter",
         ),
         (
-            Placeholders(("step.cv",), ("step.cv",), 5),
-            "; 1 of them decides the answer: the noise of steps",
+            Placeholders(("step.cv",), ("step.cv",), (), 5),
+            "; 1 of them decides which policy is fastest: the noise of steps",
         ),
-        (Placeholders(("step.cv", "workers"), (), 5), "none decides the answer"),
-        (Placeholders(("step.cv", "workers"), ("step.cv", "workers"), 5), "2 of them decide the"),
+        (Placeholders(("step.cv", "workers"), (), ("workers",), 5), "not tried: workers"),
+        (Placeholders(("step.cv", "workers"), ("step.cv", "workers"), (), 5), "2 of them decide"),
     ],
 )
 def test_the_banner_counts(placeholders: Placeholders, words: str) -> None:
@@ -130,8 +133,18 @@ def test_the_banner_stands_above_the_ranking(
     Scenario.of(BASE).write(tmp_path)
     code, out, err = call("compare", "scenario.yaml", "--jobs", "1", "--out", "c")
     assert (code, err) == (0, "")
-    assert out.startswith("2 of 7 numbers are placeholders; 1 of them decides the answer: ")
+    assert out.startswith(
+        "2 of 7 numbers are placeholders; 1 of them decides which policy is fastest: "
+    )
     assert out.index("placeholders") < out.index("asgd")
     _, out, _ = call("compare", "scenario.yaml", "-j", "1", "--no-sensitivity", "-o", "c", "--json")
     assert '"decisive": null' in out
     assert "was not tried" in out
+
+
+def test_placeholders_that_cannot_be_varied_are_told_untried() -> None:
+    found = simstrag.compare(
+        Scenario.of(BASE | {"placeholders": ["workers"]}), ["bsp", "asgd"], jobs=1
+    )
+    assert found.thresholds is None
+    assert str(found.placeholders).endswith("was not tried")

@@ -96,7 +96,7 @@ def test_a_lead_that_a_negative_autocorrelation_changes_is_enclosed() -> None:
     assert (edge.holds_at, edge.turns_at) == (-0.1, pytest.approx(-0.2))
     turn = Turn("noise.lag1", -0.1, "", "asgd", edge.holds_at, edge.turns_at, True)
     assert turn.condition == (
-        "the autocorrelation of steps stays above a value between -0.2 and -0.1 (beyond that asgd "
+        "the autocorrelation of steps stays above a value between -0.2 and -0.1 (below that asgd "
         "is faster)"
     )
 

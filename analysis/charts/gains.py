@@ -46,7 +46,7 @@ def gain_rows(d: Decision) -> list[GainRow]:
         if math.isfinite(gain.low):
             bars.append(bar(gain.low, gain.high, "interval"))
         bars.append(bar(0, 0, "zero"))
-        if math.isfinite(clean):
+        if math.isfinite(clean) and s.comparison.scenario.inputs.trace is not None:
             bars.append(bar(clean, clean, "clean"))
         text = percent_of(Estimate(*gain))
         rows.append(GainRow(p.policy, d.effects[p.policy].lane, text, tuple(bars)))

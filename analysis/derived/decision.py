@@ -28,7 +28,8 @@ ROUND = 1e-6
 HALF = 0.5
 """Share of a round's samples that an update of lane B has at least."""
 SAFE_TIE = 0.005
-"""Worst regrets that differ by less count as equal; the earlier lane is then the safer choice."""
+"""Worst regrets that differ by less count as equal, as a delay below it counts as none
+(`NEGLIGIBLE`); the earlier lane is then the safer choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,16 @@ class Bill:
 
     share: of its GPU-hours.
     hours: GPU-hours.
-    node: the node for which the other ranks waited longest, None where they hardly waited.
-    waiting: the share of `hours` that is waiting for it.
+    waiting: the share of `hours` in which ranks waited for other ranks.
+    node: the node for which ranks waited longest; None without waiting, or on a single node.
+    blame: its share of all waiting for ranks.
     """
 
     share: Estimate
     hours: Estimate
-    node: int | None
     waiting: Estimate
+    node: int | None
+    blame: Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,8 @@ class Effects:
     @property
     def lane(self) -> str:
         """The lane, a letter of `LANES`."""
-        if self.averages or self.groups > 1 or self.joined < HALF:
+        part = self.joined < HALF or (self.late > 0 and self.joined <= HALF)
+        if self.averages or self.groups > 1 or part:
             return "C"
         whole = abs(self.joined - 1) < ROUND and not self.may_reduce
         return "A" if whole and not (self.late or self.lost or self.cut or self.reduced) else "B"
@@ -155,16 +159,22 @@ def _bill(s: Standings) -> Bill | None:
     devices = workers * s.comparison.scenario.cost.gpus / 3600
     hours = Estimate(*(devices * x for x in s.gap(whole, clean)))
     table = s.comparison.waiting
-    waits = {
-        v: table[table["variant"] == v].pivot(index="seed", columns="rank", values="seconds")
+    places = np.array(s.comparison.scenario.places or range(workers))
+    by_node, clean_waits = (
+        table[table["variant"] == v]
+        .pivot(index="seed", columns="rank", values="seconds")
+        .T.groupby(places)
+        .sum()
+        .T
         for v in ("contended", "clean")
-    }
-    more = waits["contended"] - waits["clean"]
-    places = s.comparison.scenario.places or range(workers)
-    by_node = more.T.groupby(np.array(places)).sum().T  # seeds x nodes
+    )  # seeds x nodes
+    total = by_node.sum(axis=1).to_numpy()
+    more = total - clean_waits.sum(axis=1).to_numpy()
+    waiting = paired_statistics.ratio(more, workers * (whole - clean))
     node = int(by_node.columns.to_numpy()[by_node.mean().argmax()])
-    share = paired_statistics.ratio(by_node[node].to_numpy(), workers * (whole - clean))
-    return Bill(lost, hours, node if share.value > 0 else None, share)
+    blame = paired_statistics.ratio(by_node[node].to_numpy(), total)
+    named = total.any() and by_node.shape[1] > 1
+    return Bill(lost, hours, waiting, node if named else None, blame)
 
 
 def _effects(s: Standings, p: Standing) -> Effects:
@@ -198,11 +208,14 @@ def _states(s: Standings) -> dict[tuple[str, float], dict[str, float]]:
             if c != s.comparison.scenario.learner.c_tau:
                 stale = {name: float(s.at_cost(name, c).mean()) for name in known}
                 states["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
+    varied: dict[tuple[str, float], dict[str, float]] = {}
     if s.comparison.extremes is not None:
         for key, value, name, seconds in s.comparison.extremes.itertuples(index=False):
             if name in known:
-                states.setdefault((key, value), {})[name] = seconds
-    return states
+                varied.setdefault((key, value), {})[name] = seconds
+    return states | {
+        state: times for state, times in varied.items() if state not in states and BASELINE in times
+    }
 
 
 def _regrets(states: Mapping[tuple[str, float], Mapping[str, float]]) -> dict[str, Regret]:

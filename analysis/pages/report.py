@@ -26,7 +26,7 @@ from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
 from simstrag.analysis.tables.profile_tables import describe
 from simstrag.analysis.tables.table import Number, Table, csv_data
-from simstrag.analysis.text.answer import answer
+from simstrag.analysis.text.answer import TITLES, answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions, turnover
 from simstrag.analysis.text.detection import detection
@@ -123,7 +123,8 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         made=", ".join(comparison.made[key] for key in ("by", "at") if key in comparison.made),
         answer=found,
         gains=gain_rows(found.decision),
-        clean=s.clean_speedup[s.decides].value > 0,
+        clean=comparison.scenario.inputs.trace is not None,
+        lanes=TITLES,
         cautions=[*cautions(s), *comparison.warnings],
         asked=_question(scenario),
         seed=scenario.seed_list[0],

@@ -22,6 +22,8 @@ from simstrag.experiments.compare import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES
 
+UNSEEN = 0.9
+"""Runs that end before this share of the trace have not seen all of it."""
 TITLES = {
     "A": "nothing changes in training",
     "B": "some gradients late, left out, or in reduced precision",
@@ -36,7 +38,7 @@ EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
 class Answer:
     """The decision of a comparison, and its sentences by subject.
 
-    choice: what to run.  bill: what contention cost; empty without any.
+    choice: what to run.  bill: what contention cost.
     lanes: a sentence for each lane.  conditions: when the best mean stays the best; what the
         intervals cover.
     """
@@ -64,7 +66,8 @@ class Answer:
         d = self.decision
         bill = d.bill and {
             "share_of_gpu_hours": d.bill.share, "gpu_hours": d.bill.hours, "node": d.bill.node,
-            "waiting_for_node": d.bill.waiting,
+            "name": None if d.bill.node is None else name_of_node(d.s, d.bill.node),
+            "waiting": d.bill.waiting, "waiting_for_node": d.bill.blame,
         }  # fmt: skip
         best = {lane: d.best(lane) for lane in LANES}
         return {
@@ -136,8 +139,7 @@ def _choice(d: Decision, names: _Names) -> str:
         run = f"{_condition(s)} {name}: {_gain(s, p)} sooner than {bsp}{slight}"
         return f"{run}.{does}{_regret(d)}"
     others = [p for p in s.policies if p.policy != BASELINE]
-    time = estimate(*s.baseline[s.decides])
-    takes = f"{bsp}, which {_does(s)} in {time} s"
+    takes = f"{bsp}, which {_does(s)} in {_prose(s.baseline[s.decides])} s"
     if not others:
         return f"Nothing was compared: only {takes}, was run."
     if s.seeds < 2 and not s.certain:
@@ -150,6 +152,8 @@ def _choice(d: Decision, names: _Names) -> str:
             f"Change nothing: keep {takes}. Of what is faster ({join(sooner)}), samples may be "
             "worth less; declare a target to compare the time to it."
         )
+    if sooner and d.states < 2:
+        return f"Change nothing: keep {takes}. {join(sooner)} gain less than 0.5 %."
     if sooner:
         return f"Change nothing: keep {takes}.{_regret(d)}"
     return f"Change nothing: no policy is shown to be faster than {takes}."
@@ -168,10 +172,15 @@ def _regret(d: Decision) -> str:
     """How far the choice can fall behind the best, over all states that were simulated."""
     if d.states < 2:
         return ""
-    varied = NAMES[C_TAU] if d.s.comparison.extremes is None else "what is assumed or fitted"
+    varied, tried = NAMES[C_TAU], d.s.comparison.extremes
+    if tried is not None and len(tried):
+        only = {*tried["quantity"]} <= {*d.s.comparison.scenario.placeholders}
+        varied = "the placeholders" if only else "what is assumed or fitted"
     text = f" It is the safe choice: over {d.states} settings of {varied} it {_behind(d, d.safe)}"
+    if BASELINE in d.regrets and d.safe != BASELINE:
+        text += f"; bsp {_behind(d, BASELINE)}"
     best = d.s.policies[0].policy
-    if d.regrets[best].worst > d.regrets[d.safe].worst:
+    if best in d.regrets and d.regrets[best].worst > d.regrets[d.safe].worst:
         text += f"; {best}, the fastest here, {_behind(d, best)}"
     return f"{text}."
 
@@ -183,7 +192,7 @@ def _behind(d: Decision, policy: str) -> str:
     if math.isinf(regret.worst):
         return "may never reach the target"
     if regret.worst < NEGLIGIBLE:
-        return "is never behind the best policy"
+        return "is never more than 0.5 % behind the best policy"
     text = f"is at most {percent(regret.worst, 2)} % behind the best policy"
     return f"{text} (where {NAMES[key]} is {value_text(value, QUANTITIES[key])})" if key else text
 
@@ -195,12 +204,17 @@ def _bill(s: Standings, bill: Bill | None) -> str:
     if bill is None:
         if s.comparison.scenario.inputs.trace is None:
             return "There is no contention, so no gain is mitigation."
+        if s.delay < -NEGLIGIBLE:
+            return "The trace makes bsp faster than it is without it: there is nothing to mitigate."
         return f"{_capital(contended(s))}, but that delays bsp by less than 0.5 %."
     who = "Stragglers" if replays(s) else "Contention"
-    amounts = join([f"{estimate(*bill.hours)} GPU-hours", *_converted(s, bill)])
+    amounts = join([f"{_prose(bill.hours)} GPU-hours", *_converted(s, bill)])
     text = f"{who} cost this job {percent_of(bill.share)} of its GPU-hours: {amounts}"
-    if bill.node is not None:
-        text += f". {percent_of(bill.waiting)} of that is waiting for {name_of_node(s, bill.node)}"
+    if bill.waiting.value > 0:
+        text += f". {percent_of(bill.waiting)} of that is waiting for slower workers"
+        if bill.node is not None:
+            name = name_of_node(s, bill.node)
+            text += f", and {percent_of(bill.blame)} of all waiting is for {name}"
     return f"{text}. {_capital(contended(s))}."
 
 
@@ -208,9 +222,14 @@ def _converted(s: Standings, bill: Bill) -> Iterator[str]:
     """The bill in money and energy, where the scenario says what a device costs and draws."""
     cost = s.comparison.scenario.cost
     if cost.gpu_hour is not None:
-        yield f"{estimate(*bill.hours, scale=cost.gpu_hour)} {cost.currency}"
+        yield f"{_prose(bill.hours, cost.gpu_hour)} {cost.currency}"
     if cost.watts is not None:
-        yield f"{estimate(*bill.hours, scale=cost.watts / 1000)} kWh"
+        yield f"{_prose(bill.hours, cost.watts / 1000)} kWh"
+
+
+def _prose(e: Estimate, scale: float = 1.0) -> str:
+    """An estimate in a sentence; without an interval, the value alone."""
+    return number(e.value * scale, 4) if math.isnan(e.low) else estimate(*e, scale=scale)
 
 
 def name_of_node(s: Standings, node: int) -> str:
@@ -238,8 +257,11 @@ def _lane(d: Decision, lane: str, names: _Names) -> str:
         compared = [p.policy for p in d.lanes[lane]]
         if not compared:
             return f"{head}: no policy was compared, such as {EXAMPLES[lane]}."
-        many = "none of" if len(compared) > 1 else "not"
-        return f"{head}: {join(compared)}: {many} shown to be faster than bsp."
+        slower = [p.policy for p in d.lanes[lane] if p.difference[s.decides].low > 0]
+        others = [name for name in compared if name not in slower]
+        texts = [f"{join(others)} {_are(others)} not shown to be faster than bsp"] if others else []
+        texts += [f"{join(slower)} {_are(slower)} slower than bsp"] if slower else []
+        return f"{head}: {'; '.join(texts)}."
     name, does = names.of(best.policy)
     alike = [
         p.policy for p in d.lanes[lane]
@@ -251,7 +273,7 @@ def _lane(d: Decision, lane: str, names: _Names) -> str:
         text += f" It changes: {'; '.join(effects)}."
     if needs := [*_needs(d, best)]:
         text += f" It needs: {'; '.join(needs)}."
-    if d.states > 1 and best.policy != d.safe:
+    if d.states > 1 and best.policy != d.safe and best.policy in d.regrets:
         text += f" Over the same settings it {_behind(d, best.policy)}."
     if but := ignored(s, best.policy):
         text += f" But {but}."
@@ -286,9 +308,11 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
     if e.rebatched:
         yield "workers that take batches of different sizes"
     if {"server", "leader"} & set(p.architecture.split(" + ")):
-        service = scenario.inputs.server.service
-        free = "costs nothing here" if not service else f"needs {seconds(service)} for a gradient"
-        yield f"a parameter server, which {free}"
+        server = scenario.inputs.server
+        takes = f"needs {seconds(server.job)} for a gradient"
+        if not (server.service or server.push or server.pull):
+            takes = "costs nothing in this scenario"
+        yield f"a parameter server, which {takes}"
     if e.reduced and s.comparison.has_target:
         yield "gradients in reduced precision that are worth as much as others"
     if p.policy in s.stale and s.comparison.has_target:
@@ -315,7 +339,26 @@ def _conditions(s: Standings) -> str:
     """When the best mean stays the best, and what the intervals cover."""
     near, _ = conditions(s)
     lead = f"{s.policies[0].policy} has the best mean as long as {near}. " if near else ""
-    return f"{lead}{_capital(coverage(s))}."
+    return f"{lead}{_unseen(s)}{_capital(coverage(s))}."
+
+
+def _unseen(s: Standings) -> str:
+    """A sentence on the part of the trace that no run reaches; empty where runs see all of it."""
+    scenario, trace = s.comparison.scenario, s.comparison.scenario.inputs.trace
+    if trace is None or trace.replays or scenario.trace_per_seed == "shift":
+        return ""
+    longest = float(s.comparison.runs["makespan"].max())
+    if not 0 < longest < UNSEEN * trace.end:
+        return ""
+    share = percent(longest / trace.end, 2)
+    return (
+        f"The runs see the first {seconds(longest)} of the trace's {seconds(trace.end)} "
+        f"({share} %): declare more work, or trace_per_seed: shift, to see the rest. "
+    )
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _does(s: Standings) -> str:

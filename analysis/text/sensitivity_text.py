@@ -50,10 +50,15 @@ class Turn(NamedTuple):
         return self.turns_at > self.holds_at
 
     @property
+    def distance(self) -> float:
+        """How far the value in force is from where the lead changes, as a factor's logarithm."""
+        return abs(math.log(self.turns_at / self.value)) if self.value else math.inf
+
+    @property
     def place(self) -> str:
         """Where the lead changes, as exactly as the search has found it."""
         low, high = sorted((self.holds_at, self.turns_at))
-        ratio = low / high
+        ratio = low / high if low and high else math.inf
         if max(ratio, 1 / ratio) > COARSE:
             return f"a value between {value_text(low, self.unit)} and {value_text(high, self.unit)}"
         middle = math.copysign(math.sqrt(low * high), high)
@@ -64,13 +69,13 @@ class Turn(NamedTuple):
         """The range in which the leader has the best mean, and the leader beyond it.
 
         >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, True).condition
-        'the cost of staleness (c_tau) stays below about 1.6 (beyond that bsp is faster)'
+        'the cost of staleness (c_tau) stays below about 1.6 (above that bsp is faster)'
         >>> Turn("server.service", 0.005, "s", "bsp", 0.005, 0.02, False).condition
         "the server's service stays below a value between 5.00 ms and 20.0 ms"
         """
-        side = "below" if self.larger else "above"
-        beyond = f" (beyond that {self.rival} is faster)" if self.shown else ""
-        return f"{NAMES[self.quantity]} stays {side} {self.place}{beyond}"
+        side, beyond = ("below", "above") if self.larger else ("above", "below")
+        rival = f" ({beyond} that {self.rival} is faster)" if self.shown else ""
+        return f"{NAMES[self.quantity]} stays {side} {self.place}{rival}"
 
 
 def turns(s: Standings) -> list[Turn]:
@@ -85,7 +90,7 @@ def turns(s: Standings) -> list[Turn]:
     found = [Turn(*(row[name] for name in Turn._fields)) for row in rows]
     known = {t.larger for t in found if t.quantity == C_TAU}
     found += [t for t in _of_costs(s) if t.larger not in known]
-    return sorted(found, key=lambda t: (t.quantity != C_TAU, abs(math.log(t.turns_at / t.value))))
+    return sorted(found, key=lambda t: (t.quantity != C_TAU, t.distance))
 
 
 def conditions(s: Standings) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import getpass
 import itertools
@@ -160,7 +161,7 @@ class Comparison:
 
     @property
     def placeholders(self) -> Placeholders:
-        """The numbers that nobody gave, and which of them decide the answer."""
+        """The numbers that nobody gave, and which of them decide the lead."""
         return Placeholders.of(self.scenario, self.thresholds)
 
     @property
@@ -378,6 +379,8 @@ def _search(scenario: Scenario, sensitivity: bool | None) -> _Search | None:
         return _Search(constants, min(n, THRESHOLD_SEEDS), HALVINGS)
     if sensitivity is None and scenario.placeholders:
         constants = [name for name in constants if name in scenario.placeholders]
+        if not constants:
+            return None
         return _Search(constants, max(1, n // placeholders.SEEDS_PER_TRIAL), placeholders.HALVINGS)
     return None
 
@@ -456,9 +459,10 @@ def _with_thresholds(comparison: Comparison, runner: Runner, search: _Search) ->
 
 def _made(of: str | Path | None) -> dict[str, str]:
     """Who writes a comparison, when, and the job's name: that of the file of the scenario."""
-    job = {} if of is None else {"job": Path(of).stem}
-    at = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
-    return job | {"by": getpass.getuser(), "at": at}
+    made = {} if of is None else {"job": Path(of).stem}
+    with contextlib.suppress(KeyError, OSError):  # a user without a name, as in a container
+        made["by"] = getpass.getuser()
+    return made | {"at": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
 
 
 def _units(table: pd.DataFrame) -> dict[str, str]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEEDS_PER_TRIAL = 5
-"""One seed of the search for every so many of the comparison, which it then about doubles."""
+"""Seeds of the comparison per seed of the search, which then about doubles the work."""
 HALVINGS = 2
 """Steps of the bisection: what decides matters more than the exact value."""
 
@@ -21,12 +21,14 @@ class Placeholders(NamedTuple):
 
     stated: their names, such as `server.service`.
     decisive: those that give another policy the lead at a quarter or at four times their value;
-        None if that was not tried.
+        None if none was tried.
+    untried: those that were not tried while others were.
     numbers: how many numbers the comparison depends on, placeholders among them.
     """
 
     stated: tuple[str, ...]
     decisive: tuple[str, ...] | None
+    untried: tuple[str, ...]
     numbers: int
 
     @classmethod
@@ -40,32 +42,43 @@ class Placeholders(NamedTuple):
             and (value_of(scenario, name) or kind_of(scenario, name) in ("measured", "fitted"))
         ]
         numbers = {*stated, *others, "learner.batch"}
-        if thresholds is None:
-            return cls(stated, None, len(numbers))
+        if thresholds is None or thresholds.empty:
+            return cls(stated, None, (), len(numbers))
         changed = thresholds[thresholds["rival"] != ""]
         if (thresholds["seeds"] > 1).all():
             changed = changed[changed["shown"]]
         turned = {*changed["quantity"]}
-        return cls(stated, tuple(name for name in stated if name in turned), len(numbers))
+        tried = {*thresholds["quantity"]}
+        return cls(
+            stated,
+            tuple(name for name in stated if name in turned),
+            tuple(name for name in stated if name not in tried),
+            len(numbers),
+        )
 
     def __str__(self) -> str:
         """One sentence without a stop; empty without placeholders.
 
-        >>> print(Placeholders(("learner.c_tau", "step.cv"), ("learner.c_tau",), 7))
-        2 of 7 numbers are placeholders; 1 of them decides the answer: the cost of staleness (c_tau)
+        >>> print(Placeholders(("server.pull", "step.cv"), (), ("step.cv",), 7))
+        2 of 7 numbers are placeholders; at a quarter or four times its value none decides which \
+policy is fastest; not tried: the noise of steps
         """
         if not self.stated:
             return ""
         are = "is a placeholder" if len(self.stated) == 1 else "are placeholders"
         text = f"{len(self.stated)} of {self.numbers} numbers {are}"
         if self.decisive is None:
-            return f"{text}; whether that decides the answer was not tried"
+            return f"{text}; whether that decides which policy is fastest was not tried"
         if not self.decisive:
-            return f"{text}; at a quarter or four times its value none decides the answer"
-        decide = (
-            "1 of them decides"
-            if len(self.decisive) == 1
-            else f"{len(self.decisive)} of them decide"
-        )
-        names = ", ".join(NAMES.get(name, name) for name in self.decisive)
-        return f"{text}; {decide} the answer: {names}"
+            text += "; at a quarter or four times its value none decides which policy is fastest"
+        else:
+            n = len(self.decisive)
+            decide = "1 of them decides" if n == 1 else f"{n} of them decide"
+            text += f"; {decide} which policy is fastest: {_names(self.decisive)}"
+        if self.untried:
+            text += f"; not tried: {_names(self.untried)}"
+        return text
+
+
+def _names(keys: tuple[str, ...]) -> str:
+    return ", ".join(NAMES.get(key, key) for key in keys)
