@@ -20,8 +20,8 @@ SWITCH = 9
 """The version at which the second policy takes over."""
 SPECS = {name: name for name in policies.names()} | {"local_sgd": "local_sgd:h=2"}
 """By their names alone, but for one whose updates are otherwise so large that there are too few."""
-LOSE = {"backup", "ringmaster"}
-"""They drop or abort; all others keep every gradient and every rank."""
+LOSE = {"drain", "fewer", "hot_spare", "backup", "ringmaster"}
+"""They drop or abort, or leave ranks out; all others keep every gradient and every rank."""
 
 WORLD = Scenario.of(
     {
