@@ -192,6 +192,28 @@ def test_files_without_a_rank_are_a_rank_each(tmp_path: Path) -> None:
     assert trace.series(1, "step", "slowdown")[0][1] == 2.0
 
 
+def test_files_of_other_columns_are_refused(tmp_path: Path) -> None:
+    files = [
+        written(tmp_path, f"{name}.csv", step_log(f"step,{name}", lambda _, k: f"{k},0.1", 1))
+        for name in ("compute", "step_time")
+    ]
+    with pytest.raises(InputError, match=r"step_time\.csv: has .*compute\.csv has .*'compute'"):
+        import_trace("steps", files)
+
+
+def test_a_mistake_is_named_with_its_file(tmp_path: Path) -> None:
+    texts = {
+        name: step_log(
+            "step,seconds,comm",
+            lambda _, k, high=high: f"{k},0.1,{high if k == 7 else 0.01 * (k % 2)}",
+            1,
+        )
+        for name, high in (("a.csv", 0.05), ("b.csv", 0.5))
+    }
+    with pytest.raises(InputError, match=r"b\.csv, row 9: comm '0\.5' leaves no time"):
+        import_trace("steps", [written(tmp_path, *each) for each in texts.items()])
+
+
 def test_a_log_whose_ranks_cannot_be_told_apart_is_refused(tmp_path: Path) -> None:
     text = step_log("who,step,seconds", lambda r, k: f"{r},{k},0.1")
     with pytest.raises(InputError, match=r"row 3: step '0' is a second row .* --column rank=NAME"):
@@ -286,6 +308,13 @@ def test_a_wrong_episode_is_named(
     path = written(tmp_path, "e.csv", f"start,end,host,note\n{rows}\n")
     with pytest.raises(InputError, match=re.escape(message)):
         import_trace("episodes", [path], **options)
+
+
+def test_episodes_with_a_kind_are_no_trace(tmp_path: Path) -> None:
+    path = written(tmp_path, "e.csv", "start,end,host,kind\n0,9,0,thermal\n")
+    assert recognise(path) == ("episodes", ())
+    path = written(tmp_path, "t.csv", "node,resource,kind,value\n0,gpu,slowdown,2\n")
+    assert recognise(path) is None
 
 
 # -- where a trace is expected

@@ -61,7 +61,7 @@ OUTLIER = 3.0
 DEPARTURE = 0.1
 """Least relative change of a slowdown that begins a new row."""
 INSIDE = 0.5
-"""Seconds hold communication if with it added they differ by more than twice as much."""
+"""Step times include communication if adding it more than doubles their spread over ranks."""
 SHORTEST = {"seconds": 1e-9, "compute": 1e-9, "communication": 0.0}
 LONGEST = 1e7
 """Least and most seconds of a step."""
@@ -94,8 +94,9 @@ def steps(
     Raises `InputError` that names the row.
     """
     logs = [_columns(read_table(path), columns) for path in paths]
+    _require_same_meanings(logs)
     frame, names, begin = _frame(logs)
-    frame, notes, transfer = _local(frame, logs[0])
+    frame, notes, transfer = _local(frame, logs)
     level, noise = _clean_step(frame)
     trace = replace(_slowdowns(frame, level, noise, resource), names=names)
     ranks, most = len(trace.nodes), int(frame.groupby("node").size().max())
@@ -170,6 +171,16 @@ def _columns(table: LogTable, stated: Mapping[str, str] | None = None) -> LogCol
     if stated is None and {"Wall time", "Value"} <= set(table.columns):
         stated = {"seconds": "Value"}
     return LogColumns.of(table, MEANINGS, stated, ("compute/seconds", "step/time"))
+
+
+def _require_same_meanings(logs: list[LogColumns]) -> None:
+    first = logs[0]
+    for log in logs[1:]:
+        if log.names.keys() != first.names.keys():
+            raise InputError(
+                f"{log.table.source}: has {log.taken()}, but {first.table.source} has "
+                f"{first.taken()}; files that are imported together need the same columns"
+            )
 
 
 def _runs(table: LogTable) -> dict[str, tuple[str, str]]:
@@ -259,7 +270,7 @@ def _run_of(source: str) -> str:
 
 
 def _local(
-    frame: pd.DataFrame, log: LogColumns
+    frame: pd.DataFrame, logs: list[LogColumns]
 ) -> tuple[pd.DataFrame, tuple[str, ...], float | None]:
     """The steps with their `local` seconds, notes on communication, and its cost.
 
@@ -267,8 +278,8 @@ def _local(
     """
     notes: tuple[str, ...] = ()
     communication = frame["communication"].fillna(0.0)
-    if "compute" in log:
-        local, how = frame["compute"], f"{log.taken('compute')} is taken as a step without it"
+    if "compute" in logs[0]:
+        local, how = frame["compute"], f"{logs[0].taken('compute')} is taken as a step without it"
     else:
         together = frame.assign(both=frame["seconds"] + communication)
         alone, both = (_spread(together, column) for column in ("seconds", "both"))
@@ -281,11 +292,12 @@ def _local(
     frame = frame.assign(local=local)
     wrong = frame[~(frame["local"] > 0)]
     if len(wrong):
-        raise log.mistake(
-            int(wrong["row"].iloc[0]), "communication", "leaves no time of the step to compute"
+        row = wrong.iloc[0]
+        raise logs[int(row["log"])].mistake(
+            int(row["row"]), "communication", "leaves no time of the step to compute"
         )
     transfer = None
-    if "communication" in log:
+    if "communication" in logs[0]:
         least = frame.groupby("step")["communication"].min()
         transfer = float(least.median())
         notes = (

@@ -180,13 +180,15 @@ def _of_json(path: str | Path) -> Found | None:
 
 def _of_csv(table: LogTable, path: str | Path) -> Found | None:
     names = set(table.columns)
-    if set(COLUMNS) <= names or {"resource", "kind"} & names:
+    if set(COLUMNS) <= names:
         return TRACE
     if {"worker", "time", import_pai.VALUE} <= names:
         return import_pai.NAME, ()
     known = choose(names, OF_EPISODES)
     if {"start", "end"} <= set(known) and ("node" in known or "rank" in known):
         return "episodes", ()
+    if {"resource", "kind"} <= names:
+        return TRACE
     loads = choose(names, import_utilisation.MEANINGS)
     if {"node", "time"} <= set(loads) and set(loads) & set(LOADED):
         return "utilisation", ASSUMED
