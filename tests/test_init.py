@@ -161,6 +161,21 @@ def test_what_a_flag_gives_replaces_what_an_importer_derived() -> None:
     assert scenario.inputs.allreduce.bytes == 4e8
 
 
+def test_given_keys_replace_derived_ones_and_leave_the_measured_bytes() -> None:
+    recorded = ("allreduce: {alpha: 0.02, bandwidth: 1.0e+9, bytes: 5.0e+7}",)
+    for latency in (0.0, 1e-5):
+        scenario, _ = scenario_for("eight nodes", recorded, latency=latency)
+        a = scenario.inputs.allreduce
+        assert (a.alpha, a.bandwidth, a.bytes) == (latency, 1e9, 5e7)
+        assert not [key for key in scenario.placeholders if key.startswith("allreduce")]
+
+
+def test_a_latency_of_0_replaces_a_whole_time_in_alpha() -> None:
+    scenario, _ = scenario_for("eight nodes", RECORDED, latency=0.0)
+    assert scenario.inputs.allreduce.alpha == 0
+    assert {"allreduce.bandwidth", "allreduce.bytes"} <= {*scenario.placeholders}
+
+
 def test_64_workers_do_not_get_a_server_for_nothing(tmp_path: Path) -> None:
     """A free server made asgd lead; at 80 ms a gradient, 64 workers wait for it."""
     generate(64, 900.0, seed=0).write(tmp_path / "slow.csv")

@@ -1,4 +1,4 @@
-"""A first scenario for a contention trace: it runs as it is, and lists what nobody gave.
+"""A first scenario for a contention trace: it runs as it is, and lists the numbers not given.
 
 The trace gives the workers, their nodes and the slowed resources, the page beside an imported trace
 the sections that its importer derived, a `JobDescription` the rest.  What is missing then is a
@@ -45,14 +45,13 @@ TARGET = 0.8
 """The target, as a share of the progress of bsp after the samples."""
 ORDER = ("step", "noise", "allreduce", "server", "learner")
 """The order of sections; others follow."""
-DERIVED = "as the trace's importer derived it"
 WIDTH = 96
 """Most characters of a line of the list of placeholders."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """What somebody says of a job; None for what is not known.
+    """Known facts about a job; None for what is not known.
 
     step: seconds of a step in full precision on an idle node.
     parameters: size of the model.
@@ -72,7 +71,7 @@ class JobDescription:
 
 
 class Entry(NamedTuple):
-    """A key of a section; given: whether somebody gave or measured its value."""
+    """A key of a section; given: whether its value was given or measured."""
 
     value: Any
     comment: str
@@ -161,7 +160,7 @@ def missing(path: Path, job: JobDescription) -> list[str]:
 
 
 def _placeholders(trace: Trace, sections: Sections, job: JobDescription) -> list[str]:
-    """The numbers that nobody gave."""
+    """The numbers not given."""
     names = ["workers"] if len(trace.nodes) == 1 and job.workers is None else []
     return names + [
         f"{section}.{key}"
@@ -236,8 +235,7 @@ def _sections(
     if job.step is not None:
         given = Entry(job.step, "seconds of a step in full precision")
         sections["step"] = sections.get("step", {}) | {"compute": given}
-    if "allreduce" not in derived or job.parameters or job.link or job.latency:
-        sections["allreduce"] = _allreduce(job)
+    sections["allreduce"] = _allreduce(job, derived.get("allreduce", {}))
     if "server" not in derived:
         sections["server"] = _server(sections["allreduce"], len(nodes), _slows(trace, "net"))
     sections["learner"] = _learner(job) | derived.get("learner", {})
@@ -259,7 +257,11 @@ def _step(trace: Trace) -> dict[str, Entry]:
     }
 
 
-def _allreduce(job: JobDescription) -> dict[str, Entry]:
+def _allreduce(job: JobDescription, derived: dict[str, Entry]) -> dict[str, Entry]:
+    """Given values replace derived ones; alpha that was derived without bytes is dropped with them.
+
+    That alpha is the time of a whole all-reduce (`provenance.constant_allreduce`).
+    """
     width = WIDTHS[job.precision]
     typical = {
         "alpha": Entry(LATENCY, "seconds per hop; as of TCP, --latency", False),
@@ -275,7 +277,10 @@ def _allreduce(job: JobDescription) -> dict[str, Entry]:
         given["bandwidth"] = Entry(job.link, "bytes/s of a link")
     if job.parameters is not None:
         given["bytes"] = Entry(width * job.parameters, f"{width} x {job.parameters:.4g} parameters")
-    return typical | given
+    if derived and not given:
+        return derived
+    has_bytes = "bytes" in derived and derived["bytes"].value
+    return typical | (derived if has_bytes else {}) | given
 
 
 def _server(allreduce: Mapping[str, Entry], n: int, slows_links: bool) -> dict[str, Entry]:
