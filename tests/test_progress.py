@@ -115,6 +115,21 @@ def test_work_of_minutes_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> Non
     assert describe_hours(Scenario.read("examples/demo.yaml"), ["bsp", "korel"], 20, 1) == ""
 
 
+def test_a_short_run_is_measured_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int | None] = []
+    monkeypatch.setattr(forecast, "simulate", lambda case, *_, **__: seen.append(case.updates))
+    monkeypatch.setattr(forecast, "STEPS_IN_AN_HOUR", 1)
+    describe_hours(Scenario.of(LONG | {"updates": 50}), ["bsp"], 1, 1)
+    assert seen == [50, 50]  # the first imports
+
+
+def test_a_target_of_accuracy_is_replaced_by_one_of_progress() -> None:
+    learner = {"curve": [[0, 0.1], [1e12, 0.9]]}
+    case = Scenario.of(LONG | {"target_accuracy": 0.9, "learner": learner})
+    text = describe_hours(case, ["bsp"], 10, 1)
+    assert re.search(r"enough for target_progress: \S+ in place of target_accuracy; or", text)
+
+
 @pytest.mark.parametrize("command", ["compare", "sensitivity", "run"])
 def test_a_command_of_hours_says_so_before_it_starts(
     command: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 
 STEPS_IN_AN_HOUR = 1e9
-"""Steps of workers that no policy takes an hour for: the slowest take 3 µs on one core."""
+"""Any policy simulates this many steps within an hour on one core; the slowest take 3 µs each."""
 FIRST = 2e4
 """Steps of workers of the first short run."""
 GROWTH = 8
@@ -31,8 +31,8 @@ def describe_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: in
     """A warning of runs that take more than an hour, with how to shorten them; empty for others.
 
     runs: of each policy; jobs: processes.
-    Work that no policy takes an hour for is not measured.  Otherwise each policy runs ever longer
-    beginnings of the scenario, until one takes `PROBE` seconds.
+    Fewer than `STEPS_IN_AN_HOUR` steps per process are not measured.  Otherwise each policy runs
+    ever longer beginnings of the scenario, until one takes `PROBE` seconds.
 
     >>> small = Scenario(workers=4, samples=10_000, step={"compute": 0.1})
     >>> describe_hours(small, ["bsp"], runs=10, jobs=1)
@@ -45,9 +45,10 @@ def describe_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: in
     total, longest = sum(seconds.values()), max(seconds, key=seconds.__getitem__)
     if total <= HOUR:
         return ""
-    shorter = [
-        f"{key}: {value:.2g}" for key, value in _limits(scenario, HOUR / total).items() if value
-    ]
+    limits = {key: value for key, value in _limits(scenario, HOUR / total).items() if value}
+    shorter = [f"{key}: {value:.2g}" for key, value in limits.items()]
+    if scenario.target_accuracy is not None and "target_progress" in limits:
+        shorter[-1] += " in place of target_accuracy"
     ways = [f"an hour is enough for {' and '.join(shorter)}"] if shorter else []
     ways += ["take fewer seeds"] if runs > 1 else []
     if len(names) > 1:
@@ -56,15 +57,15 @@ def describe_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: in
 
 
 def _seconds_of_run(scenario: Scenario, name: str, steps: float) -> float:
-    part = FIRST / steps
+    part = min(1.0, FIRST / steps)
     simulate(_beginning(scenario, part), name, record_updates=False)  # imports and compiles
     while True:
         begin = time.process_time()
         simulate(_beginning(scenario, part), name, record_updates=False)
         took = time.process_time() - begin
         if took > PROBE or part >= 1:
-            return took / min(part, 1.0)
-        part *= GROWTH
+            return took / part
+        part = min(1.0, part * GROWTH)
 
 
 def _beginning(scenario: Scenario, part: float) -> Scenario:
