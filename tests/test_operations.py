@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag import Run
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import load
@@ -190,6 +191,27 @@ def test_two_ranks_that_are_slow_are_drained_together_and_probed_together() -> N
     # 7 updates of 4 s, 50 of 6/4 s, a probe of 3, and 40 of 6/4 s
     assert run.summary["makespan"] == 7 * 4 + 50 * 1.5 + 3 * 4 + 40 * 1.5
     assert (run.summary["drains"], run.summary["probes"]) == (2, 2)
+
+
+def suspected(run: Run) -> list[tuple[int, list[int]]]:
+    decisions = run.frame("decisions")
+    return list(zip(decisions["update"], map(list, decisions["suspects"]), strict=True))
+
+
+def test_a_slow_rank_that_may_not_leave_again_stays_a_suspect() -> None:
+    """In its probe rank 1 takes 1.3 s instead of 2; without it an update takes 4/3 s."""
+    rows = [{"time": t, "node": 1, "resource": "step", "kind": "slowdown", "value": v}
+            for t, v in ((0, 2.0), (20, 1.3), (60, 1.0))]  # fmt: skip
+    run = simulate(slowed(0, trace=rows), "drain")
+    found = {key: run.summary[key] for key in ("drains", "probes", "readmissions")}
+    assert found == {"drains": 1, "probes": 1, "readmissions": 1}
+    # it is out from update 7 to 27, and as fast as the others in two of three updates at 44
+    assert suspected(run) == [(0, []), (7, [1]), (27, [1]), (44, [])]
+
+
+def test_a_rank_that_was_slow_is_suspected_while_it_rests() -> None:
+    run = simulate(slowed(1000), "hot_spare:rest=10")
+    assert suspected(run) == [(0, []), (7, [1]), (17, [])]
 
 
 def test_spares_that_all_have_been_slow_rest_first() -> None:

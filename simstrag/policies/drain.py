@@ -39,7 +39,7 @@ class _State:
     """Who takes part, and the plan in force.
 
     ranks: the paces of the members.
-    suspect: shape (N,), the ranks that are out or in a probe.
+    suspect: shape (N,), the ranks that are out, in a probe, or were still slow in it.
     wait: shape (N,), updates that a rank is out when it leaves next.
     due: shape (N,), the version at which a rank that is out comes back.
     """
@@ -140,8 +140,7 @@ class Drain:
         b = view.hints.batch
         whole = b * view.world_size if b and self.redistribute else None
         leaving = inside[worth_leaving(paces[inside], slow[inside], self.least, whole)]
-        well, failed = probed.copy(), leaving[probed[leaving]]
-        well[failed] = False
+        well, failed = probed & ~slow, leaving[probed[leaving]]
         state.wait[failed] *= 2
         state.wait[well] = self.wait
         state.suspect[well] = False

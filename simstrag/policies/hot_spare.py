@@ -78,18 +78,17 @@ class HotSpare:
             return state.plan
         paces = ranks.paces()
         slow = np.flatnonzero(ranks.check(paces, view.hints.clean_seconds))
-        if not len(slow):
-            return state.plan
-        spares = np.flatnonzero(~ranks.members & (state.ready <= view.version))
-        spares = spares[np.argsort(state.ready[spares], kind="stable")]  # the longest rested first
-        slow = slow[argsort(paces[slow])[::-1]][: len(spares)]
         if len(slow):
+            spares = np.flatnonzero(~ranks.members & (state.ready <= view.version))
+            spares = spares[np.argsort(state.ready[spares], kind="stable")]  # longest rested first
+            slow = slow[argsort(paces[slow])[::-1]][: len(spares)]
             ranks.change(slow, take_part=False)
             ranks.change(spares[: len(slow)], take_part=True)
             state.ready[slow] = view.version + self.rest
             state.swaps += len(slow)
-            were_slow = np.flatnonzero(~ranks.members & (state.ready > 0)).tolist()
-            state.plan = _plan_of(ranks.members, frozenset(were_slow))
+        suspects = frozenset(np.flatnonzero(state.ready > view.version).tolist())
+        if len(slow) or suspects != state.plan.suspects:
+            state.plan = _plan_of(ranks.members, suspects)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:

@@ -1,8 +1,8 @@
-"""Which ranks of a synchronous quorum are slow, and which of them it gains by leaving out.
+"""Finds the slow ranks of a synchronous quorum and those whose removal raises throughput.
 
 A rank is judged by its pace, the seconds of a step over its share of the batch, so that a change of
 the shares changes no judgement.  All members of a synchronous quorum take part in every update, so
-full windows hold the same updates, and a slowdown of all of them is nobody's.
+full windows hold the same updates.  A slowdown shared by all ranks flags none.
 
 The test of one check is `detectors.find_suspects`.  All else is this project's.
 """
@@ -60,7 +60,7 @@ class SlowRanks:
         return True
 
     def paces(self, steps: int | None = None) -> Floats:
-        """The median of each rank's last steps, shape (N,); NaN where it has not so many.
+        """The median of each rank's last steps, shape (N,); NaN with fewer steps.
 
         steps: at most the window; None is the window.
         """
