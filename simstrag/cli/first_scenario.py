@@ -258,9 +258,10 @@ def _step(trace: Trace) -> dict[str, Entry]:
 
 
 def _allreduce(job: JobDescription, derived: dict[str, Entry]) -> dict[str, Entry]:
-    """Given values replace derived ones; alpha that was derived without bytes is dropped with them.
+    """Given values replace derived ones, derived ones typical ones.
 
-    That alpha is the time of a whole all-reduce (`provenance.constant_allreduce`).
+    Beside a given value nothing derived is kept unless its bytes are known: without them, alpha
+    holds the time of the whole all-reduce (`provenance.constant_allreduce`).
     """
     width = WIDTHS[job.precision]
     typical = {
