@@ -202,3 +202,17 @@ def test_ctrl_c_is_answered_in_one_line_that_says_what_is_kept(
 @pytest.mark.parametrize("what", ["scenario", "study"])
 def test_the_schema_is_printed(folder: Path, call: Call, what: str) -> None:
     assert json.loads(call("schema", what)[1]) == schema_of(what)
+
+
+def test_a_study_and_a_scenario_are_recognised_in_each_other_s_place(
+    folder: Path, call: Call
+) -> None:
+    code, _, err = call("compare", "study.yaml")
+    assert (code, err.strip()) == (
+        2, "error: study.yaml: is a study, not a scenario; `simstrag sweep study.yaml` runs it",
+    )  # fmt: skip
+    (folder / "case.yaml").write_text(json.dumps({"workers": 2, "samples": 100}))
+    code, _, err = call("sweep", "case.yaml")
+    assert (code, err.strip()) == (
+        2, "error: case.yaml: is a scenario, not a study; `simstrag compare case.yaml` runs it",
+    )  # fmt: skip

@@ -93,7 +93,12 @@ class Study(Section):
     def read(cls, path: str | Path) -> Study:
         """From a YAML file. Raises `InputError` that names the file, the field and the way out."""
         path = Path(path)
-        return cls.of(read_mapping(path, "study", "scenario: demo.yaml"), str(path), path.parent)
+        data = read_mapping(path, "study", "scenario: demo.yaml")
+        if "workers" in data and "scenario" not in data:
+            raise InputError(
+                f"{path}: is a scenario, not a study; `simstrag compare {path}` runs it"
+            )
+        return cls.of(data, str(path), path.parent)
 
     @classmethod
     def of(cls, data: Mapping[str, Any], source: str = "study", folder: str | Path = ".") -> Study:

@@ -193,7 +193,10 @@ class Scenario(Section):
         Raises `InputError` that names the file, the field, the value and the way out.
         """
         path = Path(path)
-        return cls.of(read_mapping(path, "scenario", "workers: 8"), str(path), path.parent)
+        data = read_mapping(path, "scenario", "workers: 8")
+        if "scenario" in data:
+            raise InputError(f"{path}: is a study, not a scenario; `simstrag sweep {path}` runs it")
+        return cls.of(data, str(path), path.parent)
 
     @classmethod
     def of(
