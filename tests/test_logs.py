@@ -439,3 +439,13 @@ def outcome(read: Callable[[], object]) -> str:
     except InputError as error:
         return str(error)
     return ""
+
+
+def test_a_time_without_a_zone_among_others_is_refused(tmp_path: Path) -> None:
+    """Taken as UTC it would move by the zone of the others."""
+    log = tmp_path / "load.csv"
+    log.write_text(
+        "timestamp,host,gpu_util\n2026-01-31T10:00:00+02:00,a,10\n2026-01-31T10:00:15,a,20\n"
+    )
+    with pytest.raises(InputError, match=r"2026-01-31T10:00:15.* has no zone, unlike others"):
+        import_trace("utilisation", [log], response="fair-share")

@@ -62,6 +62,8 @@ UNITS = {
 }  # fmt: skip
 """Seconds of each unit with which the name of a time may end."""
 TIMED = frozenset({"time", "start", "end", "compute", "seconds", "communication"})
+ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE)
+"""The end of a time of day with its zone."""
 EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """From which number on a time is nanoseconds, microseconds or milliseconds since 1970; seconds
 reach 1e11 in the year 5138."""
@@ -230,8 +232,8 @@ class LogColumns:
     def moments(self, meaning: str) -> Floats:
         """Seconds, from any zero or from 1970.
 
-        Cells are seconds, seconds or smaller units since 1970, or dates in ISO 8601; a date without
-        a zone is taken as UTC.
+        Cells are seconds, seconds or smaller units since 1970, or dates in ISO 8601; dates without
+        a zone are taken as UTC, if all are.
         """
         cells = self.cells(meaning)
         try:
@@ -242,6 +244,10 @@ class LogColumns:
             if bad.any():
                 why = "is neither seconds nor a date such as 2026-01-31T10:00:00"
                 raise self.mistake(int(bad.argmax()), meaning, why) from None
+            zoned = np.array([ZONE.search(cell) is not None for cell in cells])
+            if zoned.any() and not zoned.all():
+                why = "has no zone, unlike others: write one, such as +01:00, in every row"
+                raise self.mistake(int(zoned.argmin()), meaning, why) from None
             return seconds
         seconds = self.numbers(meaning)
         if (far := np.abs(seconds) > LATEST).any():
