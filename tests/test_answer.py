@@ -203,7 +203,7 @@ def test_a_lane_says_what_its_best_policy_changes_and_needs(base: Comparison) ->
 def test_policies_that_are_not_told_apart_from_the_best_of_a_lane_are_named() -> None:
     case = Scenario.of(CASE | {"trace": [CASE["trace"][0] | {"value": 3.0}]})
     lanes = compare(case, ["bsp", "lb_bsp", "lb_bsp:low=0.2"], jobs=1).answer.lanes
-    assert "Not told apart from it: " in lanes["A"]
+    assert "No difference from it is shown for " in lanes["A"]
 
 
 def test_a_policy_is_introduced_once(base: Comparison) -> None:

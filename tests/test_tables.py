@@ -256,7 +256,7 @@ class TestAnswer:
         s = small(policies=["bsp", "korel", "asgd"], trace=None)
         assert any("bsp and korel made the same runs" in note for note in ranking_table(s).notes)
         twins = small(policies=["bsp", "asgd", "ssp:bound=inf"], samples=4 * 128 * 40)
-        assert "Not told apart from it: ssp:bound=inf" in answer(twins).lanes["C"]
+        assert "No difference from it is shown for ssp:bound=inf" in answer(twins).lanes["C"]
 
     def test_one_seed_is_enough_where_nothing_is_random(self) -> None:
         sure = {"step": {"compute": 0.05, "amp_ratio": 1.6}, "policies": ["bsp", "amp_all", "asgd"]}

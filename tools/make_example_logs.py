@@ -66,7 +66,7 @@ def steps() -> str:
 
 
 def episodes() -> str:
-    """What somebody wrote down."""
+    """An operator's list of incidents."""
     noted = (
         (2, 30, 80, "noisy neighbour, about 1.8x"), (0, 95, 110, "backup ran, 40% slower"),
         (3, 112, 118, "again 1.5x"),

@@ -180,7 +180,7 @@ def _note_on_response(response: str, slowed: Mapping[str, Floats]) -> str:
     return (
         f"Assumed: a load u slows a step by {RESPONSES[response][2]} ({response}): "
         f"{means[response]}. By {RESPONSES[other][2]} ({other}) it would be {means[other]}. "
-        f"Nobody measured either: import with --response {other}, too, and trust a decision that "
+        f"Neither is measured: import with --response {other}, too, and trust a decision that "
         f"is the same under both. Loads above {MOST:g} count as {MOST:g}."
     )
 

@@ -278,7 +278,7 @@ def _lane(d: Decision, lane: str, names: _Names) -> str:
     if but := ignored(s, best.policy):
         text += f" But {but}."
     if alike:
-        text += f" Not told apart from it: {join(alike)}."
+        text += f" No difference from it is shown for {join(alike)}."
     return text
 
 

@@ -50,7 +50,7 @@ def init(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a first scenario for a trace; what nobody gives is a placeholder."""
+    """Write a first scenario for a trace; missing numbers become placeholders."""
     from simstrag.cli.first_scenario import WIDTHS, JobDescription, missing, write_first_scenario
     from simstrag.scenario.scenario import Scenario
     from simstrag.trace.trace import Trace

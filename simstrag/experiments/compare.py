@@ -161,7 +161,7 @@ class Comparison:
 
     @property
     def placeholders(self) -> Placeholders:
-        """The numbers that nobody gave, and which of them decide the lead."""
+        """The placeholders of the scenario, and which of them change the fastest policy."""
         return Placeholders.of(self.scenario, self.thresholds)
 
     @property

@@ -1,4 +1,4 @@
-"""Placeholders: the numbers that nobody gave, and which of them decide a comparison's answer."""
+"""Placeholders: typical numbers in place of a user's own, and which change the fastest policy."""
 
 from __future__ import annotations
 
