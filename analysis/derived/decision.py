@@ -221,9 +221,9 @@ def _states(s: Standings) -> dict[tuple[str, float], dict[str, float]]:
 def _regrets(states: Mapping[tuple[str, float], Mapping[str, float]]) -> dict[str, Regret]:
     found: dict[str, Regret] = {}
     for state, times in states.items():
-        best = min(t for t in times.values() if not math.isnan(t))
+        best = min(times.values())
         for name, seconds in times.items():
-            regret = math.inf if math.isnan(seconds) else seconds / best - 1
+            regret = seconds / best - 1
             if name not in found or regret > found[name].worst:
                 found[name] = Regret(regret, state)
     return found

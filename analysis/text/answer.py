@@ -189,8 +189,6 @@ def _behind(d: Decision, policy: str) -> str:
     """The worst regret of a policy and where it has it, as a predicate."""
     regret = d.regrets[policy]
     key, value = regret.state
-    if math.isinf(regret.worst):
-        return "may never reach the target"
     if regret.worst < NEGLIGIBLE:
         return "is never more than 0.5 % behind the best policy"
     text = f"is at most {percent(regret.worst, 2)} % behind the best policy"
