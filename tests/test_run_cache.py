@@ -1,5 +1,6 @@
 """Finished runs of an interrupted comparison: none is lost, none is taken for another."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def compared(folder: Path, stop_at: int | None = None, **changes: Any) -> tuple[
     return simstrag.compare(scenario, jobs=1, on_progress=watch, keep=folder), found
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
-    """The bytes of each file in a folder, by its path in there."""
+def contents(comparison: Comparison, folder: Path) -> dict[Path, bytes]:
+    """The bytes of each file of a comparison's folder, written at a fixed time, by its path."""
+    replace(comparison, made={"at": "noon"}).write(folder, "the same command")
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder): path.read_bytes() for path in files}
 
@@ -61,9 +63,8 @@ def test_a_comparison_that_was_resumed_is_the_same_to_the_last_byte(
     left: Path, tmp_path: Path
 ) -> None:
     whole = simstrag.compare(Scenario.of(CASE), jobs=1)
-    for name, comparison in (("resumed", compared(left)[0]), ("whole", whole)):
-        comparison.write(tmp_path / name, "the same command")
-    assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
+    resumed, _ = compared(left)
+    assert contents(resumed, tmp_path / "resumed") == contents(whole, tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -89,12 +90,10 @@ def test_runs_of_another_scenario_are_not_taken(left: Path, changes: dict[str, A
 def test_runs_of_other_policies_and_seeds_are_taken_where_they_are_the_same(
     left: Path, tmp_path: Path, changes: dict[str, Any], same: int
 ) -> None:
-    comparison, found = compared(left, **changes)
+    resumed, found = compared(left, **changes)
     assert found == same
-    comparison.write(tmp_path / "resumed", "the same command")
     whole = simstrag.compare(Scenario.of(CASE | changes), jobs=1)
-    whole.write(tmp_path / "whole", "the same command")
-    assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
+    assert contents(resumed, tmp_path / "resumed") == contents(whole, tmp_path / "whole")
 
 
 def test_who_is_done_forgets_the_runs_that_nobody_asks_for_any_more(left: Path) -> None:
