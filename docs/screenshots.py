@@ -3,7 +3,8 @@
     python docs/screenshots.py                # compares examples/demo.yaml first: some minutes
     python docs/screenshots.py reports/demo   # what `simstrag compare --sensitivity` wrote
 
-Writes `docs/pictures/*.png`. The page is made anew from the runs: light, 1280 pixels wide.
+Writes `docs/pictures/*.png`. The page is made anew from the runs: its first screen on a wide screen
+and on a phone, light and dark; its parts light and 1280 pixels wide.
 """
 
 from __future__ import annotations
@@ -62,6 +63,13 @@ def _run(policy: str) -> tuple[str, str]:
     return f"h3:has(+ figure {plot})", f"figure:has({plot})"
 
 
+FIRST_SCREENS = {
+    "first_wide": (1400, 900, False),
+    "first_wide_dark": (1400, 900, True),
+    "first_phone": (390, 844, False),
+    "first_phone_dark": (390, 844, True),
+}
+"""What is seen before scrolling: width, height, and whether the screen is dark."""
 SHOTS = {
     "answer": [PagePart("h1", ".lanes")],
     "ranking": [PagePart("#ranking", "#ranking + .scroll")],
@@ -104,14 +112,23 @@ def main(folder: str | None = None) -> None:
     with tempfile.TemporaryDirectory() as place, Browser() as browser:
         page = Path(place) / "report.html"
         page.write_text(render(comparison), encoding="utf-8")
+        for name, (width, height, dark) in FIRST_SCREENS.items():
+            browser.screen(width, height, dark)
+            browser.open(page)
+            box = Box(0, 0, width, height)
+            _wait_for_plots(browser, box)
+            _save(name, _screen(browser, box))
         browser.screen(WIDTH, HEIGHT)
         browser.open(page)
         browser.read("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         for name, parts in SHOTS.items():
-            picture = take(browser, [_named(part, names) for part in parts])
-            path = PICTURES / f"{name}.png"
-            picture.save(path, optimize=True)
-            print(f"picture: {path} ({picture.width} x {picture.height})")
+            _save(name, take(browser, [_named(part, names) for part in parts]))
+
+
+def _save(name: str, picture: Image.Image) -> None:
+    path = PICTURES / f"{name}.png"
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"picture: {path} ({picture.width} x {picture.height})")
 
 
 def _demo() -> Comparison:
@@ -126,14 +143,20 @@ def _named(part: PagePart, names: dict[str, str]) -> PagePart:
 
 
 def take(browser: Browser, parts: list[PagePart]) -> Image.Image:
-    """One picture of parts of the page, in few colours."""
+    """One picture of parts of the page."""
     cut = [_crop(browser, part) for part in parts]
     whole = Image.new("RGB", (cut[0].width, sum(c.height for c in cut)), "white")
     top = 0
     for one in cut:
         whole.paste(one, (0, top))
         top += one.height
-    return whole.quantize(COLOURS, dither=Image.Dither.NONE)
+    return whole
+
+
+def _screen(browser: Browser, box: Box) -> Image.Image:
+    """A part of what the browser shows."""
+    seen = browser.call("Page.captureScreenshot")
+    return Image.open(io.BytesIO(base64.b64decode(seen["data"]))).convert("RGB").crop(box)
 
 
 def _crop(browser: Browser, part: PagePart) -> Image.Image:
@@ -147,8 +170,7 @@ def _crop(browser: Browser, part: PagePart) -> Image.Image:
     browser.mouse("mouseMoved", 0, 0)
     if part.point:
         _zoom(browser, part)
-    seen = browser.call("Page.captureScreenshot")
-    return Image.open(io.BytesIO(base64.b64decode(seen["data"]))).convert("RGB").crop(box)
+    return _screen(browser, box)
 
 
 def _box(browser: Browser, part: PagePart) -> Box:
