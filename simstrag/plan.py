@@ -127,6 +127,7 @@ class Plan:
         may have 0.  None is 1 each.
     deadline: seconds of computing after which steps that start from now on stop at the end of a
         micro-batch; None for no deadline.
+    pause: seconds that a rank waits between its pull and its step, while this plan is in force.
     average: whether ranks keep models of their own, which an update averages.
     weigh, damping: the weight of a gradient in its update.
     suspects: the ranks that the policy considers stragglers; logged only.  None means that the
@@ -151,6 +152,7 @@ class Plan:
     ) = Precision.FULL
     batch: tuple[float, ...] | Mapping[int, float] | npt.NDArray[np.float64] | None = None
     deadline: float | None = None
+    pause: float = 0.0
     average: bool = False
     weigh: Weigh = Weigh.WORLD
     damping: Damping = UNDAMPED
@@ -184,6 +186,8 @@ class Plan:
             raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
         if self.deadline == math.inf:
             object.__setattr__(self, "deadline", None)
+        if not 0 <= real("pause", self.pause) < math.inf:
+            raise PlanError(f"pause must be 0 or more seconds, not {self.pause:g}")
         self._check_bounds()
         self._check_shares()
         self._check_quorums()

@@ -322,6 +322,8 @@ class _Run:
         begin = got
         if self.last_amp[rank] not in (None, amp):
             begin = got + self.timing.step.amp_switch  # [5]
+        if not kept and rounds == 0:
+            begin += self.standing.pause  # [5a]
         k, asked = self.steps[rank], self.sizes[rank]
         share, deadline = asked / self.batch, self.standing.deadline
         parts = done = self.timing.step.microbatches

@@ -125,7 +125,7 @@ COMPUTE = (0.125, 0.25, 0.5, 0.1, 0.3)
 WINDOWS = (math.inf, 0.0, 0.0625, 0.125, 0.25, 0.1, 0.3)
 DEADLINES = (None, 0.0625, 0.125, 0.25, 0.05, 0.1, 0.3)
 
-MODELLED = ("window", "join", "batch", "deadline", "cutoff")
+MODELLED = ("window", "join", "batch", "deadline", "pause", "cutoff")
 UNMODELLED = ("steps", "rounds", "average", "weigh", "power")
 NETWORK = ("shards", "algorithm", "nodes", "ranks_per_node", "server_load")
 Features = frozenset[str]
@@ -275,6 +275,7 @@ class Draft:
     review: Review
     batch: tuple[int, ...] | None = None
     deadline: float | None = None
+    pause: float = 0.0
     average: bool = False
     weigh: Weigh = Weigh.WORLD
     damping: Damping = field(default_factory=Damping)
@@ -305,6 +306,7 @@ class Draft:
             precision=self.precision,
             batch=shares,
             deadline=self.deadline,
+            pause=self.pause,
             average=self.average,
             weigh=Weigh.WORLD if self.average else self.weigh,
             damping=self.damping,
@@ -423,6 +425,7 @@ def featured(draw: st.DrawFn, draft: Draft, used: Features) -> Draft:
         draft,
         batch=draw(shares) if "batch" in used else None,
         deadline=draw(st.sampled_from(DEADLINES)) if "deadline" in used else None,
+        pause=draw(st.sampled_from(SECONDS)) if "pause" in used else 0.0,
         average=bool(used & {"average", "steps"}) and draw(st.sampled_from((True, True, False))),
         weigh=draw(st.sampled_from(Weigh)) if "weigh" in used else Weigh.WORLD,
         damping=Damping(
@@ -437,7 +440,7 @@ def featured(draw: st.DrawFn, draft: Draft, used: Features) -> Draft:
 def changed(draw: st.DrawFn, before: Draft, used: Features = frozenset()) -> Draft:
     """A draft that differs from the one before it in one or two ways."""
     other = draw(drafts(len(before.roles), used=used))
-    rare = ("batch", "deadline", "average", "weigh", "damping")
+    rare = ("batch", "deadline", "pause", "average", "weigh", "damping")
     names = ["roles", "groups", "fuse", "bound", "precision", "review", "role"]
     names += [name for name in rare if getattr(other, name) != getattr(before, name)]
     after = before

@@ -8,6 +8,7 @@ import pytest
 import simstrag
 from simstrag import Plan, Quorum, Review, Scenario, Via, View, policies
 from simstrag.errors import InputError, StallError
+from tests.strategies import Fixed
 
 STEP = {"compute": 0.5}
 
@@ -132,6 +133,15 @@ def test_the_deviation_of_asgd_is_what_all_others_applied_meanwhile() -> None:
     assert asgd == pytest.approx((0 + 1 / 9 + 4 / 9 + 6 * 4 / 9) / 9)
     assert simstrag.simulate(case, "bsp").summary["deviation"] == 0
     assert simstrag.simulate(case, "backup:weigh=members").summary["deviation"] is None
+
+
+@pytest.mark.parametrize("engine", ["native", "plain"])
+def test_a_pause_counts_as_waiting(engine: str) -> None:
+    """The rank computes twice for 0.5 s, and waits 3 s before each step."""
+    paused = Fixed(Plan(pause=3))
+    run = simstrag.simulate(scenario(workers=1, updates=2), paused, engine=engine)
+    assert run.summary["compute_by_rank"] == [1.0]
+    assert run.summary["wait_by_rank"] == [6.0]
 
 
 LEAVING = {"drain", "fewer", "hot_spare"}

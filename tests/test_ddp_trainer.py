@@ -21,7 +21,7 @@ from simstrag.ddp.record.journal import read_journal
 from simstrag.ddp.record.run_from_journal import finish, part_folders, run_of
 from simstrag.engine.live import Live, Start, Update
 from simstrag.errors import InputError, SimstragError
-from simstrag.policy import Hints, Plan, Precision, Quorum, Review, View
+from simstrag.policy import Hints, Plan, Precision, Quorum, Review, Via, View
 from simstrag.trace.trace import Trace
 from simstrag.workloads.device import describe_device
 from tests.ranks import Ranks, ranks
@@ -288,6 +288,34 @@ def test_without_a_slow_rank_the_others_train_as_one_process_with_the_whole_batc
         assert taken == [version for version in range(UPDATES) if rank in members[version]]
         for one, other in zip(found, alone, strict=True):
             assert (one - other).norm() / other.norm() < 1e-6
+
+
+@dataclass(frozen=True)
+class Pausing:
+    """Every step begins 0.1 s late."""
+
+    via: Via
+
+    def plan(self, view: View) -> Plan:
+        return Plan((Quorum(via=self.via),), pause=0.1)
+
+
+def pausing(rank: int, world: int, via: Via) -> float:
+    """Seconds of three updates."""
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    with wrap(model, optimizer, Pausing(via), batch=BATCH) as trainer:
+        begun = time.monotonic()
+        for _ in range(4):
+            trainer.step(lambda: loss(BATCH))
+        return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("via", [Via.ALLREDUCE, Via.SERVER])
+def test_ranks_pause_before_a_step_if_the_plan_says_so(via: Via, ranks: Ranks) -> None:
+    """The first of four steps may have paused before the first call."""
+    assert min(ranks.run(pausing, 2, via)) > 0.3
 
 
 def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]], str]:

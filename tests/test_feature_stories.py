@@ -260,6 +260,40 @@ def test_a_mark_that_was_taken_off_lets_the_gradient_close_an_update(engine: Eng
     )
 
 
+# -- pauses (5a)
+
+
+def test_a_pause_delays_the_steps_that_start_under_its_plan(engine: Engine) -> None:
+    # The pull takes 1 s, and the pause 5 s after it.  Under the second plan nothing is delayed.
+    quorum = (Quorum(via=Via.SERVER),)
+    policy = Script(((0, Plan(quorum, pause=5)), (1, Plan(quorum))))
+    tell(
+        engine,
+        world([[2], [3]], updates=2, server={"pull": 1}),
+        policy,
+        """
+        6  start 0.0 1.0 on 0
+        9  update 0.0 1.0 to 1
+        10 start 0.1 1.1 on 1
+        13 update 0.1 1.1 to 2
+        """,
+    )
+
+
+def test_a_private_step_does_not_pause(engine: Engine) -> None:
+    plan = Plan((Quorum(steps=2),), average=True, pause=5)
+    tell(
+        engine,
+        world([[2]], updates=1),
+        plan,
+        """
+        5  start 0.0 on 0
+        7  start 0.1 on 0
+        9  update 0.0 0.1 to 1
+        """,
+    )
+
+
 # -- deadlines (6a)
 
 

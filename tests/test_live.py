@@ -23,6 +23,7 @@ SPECS = (
     "p_reduce:p=2,window=0.05", "star_ring", "star_dynamic", "star_h", "ringmaster",
     "staleness_lr", "dssp", "sync_switch", "korel", "lb_bsp",
     "drain:window=1,probe=1,wait=4,checks=1", "hot_spare:window=1,checks=1,rest=4", "fewer",
+    "hot_spare:window=1,checks=1,rest=4,pause=2",
 )  # fmt: skip
 
 
@@ -63,9 +64,9 @@ class Told:
                 elif isinstance(each, Reduction):
                     self.live.finish_reduction(each.number, self.now)
                 else:
-                    self.begun[each.rank, each.step] = self.now
+                    begun = self.begun[each.rank, each.step] = self.now + each.pause
                     work = self.seconds[each.rank][each.step] / (GAIN if each.amp else 1)
-                    finish = self.now + work * (each.samples / BATCH)
+                    finish = begun + work * (each.samples / BATCH)
                     heapq.heappush(self.finishes, (finish, each.rank, each.step))
 
 

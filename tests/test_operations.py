@@ -95,6 +95,25 @@ def test_a_slow_rank_and_a_spare_change_places(engine: Engine) -> None:
     )
 
 
+def test_all_ranks_wait_while_a_rank_moves_to_a_spare(engine: Engine) -> None:
+    # Rank 1 is slow at 9; ranks 0 and 2 start 60 s later, once.
+    tell(
+        engine,
+        world([[1], [1, 4], [1]], updates=4, **PAIRS),
+        load("hot_spare:window=1,checks=1,pause=60"),
+        """
+        0    start 0.0 1.0 on 0
+        1.5  update 0.0 1.0 to 1
+        1.5  start 0.1 1.1 on 1
+        7.5  update 0.1 1.1 to 2
+        67.5 start 0.2 2.0 on 2
+        69   update 0.2 2.0 to 3
+        69   start 0.3 2.1 on 3
+        70.5 update 0.3 2.1 to 4
+        """,
+    )
+
+
 def test_the_slowest_rank_of_the_first_updates_leaves_for_good(engine: Engine) -> None:
     # Rank 1 is as fast as the others after two updates, and gone.
     tell(
@@ -232,6 +251,7 @@ def test_spares_that_all_have_been_slow_rest_first() -> None:
         ("drain:least=0", "least must be 1 or more, not 0"),
         ("hot_spare:spares=0", "spares must be 1 or more, not 0"),
         ("hot_spare:ratio=0.5", "ratio must be above 1, not 0.5"),
+        ("hot_spare:pause=-1", "pause must be 0 or more seconds, not -1"),
         ("hot_spare:window=0", "window must be 1 to 16 steps, not 0"),
         ("fewer:leave_out=-1", "leave_out must be 0 or more, not -1"),
         ("fewer:measure=17", "measure must be 1 to 16 updates, not 17"),

@@ -31,7 +31,7 @@ def rules_of(plan: Plan, updates: int = 100) -> Rules:
 
 
 def start(rank: int, step: int, version: int) -> Start:
-    return Start(rank, step, version, False, 8, False, None, False, None)
+    return Start(rank, step, version, False, 8, False, None, False, None, 0.0)
 
 
 def test_a_barrier_goes_from_its_steps_to_an_update_and_the_next_steps() -> None:

@@ -51,8 +51,8 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
     Plan: {
         "quorums": ("", "11, 19"), "fuse": ("true or false", "11"), "bound": ("steps", "16"),
         "precision": ("", "5"), "batch": ("share", "6"), "deadline": ("s", "6a"),
-        "average": ("true or false", "24, 25"), "weigh": ("", "24"), "damping": ("", "24"),
-        "suspects": ("ranks", "27"), "review": ("", "20"),
+        "pause": ("s", "5a"), "average": ("true or false", "24, 25"), "weigh": ("", "24"),
+        "damping": ("", "24"), "suspects": ("ranks", "27"), "review": ("", "20"),
     },
     Quorum: {
         "ranks": ("ranks", "1, 19"), "count": ("gradients", "11"), "via": ("", "11"),

@@ -610,4 +610,5 @@ def _rounded(plan: Plan, world_size: int) -> Plan:
         quorums=tuple(quorums),
         batch=tuple(count / BATCH for count in samples),
         deadline=None if plan.deadline is None else rounded(plan.deadline),
+        pause=rounded(plan.pause),
     )

@@ -63,6 +63,7 @@ class StepAccount:
     got: float
     begun: float
     finish: float
+    paused: float = 0.0
     pushed: float = 0.0
     busy: float = 0.0
 
@@ -149,7 +150,13 @@ class Accounts:
         return self.held[rank][-1]
 
     def begin(
-        self, start: Start, samples: int, got: float, begun: float, finish: float
+        self,
+        start: Start,
+        samples: int,
+        got: float,
+        begun: float,
+        finish: float,
+        paused: float = 0.0,
     ) -> StepAccount:
         """A rank begins a step; its last one is over."""
         rank, held = start.rank, self.held[start.rank]
@@ -157,7 +164,7 @@ class Accounts:
             held[-1].busy = self.busy[start.closing]
         if held:
             self._close(rank)
-        step = StepAccount(start, samples, self.rules.now, got, begun, finish)
+        step = StepAccount(start, samples, self.rules.now, got, begun, finish, paused)
         self.held[rank] = [*held, step] if start.private else [step]
         counts = self.counts
         counts["started"] += 1
@@ -181,6 +188,8 @@ class Accounts:
         pull, seconds = got - s.pulled, ended - got
         after = min(s.pushed + s.busy, now - ended)
         wait = max(now - s.pulled - pull - seconds - after, 0.0)
+        paused = min(seconds, s.paused)
+        seconds, wait = seconds - paused, wait + paused
         self._compute[rank] += seconds
         self._communication[rank] += pull + after
         self._wait[rank] += wait

@@ -236,7 +236,8 @@ class Live:
     def _end_step(self, rank: int, begun: float, end: float) -> None:
         """The last step of a rank has computed from `begun`, or from its pull if that is later."""
         step = self._accounts.step(rank)
-        step.got = step.begun = max(begun, step.pulled)
+        step.begun = max(begun, step.pulled)
+        step.got = max(step.begun - step.paused, step.pulled)
         step.finish = end
         self._agenda.add(end, StepEnded(rank, step.start.step, step.samples))
 
@@ -265,7 +266,8 @@ class Live:
         for decision in decisions:
             match decision:
                 case Start():
-                    accounts.begin(decision, decision.samples, now, now, math.inf)
+                    samples, pause = decision.samples, decision.pause
+                    accounts.begin(decision, samples, now, now, math.inf, pause)
                     self._news.append(decision)
                 case Push(rank, step):
                     self._agenda.add(now, PushEnded(rank, step))

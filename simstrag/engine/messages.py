@@ -88,6 +88,7 @@ class Start(NamedTuple):
     puller: the rank whose link carries the pull; None where the pull is free.
     switches: whether its precision differs from that of its last step.
     closing: the closing whose collective has made the model of its group; None without one.
+    pause: seconds that it waits after its pull.
     """
 
     rank: int
@@ -99,6 +100,7 @@ class Start(NamedTuple):
     puller: int | None
     switches: bool
     closing: int | None
+    pause: float
 
 
 class Push(NamedTuple):

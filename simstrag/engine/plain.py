@@ -165,6 +165,8 @@ class Plain:
         rank, timing, now, deadline = start.rank, self.timing, self.now, self.plan.deadline
         got = now if start.puller is None else timing.pull(start.puller, now, loaded)
         begin = got + timing.step.amp_switch if start.switches else got
+        pause = begin + start.pause - begin
+        begin += start.pause
         share, samples = start.samples / self.rules.learner.batch, start.samples
         if deadline is None:
             finish = timing.compute(rank, start.step, begin, start.amp, share, loaded)
@@ -172,7 +174,7 @@ class Plain:
             finish, done = timing.cut(rank, start.step, begin, start.amp, share, deadline, loaded)
             if done < timing.step.microbatches:
                 samples = max(samples * done // timing.step.microbatches, 1)  # rule 6a
-        self._accounts.begin(start, samples, got, begin, finish)
+        self._accounts.begin(start, samples, got, begin, finish, pause)
         self._agenda.add(finish, StepEnded(rank, start.step, samples))
 
     def _judge(self) -> None:

@@ -364,10 +364,11 @@ class Rules:
     ) -> None:
         step, samples, amp = self.steps[rank], self._sizes[rank], self._in_amp[rank]
         switches = self._precisions[rank] not in (None, amp)
+        pause = 0.0 if kept else self.plan.pause
         self.steps[rank], self._precisions[rank] = step + 1, amp
         self.gradients[rank] = Gradient(rank, step, version, seen, samples, kept, rounds)
         self._decisions.append(
-            Start(rank, step, version, amp, samples, bool(kept), puller, switches, closing)
+            Start(rank, step, version, amp, samples, bool(kept), puller, switches, closing, pause)
         )
 
     def _end_step(self, g: Gradient, samples: int) -> None:

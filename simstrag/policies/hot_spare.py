@@ -10,10 +10,12 @@ Source: the warm standby machines of Wan et al., "Robust LLM Training Infrastruc
 Theirs: machines that are kept ready, and take the places of machines that are evicted.  Ours: the
 test of slowness, which is that of `drain`; a rank that was slow is the next spare, but rests first.
 They restart the job from a checkpoint; here two ranks change places between two updates, and the
-spare gets the parameters at no cost (assumed).
+spare gets the parameters at no cost (assumed).  With a pause this is migration, or a restart
+elsewhere: all ranks wait for as many seconds whenever two change places.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +53,7 @@ class HotSpare:
     window: recent steps of a rank whose median is its pace.
     checks: checks in a row, one per update, that must find a rank slow before it is a spare.
     rest: updates for which a rank that was slow stays a spare.
+    pause: seconds that all ranks wait while two change places.
     """
 
     title = "hot spares"
@@ -60,6 +63,7 @@ class HotSpare:
     window: int = 5
     checks: int = 3
     rest: int = 100
+    pause: float = 0.0
     state_: _State | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +71,8 @@ class HotSpare:
             raise ValueError(f"window must be 1 to {WINDOW} steps, not {self.window}")
         if not self.ratio > 1:
             raise ValueError(f"ratio must be above 1, not {self.ratio}")
+        if not 0 <= self.pause < math.inf:
+            raise ValueError(f"pause must be 0 or more seconds, not {self.pause:g}")
         for name, bound in (("spares", 1), ("checks", 1), ("rest", 0)):
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be {bound} or more, not {getattr(self, name)}")
@@ -74,6 +80,8 @@ class HotSpare:
     def plan(self, view: View) -> Plan:
         state = self._state(view.world_size)
         ranks = state.ranks
+        if state.plan.pause:
+            state.plan = replace(state.plan, pause=0.0)
         if not ranks.follow(view):
             return state.plan
         paces = ranks.paces()
@@ -88,7 +96,7 @@ class HotSpare:
             state.swaps += len(slow)
         suspects = frozenset(np.flatnonzero(state.ready > view.version).tolist())
         if len(slow) or suspects != state.plan.suspects:
-            state.plan = _plan_of(ranks.members, suspects)
+            state.plan = _plan_of(ranks.members, suspects, self.pause if len(slow) else 0.0)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
@@ -107,7 +115,8 @@ class HotSpare:
         return self.state_
 
 
-def _plan_of(members: Bools, suspects: frozenset[int]) -> Plan:
+def _plan_of(members: Bools, suspects: frozenset[int], pause: float = 0.0) -> Plan:
     shares = np.where(members, len(members) / np.count_nonzero(members), 0.0)
     quorum = Quorum(tuple(np.flatnonzero(members).tolist()))
-    return Plan((quorum,), batch=shares, suspects=suspects, review=Review(updates=1))
+    review = Review(updates=1)
+    return Plan((quorum,), batch=shares, pause=pause, suspects=suspects, review=review)

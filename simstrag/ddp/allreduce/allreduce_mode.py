@@ -118,6 +118,7 @@ class AllReduceMode:
         return self._sizes[self.rank] or self.batch  # a rank without a share only measures here
 
     def _prepare(self) -> None:
+        time.sleep(self.live.plan.pause)
         if self.live.wanted_reduced and not self._warned:
             self._warned = True
             if self.rank == 0:

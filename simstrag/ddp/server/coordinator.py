@@ -204,6 +204,7 @@ class Coordinator:
                 start.rank, start.step, start.version, start.amp, start.samples, way,
                 pull=not worker.private, local=plan.average, members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
+                pause=start.pause,
             )
         )  # fmt: skip
         worker.private = plan.average

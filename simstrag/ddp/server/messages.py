@@ -166,6 +166,7 @@ class Compute:
     local: whether the rank updates a model of its own before it reports the step.
     members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples applied by all ranks so far.
+    pause: seconds that the rank waits before it computes.
     """
 
     rank: int
@@ -180,6 +181,7 @@ class Compute:
     members: tuple[int, ...] = ()
     weight: float = 1.0
     applied: int = 0
+    pause: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

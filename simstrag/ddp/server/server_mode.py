@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.server.client import Client
 
+POLL = 0.05
+"""Seconds between looks, in a pause, at whether the step was aborted."""
+
 
 class ServerMode:
     """The mechanism in which a server decides.
@@ -141,6 +144,7 @@ class ServerMode:
                 case messages.Compute():
                     if command.pull and not self._pull(command):
                         continue
+                    self._pause(command.pause)
                     self._work, self.samples = command, command.applied
                     self._mark(command.step, "loading")
                     break
@@ -157,6 +161,12 @@ class ServerMode:
                 case messages.Reduce():
                     self._reduce(command)
         self.replica.clock.begin()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before a step, unless the server has aborted it."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self.client.is_aborted():
+            time.sleep(min(left, POLL))
 
     def _pull(self, command: messages.Compute) -> bool:
         """Take over the parameters of a command; false if a group could not pass them on."""

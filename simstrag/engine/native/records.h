@@ -67,7 +67,7 @@ enum { STOPS(NAME) };
     F(double, rho) F(double, innovation) F(whole, warmup) F(flag, noisy) F(flag, replays) \
     F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
     /* the plan in force */ \
-    F(double, deadline) F(whole, cutoff) F(double, power) F(double, shift) F(whole, quorum_count) \
+    F(double, deadline) F(double, pause) F(whole, cutoff) F(double, power) F(double, shift) F(whole, quorum_count) \
     F(whole, windowed) F(whole, loaded) F(flag, fuse) F(flag, mean) F(flag, bounded) \
     F(flag, judged) F(flag, shows) F(flag, unknown) F(flag, may_lockstep) \
     F(whole, review_updates) F(whole, review_samples) \
@@ -98,7 +98,7 @@ enum { STOPS(NAME) };
     /* gradients that count for the bound; gradients that it keeps of its contribution */ \
     F(whole, count) F(whole, bound) F(whole, kept) F(whole, rounds) \
     /* `due`: time of the event that it waits for */ \
-    F(double, got) F(double, start) F(double, pushed) F(double, ended) F(double, busy) \
+    F(double, got) F(double, start) F(double, paused) F(double, pushed) F(double, ended) F(double, busy) \
     F(whole, step) F(double, due) \
     /* what the plan in force says of its next step */ \
     F(double, next_share) F(whole, next_samples) F(flag, next_amp) \

@@ -31,7 +31,8 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     m, batch = memory.job, int(memory.job["batch"])
     sizes, in_amp = plan.sizes(batch, len(rows)), plan.in_amp
     logs = m["keeps_steps"] or m["keeps_fates"]
-    m["may_lockstep"] = not (logs or plan.damping.cutoff is not None or plan.deadline is not None)
+    by_events = logs or plan.damping.cutoff is not None or plan.deadline is not None or plan.pause
+    m["may_lockstep"] = not by_events
     resized = "batch" in changed and not np.array_equal(sizes, rows["next_samples"])
     stays = m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
     if memory.quorums[0]["shape"] == QUEUED:
@@ -61,6 +62,7 @@ def _adopt_rules(plan: Plan, loading: Loading, unknown: bool) -> None:
     memory, m, review = loading.memory, loading.memory.job, plan.review
     m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
     m["deadline"] = _or(plan.deadline, math.nan)
+    m["pause"] = plan.pause
     m["cutoff"] = _or(plan.damping.cutoff, -1)
     m["power"], m["shift"] = plan.damping.power, plan.damping.shift
     m["fuse"] = plan.fuse

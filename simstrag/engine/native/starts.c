@@ -1,12 +1,14 @@
 /* Starts: which ranks begin a step, when, and with what (rules 1, 5, 6, 13, 16). */
 
-/* Begin a step with the parameters that the rank has from `got` on. */
-static void begin_step(struct job *m, whole rank, double got) {
+/* Begin a step with the parameters that the rank has from `got` on, after a pause. */
+static void begin_step(struct job *m, whole rank, double got, double pause) {
     struct rank_row *r = &m->ranks[rank];
     flag amp = r->next_amp;
     double start = got, part = 1.0, factor = draw(m, rank);
     whole samples = r->next_samples;
     if (r->last_amp >= 0 && r->last_amp != amp) start += m->amp_switch;
+    r->paused = start + pause - start;
+    start += pause;
     if (!isnan(m->deadline)) {
         whole done = micro_batches(m, rank, start, amp, r->next_share, factor);
         part = (double)done / m->microbatches;
@@ -29,7 +31,7 @@ static void start(struct job *m, whole rank) {
     close_cycle(m, rank);
     double got = r->puller < 0 ? m->now : transfer(m, r->puller, m->now, m->pull);
     r->version = m->version; r->seen = m->samples; r->kept = r->rounds = 0;
-    begin_step(m, rank, got);
+    begin_step(m, rank, got, m->pause);
 }
 
 /* The next step of a contribution, on a model of the rank's or its group's own (rule 6b). */
@@ -39,7 +41,7 @@ static void keep_on(struct job *m, whole rank) {
     kept_of(m, rank)[r->kept++] = (struct kept_row){r->step, r->samples, r->finish - r->start,
                                                     r->got - r->pulled + r->pushed, r->amp};
     m->crowded |= r->kept == m->kept_size / m->workers;
-    begin_step(m, rank, m->now);
+    begin_step(m, rank, m->now, 0.0);
 }
 
 /* The rank whose link carries parameters to a rank; -1: they are there already (rule 11). */
