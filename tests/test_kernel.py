@@ -57,6 +57,27 @@ def test_who_would_have_ended_after_a_breakpoint_and_is_aborted_is_as_slow_as_be
     assert simulate(scenario, "backup:b=1").summary["makespan"] == 15.5
 
 
+@pytest.mark.parametrize("policy", ["bsp", "bsp:via=server", "amp_all", "lb_bsp", "korel", "cgp"])
+@pytest.mark.parametrize("every", [0.04, 0.1, 0.25])
+@pytest.mark.parametrize("trace_end", ["hold", "loop"])
+@pytest.mark.parametrize("cv", [0.0, 0.2])
+def test_all_cross_breakpoints_together_where_a_trace_was_sampled(
+    policy: str, every: float, trace_end: str, cv: float
+) -> None:
+    slowdowns = 1 + np.random.default_rng(0).integers(0, 4, (60, 9)) / 4
+    rows = [
+        {"time": k * every, "node": rank, "resource": "gpu", "kind": "slowdown", "value": value}
+        for k, row in enumerate(slowdowns.tolist())
+        for rank, value in enumerate(row)
+    ]
+    step = {"compute": 0.1, "cv": cv, "amp_ratio": 1.5}
+    scenario = case(9, 120, step=step, trace=rows, trace_end=trace_end)
+    agree(scenario, policy)
+    native, plain = (simulate(scenario, policy, engine=name) for name in ("native", "plain"))
+    for column in ("compute_by_rank", "wait_by_rank", "communication_by_rank"):
+        assert native.summary[column] == plain.summary[column]
+
+
 def test_recorded_steps_leave_the_noise_of_others_alone() -> None:
     recorded = {"time": 0, "node": 0, "resource": "step", "kind": "duration", "value": 0.1}
     agree(case(2, 2600, trace=[recorded], trace_end="loop"), "ssp:bound=3")

@@ -88,7 +88,7 @@ class Contention:
             slowdowns |= {(rank, RESOURCES[resource]): piece for rank in ranks[place]}
         return slowdowns
 
-    @property
+    @functools.cached_property
     def first_slowdown(self) -> float:
         """Seconds at which a rank first runs at another speed than alone; infinite if none does."""
         return float(np.min(self.pieces.times[self.pieces.values != 1], initial=math.inf))

@@ -5,8 +5,12 @@
 static double follow_member(struct job *m, const struct quorum_row *q, whole p, double start,
                             double work) {
     whole rank = m->lists[p], variant = 2 * m->loaded + m->ranks[rank].amp;
-    return follow(m, rank, variant, start, work, q->needed < q->size, &lane(m, RATE)[p],
-                  &lane(m, UNTIL)[p]);
+    double end = follow(m, rank, variant, start, work, q->needed < q->size, &lane(m, RATE)[p],
+                        &lane(m, UNTIL)[p]);
+    const struct piece_row *f = &m->pieces[m->ranks[rank].stretch[variant]];
+    m->segments[p] = f->at + m->ranks[rank].cursor[variant];
+    m->segments[p + m->workers] = f->at + f->last;
+    return end;
 }
 
 /* What its members compute from now on. */
@@ -60,11 +64,12 @@ static void fall_in(struct job *m, whole index) {
 }
 
 /* Account for a step of all members. */
-COLUMNS static void account(const double *finish, double *restrict compute,
-                            double *restrict communication, double *restrict wait, whole n,
-                            double time, double pulled, double got, double busy) {
+COLUMNS static void account(struct job *m, const struct quorum_row *q) {
+    double *finish = column(m, q, FINISH), *compute = column(m, q, COMPUTE);
+    double *communication = column(m, q, COMMUNICATION), *wait = column(m, q, WAIT);
+    double time = m->now, pulled = q->pulled, got = q->got, busy = q->busy;
 #pragma omp simd
-    for (whole p = 0; p < n; p++) {
+    for (whole p = 0; p < q->size; p++) {
         struct cycle c = cycle_of(time, pulled, got, finish[p], busy);
         compute[p] += c.compute;
         communication[p] += c.communication;
@@ -73,17 +78,17 @@ COLUMNS static void account(const double *finish, double *restrict compute,
 }
 
 /* The same of a race: of winners, and of those whose steps or pushes were aborted. */
-COLUMNS static void account_race(double *restrict lanes, whole n, double time, double pulled,
-                                 double got, double busy, double closed_at) {
-    double *finish = lanes + FINISH * n, *arrival = lanes + ARRIVAL * n, *won = lanes + WON * n;
-    double *wins = lanes + WINS * n, *compute = lanes + COMPUTE * n;
-    double *communication = lanes + COMMUNICATION * n, *wait = lanes + WAIT * n;
+COLUMNS static void account_race(struct job *m, const struct quorum_row *q) {
+    double *finish = lane(m, FINISH), *arrival = lane(m, ARRIVAL), *won = lane(m, WON);
+    double *wins = lane(m, WINS), *compute = lane(m, COMPUTE), *wait = lane(m, WAIT);
+    double *communication = lane(m, COMMUNICATION);
+    double time = m->now, pulled = q->pulled, got = q->got, busy = q->busy, end = q->closed_at;
 #pragma omp simd
-    for (whole p = 0; p < n; p++) {
+    for (whole p = 0; p < q->size; p++) {
         int is_in = won[p] > 0;
-        double pushed = is_in ? arrival[p] - finish[p] : most(closed_at - finish[p], 0.0);
-        struct cycle c = cycle_of(time, pulled, got, least(closed_at, finish[p]),
-                                  pushed + (is_in ? busy : 0.0));
+        double pushed = is_in ? arrival[p] - finish[p] : most(end - finish[p], 0.0);
+        struct cycle c =
+            cycle_of(time, pulled, got, least(end, finish[p]), pushed + (is_in ? busy : 0.0));
         compute[p] += c.compute;
         communication[p] += c.communication;
         wait[p] += c.wait;
@@ -91,36 +96,68 @@ COLUMNS static void account_race(double *restrict lanes, whole n, double time, d
     }
 }
 
-/* The latest finish; infinity if a member may have left its segment. */
-COLUMNS static double begin_all(double *restrict finish, const double *work, const double *rate,
-                                const double *until, whole n, double start) {
-    double latest = -INFINITY;
-    whole leaves = 0; /* as wide as a double */
-#pragma omp simd reduction(max : latest) reduction(| : leaves)
-    for (whole p = 0; p < n; p++) {
+/* The finishes of all members, and the latest, if they stay in their segments; how many may not. */
+COLUMNS static whole begin_all(struct job *m, struct quorum_row *q) {
+    double *finish = column(m, q, FINISH), *work = column(m, q, WORK);
+    double *rate = column(m, q, RATE), *until = column(m, q, UNTIL);
+    double start = q->got, latest = -INFINITY;
+    whole leave = 0; /* as wide as a double */
+#pragma omp simd reduction(max : latest) reduction(+ : leave)
+    for (whole p = 0; p < q->size; p++) {
         double end = start + work[p] * rate[p];
         finish[p] = end;
-        leaves |= end > until[p];
+        leave += end >= until[p];
         latest = most(latest, end);
     }
-    return leaves ? INFINITY : latest;
+    q->latest = latest;
+    return leave;
 }
 
-/* The same where members leave their segments: each is followed through all that it crosses. */
-static double walk_on(struct job *m, whole index) {
-    struct quorum_row *q = &m->quorums[index];
-    double *finish = lane(m, FINISH), latest = -INFINITY;
-    for (whole p = q->members_at; p < q->members_at + q->size; p++) {
-        if (finish[p] > lane(m, UNTIL)[p])
-            finish[p] = follow_member(m, q, p, q->got, lane(m, WORK)[p]);
+/* The same of those that end in the next segment: they begin there, or cross its start as `walk`
+   does.  The trace is not looped, so that UNTIL is the end of a segment. */
+COLUMNS static whole cross(struct job *m, struct quorum_row *q) {
+    double *finish = column(m, q, FINISH), *work = column(m, q, WORK);
+    double *rate = column(m, q, RATE), *until = column(m, q, UNTIL);
+    whole *segment = m->segments + q->members_at, *last = segment + m->workers, leave = 0;
+    const double *times = m->times, *values = m->values;
+    double start = q->got, latest = -INFINITY;
+#pragma omp simd reduction(max : latest) reduction(+ : leave)
+    for (whole p = 0; p < q->size; p++) {
+        whole has_next = (segment[p] >= 0) & (segment[p] + 2 <= last[p]);
+        whole k = has_next ? segment[p] : 0, is_before = start < until[p];
+        double old = finish[p], next = until[p], after = times[k + 2], onward = values[k + 1];
+        double rest = most(work[p] - (next - start) / rate[p], 0.0);
+        double end = (is_before ? next : start) + (is_before ? rest : work[p]) * onward;
+        whole leaves = (old > next) | !is_before;
+        whole crosses = has_next & leaves & (start < after) & (end <= after);
+        finish[p] = crosses ? end : old;
+        rate[p] = crosses ? onward : rate[p];
+        until[p] = crosses ? after : next;
+        segment[p] += crosses;
+        leave += finish[p] >= until[p];
         latest = most(latest, finish[p]);
     }
-    return latest;
+    for (whole p = 0; p < q->size; p++) { /* each rank has memory of its own */
+        __builtin_prefetch(times + segment[p] + NEAR);
+        __builtin_prefetch(values + segment[p] + NEAR);
+    }
+    q->latest = latest;
+    return leave;
+}
+
+/* The same one by one, through all segments that a member crosses. */
+static void walk_on(struct job *m, struct quorum_row *q) {
+    double *finish = lane(m, FINISH);
+    q->latest = -INFINITY;
+    for (whole p = q->members_at; p < q->members_at + q->size; p++) {
+        if (finish[p] >= lane(m, UNTIL)[p])
+            finish[p] = follow_member(m, q, p, q->got, lane(m, WORK)[p]);
+        q->latest = most(q->latest, finish[p]);
+    }
 }
 
 /* The work of the next step of all members. */
-static void draw_all(struct job *m, whole index) {
-    struct quorum_row *q = &m->quorums[index];
+static void draw_all(struct job *m, struct quorum_row *q) {
     whole at = q->members_at, first = m->lists[at];
     double *work = lane(m, WORK), *effort = lane(m, EFFORT);
     if (m->lists[at + q->size - 1] - first == q->size - 1)
@@ -142,24 +179,25 @@ static void replay_all(struct job *m, struct quorum_row *q) {
 static void restart(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole at = q->members_at, n = q->size;
-    double *finish = lane(m, FINISH) + at;
-    if (m->holds && (m->replays || q->latest > m->trace_end))
-        for (whole p = 0; p < n; p++)
-            m->beyond += beyond(m, m->lists[at + p], m->ranks[m->lists[at + p]].started +
-                                q->steps_done - 1, q->got, least(finish[p], q->closed_at));
-    if (is_whole(q))
-        account(finish, lane(m, COMPUTE) + at, lane(m, COMMUNICATION) + at, lane(m, WAIT) + at, n,
-                m->now, q->pulled, q->got, q->busy);
-    else account_race(m->lanes, n, m->now, q->pulled, q->got, q->busy, q->closed_at);
+    if (m->holds && (m->replays || q->latest > m->trace_end)) {
+        double sum = m->beyond;
+        for (whole p = at; p < at + n; p++)
+            sum += beyond(m, m->lists[p], m->ranks[m->lists[p]].started + q->steps_done - 1, q->got,
+                          least(lane(m, FINISH)[p], q->closed_at));
+        m->beyond = sum;
+    }
+    if (is_whole(q)) account(m, q);
+    else account_race(m, q);
     seen(m);
     q->pulled = m->now;
     q->got = q->puller < 0 ? m->now : transfer(m, q->puller, m->now, m->pull);
     q->version = m->version; q->seen = m->samples; q->closing = -1; q->done = 0;
-    if (m->noisy) draw_all(m, index);
+    if (m->noisy) draw_all(m, q);
     if (m->replays) replay_all(m, q);
-    q->latest =
-        begin_all(finish, lane(m, WORK) + at, lane(m, RATE) + at, lane(m, UNTIL) + at, n, q->got);
-    if (!(q->latest < INFINITY)) q->latest = walk_on(m, index);
+    whole leave = begin_all(m, q);
+    if (leave * 8 > n && q->needed == n && m->period == INFINITY && m->times_size > 2)
+        leave = cross(m, q);
+    if (leave) walk_on(m, q);
     q->steps_done++; m->started += n; m->amp += q->amp; m->rebatched += q->rebatched;
     m->asked += q->samples;
     if (q->shape == BARRIER) schedule(m, q->latest, CLOSE, index, m->refiled);

@@ -2,30 +2,31 @@
 
 enum { NEAR = 8 }; /* as many segments onwards are looked at one by one */
 
-/* So much before the end of a segment no rounding reaches beyond it. */
+/* So much before the end of a segment of a looped trace no rounding reaches beyond it. */
 static const double SURELY = 1 - 4 * 0x1p-52;
 
-/* A segment of a step function: its number, and in which cycle of a looped trace. */
+/* A segment of a step function: its number, and in which cycle of a looped trace, whose period all
+   step functions that change have. */
 struct segment {
     whole k;
     double cycle;
 };
 
-static inline double cycle_start(const struct piece_row *p, double cycle) {
-    return p->period < INFINITY ? cycle * p->period : 0.0;
+static inline double cycle_start(struct job *m, double cycle) {
+    return m->period < INFINITY ? cycle * m->period : 0.0;
 }
 
 static inline double segment_end(struct job *m, const struct piece_row *p, struct segment s) {
-    if (s.k == p->last) return (s.cycle + 1) * p->period;
-    return cycle_start(p, s.cycle) + m->times[p->at + s.k + 1];
+    if (s.k == p->last) return (s.cycle + 1) * m->period;
+    return cycle_start(m, s.cycle) + m->times[p->at + s.k + 1];
 }
 
 /* The segment that holds at `time`.  The search begins with segment `hint`. */
 static struct segment segment_at(struct job *m, const struct piece_row *p, whole hint,
                                  double time) {
     const double *starts = m->times + p->at;
-    double cycle = p->period < INFINITY ? floor(time / p->period) : 0.0;
-    double now = time - cycle_start(p, cycle);
+    double cycle = m->period < INFINITY ? floor(time / m->period) : 0.0;
+    double now = time - cycle_start(m, cycle);
     whole k = hint, last = p->last;
     if (k > last || starts[k] > now || (k + NEAR < last && starts[k + NEAR] <= now)) {
         whole low = 0, high = last + 1;
@@ -107,7 +108,7 @@ static double follow(struct job *m, whole rank, whole variant, double start, dou
     __builtin_prefetch(m->times + p->at + s.k + NEAR);
     __builtin_prefetch(m->values + p->at + s.k + NEAR);
     *rate = m->values[p->at + s.k];
-    *until = segment_end(m, p, s) * SURELY;
+    *until = segment_end(m, p, s) * (m->period < INFINITY ? SURELY : 1.0);
     return end;
 }
 
@@ -142,8 +143,8 @@ static double noise_free(struct job *m, whole rank, whole k, double start) {
 }
 
 /* Seconds of a rank's step that lie beyond the end of the trace (rule 8). */
-static double beyond(struct job *m, whole rank, whole step, double start, double end) {
-    struct rank_row *r = &m->ranks[rank];
-    if (r->recorded) return step >= r->recorded ? most(0.0, end - start) : 0.0;
+static inline double beyond(struct job *m, whole rank, whole step, double start, double end) {
+    whole recorded = m->replays ? m->ranks[rank].recorded : 0;
+    if (recorded) return step >= recorded ? most(0.0, end - start) : 0.0;
     return most(0.0, end - most(start, m->trace_end));
 }

@@ -62,7 +62,10 @@ EXPORT void resize(struct job *m) {
         }
         for (whole p = at; p < end; p++) {
             struct rank_row *r = &m->ranks[m->lists[p]];
-            if (r->amp != r->next_amp && !r->recorded) lane(m, UNTIL)[p] = -INFINITY;
+            if (r->amp != r->next_amp && !r->recorded) {
+                lane(m, UNTIL)[p] = -INFINITY;
+                m->segments[p] = -1;
+            }
             r->amp = r->last_amp = r->next_amp; r->samples = r->next_samples;
             r->share = r->next_share;
         }

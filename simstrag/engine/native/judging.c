@@ -39,7 +39,7 @@ COLUMNS static int take_columns(double *restrict clean, const double *rate, cons
     for (whole p = 0; p < n; p++) {
         double end = start + rate[p];
         clean[p] = end - start;
-        leaves |= !(end <= until[p]);
+        leaves |= end >= until[p];
     }
     return leaves;
 }
@@ -66,7 +66,7 @@ static void judge(struct job *m) {
     if (!queue && !race) n = take_steps(m);
     else if (race && take_columns(clean, rate, until, n, start))
         for (whole p = 0; p < n; p++)
-            if (!(start + rate[p] <= until[p]))
+            if (start + rate[p] >= until[p])
                 clean[p] = follow(m, p, 0, start, 1.0, 1, &rate[p], &until[p]) - start;
     double limit = threshold(clean, n, m->straggler_ratio);
     whole above = count_above(clean, queue || race ? m->suspected : m->taken, n, limit, &hits);

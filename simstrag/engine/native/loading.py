@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Loading:
         m["fused_allreduce"] = t.server.fused_allreduce
         m["amp_switch"], m["microbatches"] = t.step.amp_switch, t.step.microbatches
         m["amp_ratio"], m["fixed_share"] = t.step.amp_ratio or 1.0, t.step.fixed_share
-        m["trace_end"] = t.contention.end
+        m["trace_end"], m["period"] = t.contention.end, t.contention.pieces.periods.min()
         for name in ("hold", "loop"):
             m[f"{name}s"] = t.contention.trace_end == name
         m["halts"] = t.contention.trace_end == "error"
@@ -82,10 +83,13 @@ class Loading:
         first, size = len(memory.pieces), len(memory.times)
         rows = np.zeros(len(those), memory.pieces.dtype)
         rows["at"], rows["last"] = size + those.starts[:-1], np.diff(those.starts) - 1
-        rows["period"] = those.periods
         memory.pieces = np.concatenate([memory.pieces, rows])
-        memory.times = np.concatenate([memory.times, those.times])
-        memory.values = np.concatenate([memory.values, those.values])
+        if size:
+            those = replace(
+                those, times=np.concatenate([memory.times, those.times]),
+                values=np.concatenate([memory.values, those.values]),
+            )  # fmt: skip
+        memory.times, memory.values = those.times, those.values  # not copied where they are alone
         return first
 
     def stretches(self, amp: bool) -> None:
@@ -110,12 +114,12 @@ class Loading:
     def _nets(self) -> None:
         """Slowdowns of networks over time."""
         rows, timing = self.memory.ranks, self.timing
-        places = timing.contention.places_of(len(rows))
-        felt, which = np.unique(timing.contention.felt[places, NET], return_inverse=True)
-        those = timing.contention.pieces.taken(felt)
-        those = those.changing(those.values)
-        numbers = np.where(felt[which] > 0, self._put(those) + which, -1)
-        rows["net"][:, 0] = rows["net"][:, 1] = numbers
+        felt = timing.contention.felt[timing.contention.places_of(len(rows)), NET]
+        slowed, which = np.unique(felt[felt > 0], return_inverse=True)
+        if len(slowed):
+            those = timing.contention.pieces.taken(slowed)
+            numbers = self._put(those.changing(those.values)) + which
+            rows["net"][felt > 0] = numbers[:, np.newaxis]
         for rank in timing.load.ranks:
             net = timing.net(rank, loaded=True)
             assert net is not None, "a server in use weighs on it"

@@ -20,7 +20,7 @@
 
 enum { EVENTS, QUEUED, BARRIER, RACE }; /* as in standing.py */
 
-/* Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL.
+/* Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end before UNTIL.
    EFFORT: work of a step without noise.  AMP: 1 of steps in reduced precision.  CLEAN_RATE,
    CLEAN_UNTIL: of steps in full precision.  From ARRIVAL on they are of races alone: WON: 1 of
    members whose gradients are in the update; WINS: how often since they fell in; ORDERED, SPARE:
@@ -30,7 +30,12 @@ enum {
     CLEAN_UNTIL, ARRIVAL, SAMPLES, WON, WINS, ORDERED, SPARE
 };
 
-static inline double *lane(struct job *m, whole row) { return m->lanes + row * m->workers; }
+static inline double *lane(struct job *m, whole row) { return m->lanes + row * m->lane; }
+
+/* The same from the first member of a quorum on. */
+static inline double *column(struct job *m, const struct quorum_row *q, whole row) {
+    return lane(m, row) + q->members_at;
+}
 
 /* Whether the plan's only quorum is in lockstep, in such a shape. */
 static int goes_alone(struct job *m, flag shape) {

@@ -19,6 +19,10 @@ LOGGED = 1 << 14
 """Rows of a log before it is taken over."""
 LANES = 18
 """Numbers of a rank in lockstep."""
+LINE = 8
+"""Numbers of a line of the cache, at which each lane begins."""
+APART = 136
+"""Numbers between two lanes: rows a power of two apart would share few places in the cache."""
 KEPT = 4
 """Gradients that a rank may keep before more room is made."""
 
@@ -53,7 +57,7 @@ class Memory:
         sizes = {
             "closings": n + 1, "events": 4 * n + SPARE, "jobs": 4 * n + SPARE,
             "kept": (n, KEPT), "pieces": 0, "times": 0, "values": 0, "seconds_of": 1,
-            "durations": 0, "quantiles": 0, "marginal": 0, "lanes": (LANES, n),
+            "durations": 0, "quantiles": 0, "marginal": 0, "segments": (2, n),
             "update_log": LOGGED, "member_log": log,
             "step_log": log if keep_steps else 0, "fate_log": log * (KEPT + 1) if keep_fates else 0,
             **dict.fromkeys(
@@ -63,6 +67,9 @@ class Memory:
         for name, dtype in library.tables.items():
             setattr(self, name, np.zeros(sizes.get(name, n), dtype))
         self.durations = durations
+        self.job["lane"] = lane = (n + APART) // LINE * LINE
+        room = np.zeros(LANES * lane + LINE)
+        self.lanes = room[-room.ctypes.data // room.itemsize % LINE :]
         for name in ("ticket", "mark", "quorum", "closing", "link", "puller", "parent", "aboard"):
             self.ranks[name] = -1
         self.ranks["last_amp"] = self.ranks["clean_step"] = -1

@@ -39,7 +39,7 @@ static void start_queued(struct job *m, whole rank) {
     r->started++;
     if (m->judged) m->clean[rank] = noise_free(m, rank, 0, start);
     r->finish = start + work * r->rate;
-    if (r->finish > r->until)
+    if (r->finish >= r->until)
         r->finish =
             follow(m, rank, 2 * m->loaded + r->amp, start, work, 0, &r->rate, &r->until);
     r->arrival = r->finish + m->push;

@@ -61,9 +61,9 @@ enum { STOPS(NAME) };
     F(double, server_end) F(whole, server_serial) F(whole, server_rank) F(whole, server_ticket) \
     F(whole, server_closing) F(flag, serving) F(flag, take_due) \
     /* constants */ \
-    F(whole, workers) F(whole, batch) F(double, noise_scale) F(double, c_tau) F(double, push) \
-    F(double, pull) F(double, service) F(double, amp_switch) F(double, amp_ratio) F(whole, microbatches) \
-    F(double, trace_end) F(double, straggler_ratio) F(double, fixed_share) \
+    F(whole, workers) F(whole, lane) F(whole, batch) F(double, noise_scale) F(double, c_tau) \
+    F(double, push) F(double, pull) F(double, service) F(double, amp_switch) F(double, amp_ratio) \
+    F(whole, microbatches) F(double, trace_end) F(double, period) F(double, straggler_ratio) F(double, fixed_share) \
     F(double, rho) F(double, innovation) F(whole, warmup) F(flag, noisy) F(flag, replays) \
     F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
     /* the plan in force */ \
@@ -89,7 +89,7 @@ enum { STOPS(NAME) };
 
 #define RANK(F, A) \
     /* its step under way, or its last, and totals; first what queues.c needs most; `rate`: seconds \
-       per unit of work, which hold for steps that end by `until` */ \
+       per unit of work, which hold for steps that end before `until` */ \
     F(double, finish) F(double, arrival) F(double, pulled) F(double, rate) F(double, until) \
     F(double, share) F(whole, version) F(whole, seen) F(whole, samples) F(whole, started) \
     F(double, compute) F(double, communication) F(double, wait) F(whole, applied) \
@@ -141,7 +141,7 @@ enum { STOPS(NAME) };
 #define KEPT(F, A) \
     F(whole, step) F(whole, samples) F(double, seconds) F(double, communication) F(whole, amp)
 #define EVENT(F, A) F(double, time) F(whole, order) F(whole, serial) F(whole, what)
-#define PIECE(F, A) F(whole, at) F(whole, last) F(double, period)
+#define PIECE(F, A) F(whole, at) F(whole, last)
 #define ENTRY(F, A) F(double, time) F(whole, rank)
 
 /* Rows of the logs. */
@@ -167,11 +167,12 @@ enum { STOPS(NAME) };
 RECORDS(DECLARE_RECORD)
 
 /* The tables.  `lists`: members of the quorums, then riders of the ranks.  `lanes`: rows of numbers
-   of members in lockstep, a column per place in `lists`.  `arrivals`, `winners`: of ranks in a
-   queue, and of the matches of a tournament between them (queues.c).  `kept`: gradients that ranks
-   keep of a contribution, oldest first.  `keys`, `drawn`, `normal`: of each rank the key of its
-   noise, how many factors it has drawn, and its last normal number.  `quantiles`, `marginal`: tables
-   of noise.c.
+   of members in lockstep, `lane` numbers apart, a column per place in `lists`.  `segments`: in the
+   same columns the row of `times` that RATE and UNTIL are of, then the last row of that step
+   function.  `arrivals`, `winners`: of ranks in a queue, and of the matches of a tournament between
+   them (queues.c).  `kept`: gradients that ranks keep of a contribution, oldest first.
+   `keys`, `drawn`, `normal`: of each rank the key of its noise, how many factors it has drawn, and
+   its last normal number.  `quantiles`, `marginal`: tables of noise.c.
    `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the
    tables after it, step k of a rank in row k modulo WINDOW. */
 #define TABLES(T) \
@@ -181,7 +182,8 @@ RECORDS(DECLARE_RECORD)
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(word, keys) T(whole, drawn) T(double, normal) \
     T(double, quantiles) T(double, marginal) T(double, lanes) T(double, arrivals) T(double, clean) \
-    T(whole, winners) T(whole, lists) T(whole, scratch) T(flag, suspected) T(flag, taken) T(flag, marks) \
+    T(whole, segments) T(whole, winners) T(whole, lists) T(whole, scratch) \
+    T(flag, suspected) T(flag, taken) T(flag, marks) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
     T(struct fate_row, fate_log) \
     T(whole, known) T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \
