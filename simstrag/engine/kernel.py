@@ -19,7 +19,7 @@ import numpy.typing as npt
 from simstrag.engine.native import standing
 from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
-from simstrag.engine.native.memory import Memory
+from simstrag.engine.native.memory import SHOWN, Memory
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.rules import Limits
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
@@ -34,10 +34,8 @@ Truth = Callable[[], Floats]
 
 AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
 """Row offsets into the ring buffer, oldest first."""
-FIELDS = (
-    "version", "samples", "now", "reviewed_updates", "reviewed_samples", "reviewed_time",
-)  # fmt: skip
-"""Fields of the job that reviews read and write, which is faster through arrays of their own."""
+FIELDS = ("version", "samples", "now")
+"""Fields of the job that views show, read faster through arrays of their own."""
 UNEVEN = -1
 """Stands for the steps of all ranks where these differ."""
 BUDGET = 1 << 22
@@ -82,13 +80,19 @@ class Kernel:
             built, world_size, durations, recorder.keeps("steps"), recorder.keeps("gradients")
         )
         m = self._machine = self.memory.job
-        self._field = {name: self.memory.record[name] for name in FIELDS}
+        self._fields = [self.memory.record[name] for name in FIELDS]
+        shown = {name: getattr(self.memory, f"shown_{name}") for name in SHOWN}
+        self._shown: dict[str, npt.NDArray[Any]] = {
+            name: table.view(np.bool_) if table.dtype == np.int8 else table
+            for name, table in shown.items()
+        }
         m["workers"], m["batch"] = world_size, learner.batch
         m["noise_scale"], m["c_tau"] = learner.noise_scale, learner.c_tau
         m["straggler_ratio"] = straggler_ratio
         m["makespan"] = m["target"] = math.nan
         m["server_closing"] = m["call"] = m["out"] = m["to_release"] = -1
         m["to_start"] = m["to_fall_in"] = -1
+        m["entering"] = m["reviewing"] = 1  # the first plan answers the first review
         m["most_updates"] = -1 if limits.updates is None else limits.updates
         m["most_samples"] = -1 if limits.samples is None else limits.samples
         m["most_progress"] = math.nan if limits.progress is None else limits.progress
@@ -99,7 +103,6 @@ class Kernel:
         self._everybody = np.arange(world_size)
         self._level: int | None = None
         self._places: npt.NDArray[np.int64] | None = None
-        self._begun = False
         self.plan = plan
         self._adopt(plan, set(COMPARED))
         self._file(plan, None)
@@ -130,9 +133,6 @@ class Kernel:
 
     def advance(self, until: float = math.inf) -> Stop:
         """Go on to the next moment at which the driver must act; events at `until` included."""
-        if not self._begun:
-            self._begun = True
-            self._native.begin(self.memory.address)
         while True:
             stop = self._stops[self._native.advance(self.memory.address, until)]
             if stop == "REVIEW":
@@ -143,24 +143,21 @@ class Kernel:
             self._answer(stop)
 
     def replan(self, plan: Plan) -> None:
-        """Answer a review with a resolved plan; releases and starts follow within the action."""
-        field, old = self._field, self.plan
-        field["reviewed_updates"][0] = field["version"][0]
-        field["reviewed_samples"][0] = field["samples"][0]
-        field["reviewed_time"][0] = field["now"][0]
-        if plan is not old:
-            changed = plan.changes(old)
-            moved = not changed.isdisjoint(("quorums", "bound", "fuse"))
-            if moved:
-                self._native.disband_all(self.memory.address)
-            if changed == {"bound"}:  # then steps, updates and reviews stay the same
-                self.plan = plan
-            else:
-                self._adopt(plan, changed)
-            if moved:
-                self._file(plan, old)
-                self._native.refile(self.memory.address)
-        self._native.go_on(self.memory.address)
+        """Answer a review with a resolved plan; its releases and starts follow in `advance`."""
+        old = self.plan
+        if plan is old:
+            return
+        changed = plan.changes(old)
+        moved = not changed.isdisjoint(("quorums", "bound", "fuse"))
+        if moved:
+            self._native.disband_all(self.memory.address)
+        if changed == {"bound"}:  # then steps, updates and reviews stay the same
+            self.plan = plan
+        else:
+            self._adopt(plan, changed)
+        if moved:
+            self._file(plan, old)
+            self._native.refile(self.memory.address)
 
     def end(self) -> None:
         """The run is over: account for what is in flight, and hand all totals over."""
@@ -174,27 +171,24 @@ class Kernel:
 
         truth: what an oracle is told, `Kernel.truth` for instance.
         """
-        field, self._level, self._places = self._field, None, None
-        return View.of(
-            self._tell, field["version"].item(), field["samples"].item(), field["now"].item(),
-            self.memory.known.copy(), hints, truth,
-        )  # fmt: skip
+        self._level, self._places = None, None
+        version, samples, now = [field.item() for field in self._fields]
+        steps = self.memory.known.copy()
+        return View.of(self._tell, version, samples, now, steps, hints, truth)
 
     def _tell(self, name: str, columns: int) -> npt.NDArray[Any]:
         """An array of a view that is worked out when it is asked for; the newest of its columns."""
         if name == "pending_since":
             self._native.report(self.memory.address)
             return np.where(self._idle(), math.nan, self.memory.ranks["pulled"])
-        table: npt.NDArray[Any] = getattr(self.memory, f"shown_{name}")
-        if table.dtype == np.int8:
-            table = table.view(np.bool_)
-        if self._level is None:
+        table, level = self._shown[name], self._level
+        if level is None:
             known = self.memory.known
             even = np.count_nonzero(known == known[0]) == len(known)
-            self._level = int(known[0]) if even else UNEVEN
-        if self._level == UNEVEN:
+            self._level = level = known.item(0) if even else UNEVEN
+        if level == UNEVEN:
             return table.take(self._cells()[WINDOW - columns :]).T
-        first = (self._level - columns) % WINDOW
+        first = (level - columns) % WINDOW
         if first + columns > WINDOW:
             parts = [table[first:], table[: first + columns - WINDOW]]
             return np.concatenate(parts).T

@@ -204,18 +204,18 @@ static void restart(struct job *m, whole index) {
 }
 
 /* Show the steps of all ranks as columns, if they have shown as many; whether it could. */
-static int show_all(struct job *m, struct quorum_row *q) {
-    whole n = m->workers, level = m->known[0], differ = 0, row = level % WINDOW * n;
-    for (whole p = 0; p < n; p++) differ |= m->known[p] ^ level;
+COLUMNS static int show_all(struct job *m, const struct quorum_row *q) {
+    whole n = m->workers, *known = m->known, level = known[0], differ = 0, row = level % WINDOW * n;
+    for (whole p = 0; p < n; p++) differ |= known[p] ^ level;
     if (differ) return 0;
-    double *finish = lane(m, FINISH), *reduced = lane(m, AMP), got = q->got;
+    double *finish = lane(m, FINISH), *reduced = lane(m, AMP), got = q->got, pull = got - q->pulled;
     double *seconds = m->shown_local_times + row, *fetched = m->shown_communication + row;
     flag *amp = m->shown_amp + row;
 #pragma omp simd
     for (whole p = 0; p < n; p++) {
-        m->known[p]++;
+        known[p]++;
         seconds[p] = finish[p] - got;
-        fetched[p] = got - q->pulled;
+        fetched[p] = pull;
         amp[p] = reduced[p] > 0;
     }
     memcpy(m->shown_batch + row, lane(m, SHARE), (size_t)n * sizeof(double));

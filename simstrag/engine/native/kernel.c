@@ -73,16 +73,11 @@ static void handle(struct job *m, whole order, whole what, int by_server) {
     }
 }
 
-/* Start every rank that the plan names. */
-EXPORT void begin(struct job *m) {
-    m->entering = 1;
-    release(m, -1, -1);
-}
-
 /* After a review: what its update was about to let go. */
-EXPORT void go_on(struct job *m) {
+static void go_on(struct job *m) {
     whole closing = m->to_release;
-    m->to_release = -1;
+    m->to_release = -1; m->reviewing = 0; m->reviewed_updates = m->version;
+    m->reviewed_samples = m->samples; m->reviewed_time = m->now;
     if (goes_alone(m, RACE)) restart(m, 0);
     else if (goes_alone(m, QUEUED)) go_on_alone(m);
     else release(m, closing, -1);
@@ -91,8 +86,10 @@ EXPORT void go_on(struct job *m) {
 /* Go on to the next moment at which the driver must act; events at `until` included. */
 EXPORT int advance(struct job *m, double until) {
     m->spent = 0;
+    if (m->reviewing) go_on(m);
     for (;;) {
         int call = wanted(m);
+        m->reviewing = call == REVIEW;
         if (call == m->stop) m->stop = GO_ON;
         if (call != GO_ON) return call;
         if (goes_alone(m, RACE) || goes_alone(m, QUEUED)) {

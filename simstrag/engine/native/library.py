@@ -24,9 +24,8 @@ LIBRARY = Path(__file__).with_name(f"kernel{SUFFIX}")
 
 TYPES = {"double": "f8", "whole": "i8", "flag": "i1", "word": "u8"}
 FUNCTIONS = {
-    "begin": "", "advance": "f", "go_on": "", "end": "", "refile": "",
-    "report": "", "resize": "", "disband_all": "", "find_least": "", "serve_until": "f",
-    "ends": "if", "threshold": "if",
+    "advance": "f", "end": "", "refile": "", "report": "", "resize": "", "disband_all": "",
+    "find_least": "", "serve_until": "f", "ends": "if", "threshold": "if",
 }  # fmt: skip
 """Arguments after the first, an address: f, a float; i, a whole number; p, an address."""
 ARGUMENTS = {"f": ctypes.c_double, "i": ctypes.c_int64, "p": ctypes.c_void_p}

@@ -11,7 +11,10 @@ import numpy as np
 from simstrag.engine.native.library import Library
 from simstrag.view import LAZY, WINDOW
 
-__all__ = ["Memory"]
+__all__ = ["SHOWN", "Memory"]
+
+SHOWN = tuple(name for name in LAZY if name != "pending_since")
+"""Fields of a view that tables show, step by step."""
 
 SPARE = 64
 """Events and jobs that were called off and not forgotten yet, beside four per rank."""
@@ -60,9 +63,7 @@ class Memory:
             "durations": 0, "quantiles": 0, "marginal": 0, "segments": (2, n),
             "update_log": LOGGED, "member_log": log,
             "step_log": log if keep_steps else 0, "fate_log": log * (KEPT + 1) if keep_fates else 0,
-            **dict.fromkeys(
-                (f"shown_{name}" for name in LAZY if name != "pending_since"), (WINDOW, n)
-            ),
+            **{f"shown_{name}": (WINDOW, n) for name in SHOWN},
         }  # fmt: skip
         for name, dtype in library.tables.items():
             setattr(self, name, np.zeros(sizes.get(name, n), dtype))

@@ -73,7 +73,7 @@ enum { STOPS(NAME) };
     F(whole, review_updates) F(whole, review_samples) \
     F(double, review_seconds) F(flag, on_block) \
     F(whole, reviewed_updates) F(whole, reviewed_samples) F(double, reviewed_time) \
-    F(flag, has_asked) \
+    F(flag, reviewing) F(flag, has_asked) \
     /* ends */ \
     F(whole, most_updates) F(whole, most_samples) F(double, most_progress) \
     /* lists */ \
