@@ -8,7 +8,7 @@ import pytest
 import simstrag
 from simstrag import Plan, Quorum, Review, Scenario, Via, View, policies
 from simstrag.errors import InputError, StallError
-from tests.strategies import Fixed
+from tests.strategies import Fixed, Script
 
 STEP = {"compute": 0.5}
 
@@ -124,6 +124,16 @@ def test_truth_knows_a_straggler_by_its_noise_free_step() -> None:
     )  # rank 1 starts slow steps at 0 and 1 (the second ends at 1.75), clean ones at 1.75 and 2.25
     summary = simstrag.simulate(case, Accuses()).summary
     assert (summary["detection_precision"], summary["detection_recall"]) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize("engine", ["native", "plain"])
+def test_a_rank_that_is_out_is_judged_by_the_step_that_it_would_start(engine: str) -> None:
+    """Rank 1 leaves after one slow step of 1 s, and its contention is over at 1.75 s."""
+    plan = Plan((Quorum((0, 2)),), suspects=frozenset({1}))
+    policy = Script(((0, replace(plan, quorums=(Quorum(),))), (1, plan)))
+    case = scenario(workers=3, updates=4, trace=[slowed(1, 2.0), slowed(1, 1.0, time=1.75)])
+    summary = simstrag.simulate(case, policy, engine=engine).summary  # updates at 1, 1.5, 2, 2.5
+    assert (summary["hits"], summary["false_alarms"], summary["misses"]) == (2, 2, 0)
 
 
 def test_the_deviation_of_asgd_is_what_all_others_applied_meanwhile() -> None:

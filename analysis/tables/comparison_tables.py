@@ -161,8 +161,8 @@ def behind_table(s: Standings) -> Table:
     notes.append(
         "Detection is judged against the trace at every update: a straggler is a rank whose "
         f"noise-free step takes more than {s.comparison.scenario.straggler_ratio:g} times the "
-        "median over ranks. A rank that a plan leaves out is judged by its last step, so the "
-        "precision of a policy that leaves out slow ranks may be too favourable."
+        "median over ranks. A rank that a plan leaves out is judged by the step that it would "
+        "start."
     )
     headers = ("policy", "updates through", *(header for header, _, _ in columns))
     return Table(headers, rows, 2, control, tuple(notes))

@@ -183,7 +183,9 @@ class Plain:
         if suspects is None:
             return
         clean = {
-            rank: self.timing.noise_free(rank, held[-1].start.step, held[-1].begun)
+            rank: self.timing.noise_free(
+                rank, held[-1].start.step, self.now if self.rules.is_out(rank) else held[-1].begun
+            )
             for rank, held in enumerate(self._accounts.held)
             if held
         }

@@ -283,6 +283,10 @@ class Rules:
                 return not self._serving and self._next_job() is not None
         return True
 
+    def is_out(self, rank: int) -> bool:
+        """Whether a rank is in no quorum and holds no gradient."""
+        return self.gradients[rank] is None and self._gathering_of[rank] is None
+
     def receive(self, fact: Fact, at: float) -> list[Decision]:
         """What follows from a fact that the rules expect."""
         self.now = at

@@ -21,9 +21,10 @@ static whole take_steps(struct job *m) {
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
         if (r->state == NOBODY) continue;
-        if (r->clean_step != r->step) {
-            r->clean_step = r->step;
-            r->clean = noise_free(m, rank, r->step, r->start);
+        int is_out = !r->named && r->state == GONE;
+        if (is_out || r->clean_step != r->step) {
+            r->clean_step = is_out ? -1 : r->step;
+            r->clean = noise_free(m, rank, r->step, is_out ? m->now : r->start);
         }
         m->clean[n] = r->clean;
         m->taken[n++] = m->suspected[rank];
