@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.profile.profile import Profile
 from simstrag.rendering import answer, html_fragment, html_page
 

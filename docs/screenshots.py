@@ -25,7 +25,8 @@ sys.path.append(str(ROOT))  # Chromium is driven as the tests drive it
 
 from simstrag.analysis.pages.report import render  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
-from simstrag.experiments.compare import Comparison, compare  # noqa: E402
+from simstrag.experiments.compare import compare  # noqa: E402
+from simstrag.experiments.comparison import Comparison  # noqa: E402
 from tests.browser import BINARY, Browser  # noqa: E402
 
 __all__ = ["PICTURES", "SHOTS", "Box", "PagePart", "main", "take"]

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from simstrag.analysis.pages.report import report
     from simstrag.engine.simulate import simulate
     from simstrag.errors import InputError, PlanError, SimstragError, StallError
-    from simstrag.experiments.compare import Comparison, compare
+    from simstrag.experiments.compare import compare
+    from simstrag.experiments.comparison import Comparison
     from simstrag.experiments.sweep import Sweep, sweep
     from simstrag.policy import (
         ALL,
@@ -71,7 +72,8 @@ _HOME = {
     "analysis.pages.report": ["report"],
     "engine.simulate": ["simulate"],
     "errors": ["InputError", "PlanError", "SimstragError", "StallError"],
-    "experiments.compare": ["Comparison", "compare"],
+    "experiments.compare": ["compare"],
+    "experiments.comparison": ["Comparison"],
     "experiments.sweep": ["Sweep", "sweep"],
     "profile.profile": ["Profile"],
     "runs.run": ["Run"],

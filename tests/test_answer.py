@@ -24,7 +24,8 @@ from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.sensitivity_text import C_TAU, Turn, thresholds
-from simstrag.experiments.compare import C_TAUS, Comparison, compare
+from simstrag.experiments.compare import compare
+from simstrag.experiments.comparison import C_TAUS, Comparison
 from simstrag.experiments.sensitivity import COLUMNS
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES

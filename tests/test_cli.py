@@ -18,7 +18,7 @@ from simstrag.cli.commands import EXAMPLES
 from simstrag.cli.doctor import examine
 from simstrag.ddp import policy_support
 from simstrag.errors import InputError
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.policies import ask, describe, load, names
 from simstrag.policy import Hints, View
 from simstrag.scenario.scenario import Scenario

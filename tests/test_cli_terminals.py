@@ -20,7 +20,7 @@ from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.cli import report_thread_error
 from simstrag.cli.compare import LEAST
 from simstrag.cli.console import console, print_table
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.scenario.scenario import Scenario
 from tests.commands import SCENARIO, Call, plain_lines
 

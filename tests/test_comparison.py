@@ -13,7 +13,7 @@ import pytest
 import simstrag
 from simstrag import Scenario
 from simstrag.experiments import cluster_backends
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.sensitivity import sensitivity
 from simstrag.processes.pool import InProcess
 

@@ -10,7 +10,8 @@ import pytest
 from simstrag.engine.recorder import DECISION_COLUMNS
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.experiments.compare import Comparison, compare
+from simstrag.experiments.compare import compare
+from simstrag.experiments.comparison import Comparison
 from simstrag.policy import Plan, Precision, Quorum, Review, Via, View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario

@@ -21,7 +21,8 @@ from simstrag.engine import simulate as engine
 from simstrag.engine.excerpt import Excerpt, ranks_to_show
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.experiments.compare import Comparison, compare
+from simstrag.experiments.compare import compare
+from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.contention import Contention

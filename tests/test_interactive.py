@@ -18,7 +18,8 @@ from simstrag.analysis.derived.steps import plan_changes
 from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.experiments.compare import Comparison, compare
+from simstrag.experiments.compare import compare
+from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 

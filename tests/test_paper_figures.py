@@ -19,7 +19,8 @@ from simstrag.analysis.derived.standings import standings
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.compare import Comparison, compare
+from simstrag.experiments.compare import compare
+from simstrag.experiments.comparison import Comparison
 from simstrag.scenario.scenario import Scenario
 
 SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}

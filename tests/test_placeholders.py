@@ -11,7 +11,7 @@ import pytest
 import simstrag
 from simstrag import Scenario
 from simstrag.errors import InputError
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.scenario.varied_constants import kind_of
 from tests.commands import Call

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from simstrag.analysis.pages.report import render, render_run
-from simstrag.experiments.compare import Comparison, compare
+from simstrag.experiments.compare import compare
+from simstrag.experiments.comparison import Comparison
 from simstrag.scenario.scenario import Scenario
 from tests.browser import BINARY, Browser
 

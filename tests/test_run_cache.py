@@ -9,7 +9,7 @@ import pytest
 import simstrag
 from simstrag import Scenario
 from simstrag.experiments import runner
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.runner import RunCache
 
 CASE: dict[str, Any] = {

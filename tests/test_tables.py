@@ -21,7 +21,8 @@ from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions, coverage, turnover, warn_of_few_seeds
 from simstrag.analysis.text.number_format import MISSING, estimate, number, percent, seconds
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.compare import Comparison, compare
+from simstrag.experiments.compare import compare
+from simstrag.experiments.comparison import Comparison
 from simstrag.scenario.scenario import Scenario
 
 SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}

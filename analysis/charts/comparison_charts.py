@@ -21,7 +21,7 @@ from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.cautions import unknown
 from simstrag.analysis.text.number_format import estimate, join
 from simstrag.analysis.text.sensitivity_text import Row, new_leader
-from simstrag.experiments.compare import BASELINE, Comparison
+from simstrag.experiments.comparison import BASELINE, Comparison
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.varied_constants import NAMES
 

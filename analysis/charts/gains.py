@@ -8,7 +8,7 @@ from typing import NamedTuple
 from simstrag.analysis.derived.decision import Decision
 from simstrag.analysis.derived.standings import faster
 from simstrag.analysis.text.answer import percent_of, saved
-from simstrag.experiments.compare import BASELINE
+from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
 

@@ -19,7 +19,7 @@ from simstrag.analysis.derived.example_runs import Example, example_of, examples
 from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.errors import InputError
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 

@@ -19,7 +19,7 @@ import numpy as np
 from simstrag import policies
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.compare import BASELINE
+from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
 LANES = "ABC"

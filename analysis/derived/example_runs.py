@@ -12,7 +12,7 @@ from simstrag.analysis.derived.waiting import Waiting, waiting
 from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.text.number_format import join
 from simstrag.errors import InputError
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing

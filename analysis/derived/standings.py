@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.compare import BASELINE, C_TAUS, Comparison
+from simstrag.experiments.comparison import BASELINE, C_TAUS, Comparison
 from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 from simstrag.scenario.scenario import Scenario
 

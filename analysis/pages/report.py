@@ -34,7 +34,7 @@ from simstrag.analysis.text.number_format import number, percent
 from simstrag.analysis.text.sensitivity_text import thresholds
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
-from simstrag.experiments.compare import Comparison
+from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import UNITS, Run, plain
 from simstrag.scenario.scenario import Scenario
 

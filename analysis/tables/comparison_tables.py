@@ -9,7 +9,7 @@ from simstrag.analysis.derived.standings import TIMES, Standing, Standings
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays, warn_of_few_seeds
 from simstrag.analysis.text.number_format import MISSING, join
-from simstrag.experiments.compare import BASELINE
+from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
 SERVER_BASELINE = "bsp:via=server"

@@ -18,7 +18,7 @@ from simstrag.analysis.text.cautions import contended, coverage, ignored, replay
 from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
 from simstrag.analysis.text.sensitivity_text import C_TAU, conditions, value_text
 from simstrag.errors import SimstragError
-from simstrag.experiments.compare import BASELINE
+from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES
 

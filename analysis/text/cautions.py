@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import join
 from simstrag.analysis.text.sensitivity_text import conditions, explain_lost_lead, leader
-from simstrag.experiments.compare import BASELINE
+from simstrag.experiments.comparison import BASELINE
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import THROUGH
 from simstrag.timing.collectives import ranks_per_node

@@ -30,7 +30,7 @@ from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import comparison_folder, partial_folder, read_scenario
 
 if TYPE_CHECKING:
-    from simstrag.experiments.compare import Comparison
+    from simstrag.experiments.comparison import Comparison
 
 DRAWING = 10.0
 """Seconds that drawing a report takes."""

@@ -107,7 +107,7 @@ def comparison_folder(out: Path | None, scenario: Path) -> Path:
 
     Raises `InputError` if reports/<scenario> is the comparison of another scenario file.
     """
-    from simstrag.experiments.compare import origin
+    from simstrag.experiments.comparison import origin
 
     if out is not None:
         return out
