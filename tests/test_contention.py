@@ -168,3 +168,30 @@ def test_another_process_gets_the_columns_and_nothing_made_of_them(
     sent = pickle.dumps(scenario)
     assert len(sent) < 60_000 * 40
     assert simulate(pickle.loads(sent), "bsp", 3).summary == run.summary
+
+
+@pytest.mark.parametrize(("severity", "makespan"), [(0, 1.0), (0.5, 1.5), (1, 2.0), (2, 3.0)])
+def test_severity_scales_what_a_slowdown_adds(severity: float, makespan: float) -> None:
+    """Ten steps of .1 s at a slowdown of 2."""
+    rows = [{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
+    case = {"workers": 4, "updates": 10, "step": {"compute": 0.1}, "trace": rows}
+    run = simulate(Scenario.of(case | {"contention": {"severity": severity}}), "bsp")
+    assert run.summary["makespan"] == pytest.approx(makespan)
+
+
+@pytest.mark.parametrize(("severity", "makespan"), [(0, 0.5), (0.5, 0.75), (1, 1.0), (2, 1.5)])
+def test_severity_scales_what_a_duration_has_beyond_the_median(
+    severity: float, makespan: float
+) -> None:
+    """Two steps of .1, .25 and .5 s: the median of a step is .25 s."""
+    times = enumerate((0.1, 0.25, 0.5))
+    rows = [(0.0, n, "step", "duration", seconds) for n, seconds in times for _ in range(2)]
+    case = Scenario(workers=3, updates=2, trace=Trace.from_rows(rows))
+    varied = case.replaced(contention={"severity": severity})
+    assert simulate(varied, "bsp").summary["makespan"] == pytest.approx(makespan)
+    assert varied.timing(0).compute(0, 0, 0.0, amp=False) == pytest.approx(0.1)
+
+
+def test_the_severity_as_recorded_changes_no_bit() -> None:
+    inputs = Scenario.read("examples/demo.yaml").replaced(contention={"severity": 1}).inputs
+    assert inputs.contention is inputs.trace

@@ -59,11 +59,13 @@ def test_a_placeholder_is_a_number_that_the_scenario_states(name: str, message: 
 def test_placeholders_alone_are_tried_by_default(tried: Comparison) -> None:
     """The saturated server of `test_sensitivity` turns the order over; a pull of 1 us does not."""
     assert tried.thresholds is not None
-    assert tried.thresholds["quantity"].unique().tolist() == ["server.service", "server.pull"]
+    assert tried.thresholds["quantity"].unique().tolist() == [
+        "contention.severity", "server.service", "server.pull",
+    ]  # fmt: skip
     assert tried.thresholds["seeds"].unique().tolist() == [2]
-    assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), (), 7)
+    assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), (), 8)
     banner = (
-        "2 of 7 numbers are placeholders; 1 of them decides which policy is fastest: the server's "
+        "2 of 8 numbers are placeholders; 1 of them decides which policy is fastest: the server's "
         "service"
     )
     assert tried.warnings[0] == banner == str(tried.placeholders)
@@ -134,7 +136,7 @@ def test_the_banner_stands_above_the_ranking(
     code, out, err = call("compare", "scenario.yaml", "--jobs", "1", "--out", "c")
     assert (code, err) == (0, "")
     assert out.startswith(
-        "2 of 7 numbers are placeholders; 1 of them decides which policy is fastest: "
+        "2 of 8 numbers are placeholders; 1 of them decides which policy is fastest: "
     )
     assert out.index("placeholders") < out.index("asgd")
     _, out, _ = call("compare", "scenario.yaml", "-j", "1", "--no-sensitivity", "-o", "c", "--json")

@@ -15,9 +15,10 @@ from simstrag.cli.errors import Interrupted
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.compare import compare
-from simstrag.experiments.sensitivity import FACTORS, Edge, sensitivity
+from simstrag.experiments.sensitivity import Edge, sensitivity
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import (
+    FACTORS,
     QUANTITIES,
     kind_of,
     uncertain,
@@ -68,8 +69,32 @@ def test_all_that_is_stated_and_not_0_is_varied() -> None:
     case = Scenario.of(BASE | {"samples": 4 * 128})
     found = sensitivity(case, ["bsp"], jobs=1)
     assert list(found["quantity"].unique()) == [
-        "learner.c_tau", "learner.noise_scale", "step.compute", "server.service",
+        "learner.c_tau", "learner.noise_scale", "contention.severity", "step.compute",
+        "server.service",
     ]  # fmt: skip
+
+
+def test_contention_is_varied_by_a_range_of_its_own() -> None:
+    found = rows("contention.severity")
+    assert {name: row["tried"] for name, row in found.items()} == {"smaller": 0.5, "larger": 2.0}
+    assert found["larger"]["kind"] == "assumed (default)"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trace": None},
+        {"trace": [SLOW | {"value": 1.0}]},
+        {"contention": {"severity": 0}},
+        {
+            "trace": [SLOW | {"node": n, "resource": "step", "kind": "duration"} for n in range(4)],
+            "durations": "median",
+            "step": None,
+        },
+    ],
+)
+def test_without_contention_there_is_no_severity(changes: dict[str, Any]) -> None:
+    assert "contention.severity" not in uncertain(Scenario.of(BASE | changes))
 
 
 def test_a_stated_autocorrelation_is_varied_up_to_eight_tenths() -> None:
@@ -215,7 +240,8 @@ def test_a_step_of_host_work_alone_stays_so_beside_a_gain() -> None:
 def test_what_a_profile_measured_is_not_uncertain() -> None:
     demo = Scenario.read("examples/demo.yaml")
     assert uncertain(demo) == [
-        "learner.c_tau", "learner.noise_scale", "allreduce.alpha", "allreduce.bandwidth",
+        "learner.c_tau", "learner.noise_scale", "contention.severity", "allreduce.alpha",
+        "allreduce.bandwidth",
     ]  # fmt: skip
     stated = demo.replaced(server={"service": 0.01})
     assert set(uncertain(stated)) - set(uncertain(demo)) == {"server.service"}
@@ -223,7 +249,8 @@ def test_what_a_profile_measured_is_not_uncertain() -> None:
 
 def test_every_constant_says_on_whose_word_it_stands() -> None:
     kinds = {kind_of(Scenario.read("examples/demo.yaml"), name) for name in QUANTITIES}
-    assert {"measured", "fitted", "assumed", "assumed (declared in the scenario)"} == kinds
+    declared = {"assumed (declared in the scenario)", "assumed (default)"}
+    assert {"measured", "fitted", "assumed"} | declared == kinds
 
 
 def test_ctrl_c_while_thresholds_are_looked_for_says_how_to_get_the_comparison(

@@ -9,7 +9,7 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, number, seconds, with_unit
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import DECLARED, kind_of
+from simstrag.scenario.varied_constants import DECLARED, kind_of, value_of
 from simstrag.timing.collectives import ranks_per_node
 
 WORDS = {
@@ -37,6 +37,7 @@ WORDS = {
     "batch": ("batch per worker", "samples"),
     "noise_scale": ("gradient noise scale B_noise", "samples"),
     "c_tau": ("cost of a stale sample, c_tau", ""),
+    "severity": ("severity of contention, times as recorded", ""),
     "curve": ("accuracy from progress", "points"),
     "staleness_loss": ("final accuracy lost per update of mean staleness", ""),
 }
@@ -188,6 +189,8 @@ def _contention(scenario: Scenario) -> Iterator[Origin]:
     value = f"{len(trace.nodes)} nodes, {number(trace.end)} s"
     note = f"{kinds}; the file does not say whether it was recorded or generated"
     yield Origin("contention", value, "", kind, str(len(trace.rows)), note)
+    name = "contention.severity"
+    yield _plain("severity", value_of(scenario, name), kind_of(scenario, name))
     for response in scenario.inputs.responses:
         constants = [f"{k} {number(q.value)}" for k, q in response.constants.items()]
         value = ", ".join([f"{response.law.replace('_', ' ')} law", *constants])

@@ -192,6 +192,11 @@ def _contention(scenario: Scenario) -> Iterator[str]:
         "Contention does not react to the job: a policy that makes a step shorter leaves the load "
         "of the others as it was."
     )
+    if (severity := scenario.contention.severity) != 1:
+        yield (
+            f"What the trace's contention adds to a step is multiplied by {number(severity)}, the "
+            "scenario's severity."
+        )
     for response in scenario.inputs.responses:
         u = trace.changes
         most = float(u.value[(u.kind == "utilisation") & (u.resource == response.resource)].max())

@@ -22,6 +22,8 @@ from simstrag.experiments import paired_statistics
 from simstrag.experiments.runner import Runner, RunTask, prepare
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import (
+    FACTORS,
+    OWN_FACTORS,
     QUANTITIES,
     bounds,
     feels,
@@ -37,8 +39,6 @@ Floats = npt.NDArray[np.float64]
 Rows = Mapping[tuple[str, int], Mapping[str, Any]]
 """The summary of each run of the unchanged scenario, by policy and seed."""
 
-FACTORS = (1 / 4, 4)
-"""Factors by which a constant is multiplied."""
 ROUNDING = 1e-9
 """Means that differ by a smaller share count as equal."""
 HALVINGS = 5
@@ -272,7 +272,8 @@ def _edges(scenario: Scenario, name: str) -> list[Edge]:
     """Both directions, unless a constant is at its bound already."""
     value = value_of(scenario, name)
     low, high = bounds(scenario, name)
-    smaller, larger = sorted(min(max(value * factor, low), high) for factor in FACTORS)
+    factors = OWN_FACTORS.get(name, FACTORS)
+    smaller, larger = sorted(min(max(value * factor, low), high) for factor in factors)
     ends = ([smaller] if smaller < value else []) + ([larger] if larger > value else [])
     return [Edge(name, value, end) for end in ends]
 

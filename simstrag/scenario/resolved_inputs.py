@@ -21,7 +21,8 @@ class Inputs:
     """Trace, profile and the constants in force.
 
     times: the profile's times of a step at the scenario's batch; None if the scenario states them.
-    contention: the trace as simulated, with utilisations translated into slowdowns.
+    contention: the trace as simulated, with utilisations translated into slowdowns, at the severity
+        of the scenario.
     responses: the laws of this translation.
     """
 

@@ -31,6 +31,7 @@ from simstrag.profile.responses import responses_for, translate
 from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
     AllReduceSection,
+    ContentionSection,
     CostSection,
     Count,
     LearnerSection,
@@ -79,6 +80,7 @@ class Scenario(Section):
     server: ServerSection | None = None
     server_load: ServerLoadSection | None = None
     learner: LearnerSection = LearnerSection()
+    contention: ContentionSection = ContentionSection()
     cost: CostSection = CostSection()
     profile: str | None = None
     trace: str | InlineTrace | None = None
@@ -383,8 +385,11 @@ class Scenario(Section):
                 "step.cv, a profile with noise, or no `noise`"
             )
         contention = None if trace is None else translate(trace, profile, step)
+        places = self.places or range(self.workers)
         if contention is not None and self.durations == "median":
-            contention = contention.without_contention(self.places or range(self.workers))
+            contention = contention.without_contention(places)
+        if contention is not None and self.contention.severity != 1:
+            contention = contention.scaled(self.contention.severity, places)
         allreduce, server = (profile.allreduce, profile.server) if profile else (None, None)
         return Inputs(
             trace, profile, times, step, constants_of(AllReduce, self.allreduce, allreduce),

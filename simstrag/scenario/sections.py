@@ -232,6 +232,16 @@ class LearnerSection(Section):
         return p0 + (p1 - p0) * (accuracy - a0) / (a1 - a0)
 
 
+class ContentionSection(Section):
+    """How the trace's contention is simulated.
+
+    severity: what a slowdown takes beyond a clean step is multiplied by it, and what a recorded
+        duration has beyond the median of its step over ranks; 1 is as recorded, 0 none.
+    """
+
+    severity: NonNegative = 1.0
+
+
 class CostSection(Section):
     """What the job's devices cost; results are converted, and no run depends on it.
 

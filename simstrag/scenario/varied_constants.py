@@ -13,6 +13,7 @@ from simstrag.timing.noise import Distribution, lag1_range, quantiles
 QUANTITIES = {
     "learner.c_tau": "",
     "learner.noise_scale": "samples",
+    "contention.severity": "",
     "step.compute": "s",
     "step.host_share": "",
     "step.amp_ratio": "",
@@ -37,6 +38,16 @@ BOUNDS = {
 }
 """Ranges of constants; all others are 0 or more."""
 
+FACTORS = (1 / 4, 4)
+"""Factors by which a constant is multiplied: a quarter and four times are further off than most."""
+OWN_FACTORS = {"contention.severity": (1 / 2, 2)}
+"""Factors of constants whose range is known better.
+
+Contention of another day: in 90 of 100 jobs of a shared GPU cluster, the spread of step times over
+workers in the second half of the job was .6 to 1.6 times that in the first (5th to 95th percentile;
+Alibaba's cluster-trace-gpu-v2020, mini-batch-time).  Slowdowns themselves were off by 7 to 12 % at
+worst where they were measured (docs/measured.md)."""
+
 MARGIN = 1e-6
 """How far host_share * amp_ratio stays below 1, where the gain would have no limit."""
 
@@ -47,6 +58,7 @@ NAMES = {
     "learner.c_tau": "the cost of staleness (c_tau)",
     "learner.noise_scale": "the noise scale",
     "learner.batch": "the batch",
+    "contention.severity": "the severity of contention (1 as recorded)",
     "step.compute": "a clean step",
     "step.host_share": "the share of a step that precision cannot shorten",
     "step.amp_ratio": "the gain of reduced precision",
@@ -102,15 +114,25 @@ def kind_of(scenario: Scenario, name: str) -> str:
 
 
 def value_of(scenario: Scenario, name: str) -> float:
-    """The constant in force; 0 if there is none, or if the profile gives the step or its noise."""
+    """The constant in force; 0 if there is none, or if the profile gives the step or its noise.
+
+    The severity of contention is 0 where nothing contends.
+    """
     section, _, key = name.partition(".")
     if section == "noise" and scenario.inputs.step.noise is None:
         return 0.0
-    if section in ("learner", "step", "noise"):
+    if section == "contention" and not _is_contended(scenario):
+        return 0.0
+    if section in ("learner", "contention", "step", "noise"):
         stated = getattr(scenario, section)
         return 0.0 if stated is None else float(getattr(stated, key) or 0.0)
     value = float(getattr(getattr(scenario.inputs, section), key))
     return value if math.isfinite(value) else 0.0
+
+
+def _is_contended(scenario: Scenario) -> bool:
+    trace = scenario.inputs.contention
+    return trace is not None and trace.contends and scenario.durations == "recorded"
 
 
 def is_step_of_profile(scenario: Scenario, name: str) -> bool:

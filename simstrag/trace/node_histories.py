@@ -108,6 +108,12 @@ class Histories:
             value[k][:longest] = median[: k.stop - k.start]
         return replace(self, value=value)
 
+    def scaled(self, severity: float, places: Sequence[int]) -> Histories:
+        """What values exceed those `without_contention` by, multiplied; all others stay."""
+        clean = self.without_contention(places).value
+        scaled = clean + severity * (self.value - clean)
+        return replace(self, value=np.where(self.value > clean, scaled, self.value))
+
     def shift(self, offset: float, end: float) -> Histories:
         """The histories from `offset` s on (0 <= offset < end), wrapped around the end.
 

@@ -307,6 +307,23 @@ class Trace:
         """
         return replace(self, histories=self.histories.without_contention(places))
 
+    def scaled(self, severity: float, places: Sequence[int]) -> Trace:
+        """The trace with its contention, beyond `without_contention`, multiplied.
+
+        places: the node of each rank.
+
+        >>> rows = [(0, 0, "gpu", "slowdown", 2.0), (5, 0, "gpu", "slowdown", 1.0)]
+        >>> [row.value for row in Trace.from_rows(rows).scaled(0.5, [0, 1]).rows]
+        [1.5, 1.0]
+        """
+        return replace(self, histories=self.histories.scaled(severity, places))
+
+    @property
+    def contends(self) -> bool:
+        """Whether it has a slowdown above 1, or recorded durations."""
+        h = self.histories
+        return self.replays or bool(np.any(h.value[h.rows_of(h.kind == SLOWDOWN)] > 1))
+
     def to_frame(self) -> pd.DataFrame:
         """A pandas DataFrame with the columns `COLUMNS`."""
         import pandas as pd
