@@ -8,15 +8,17 @@ import dataclasses
 import html
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from simstrag import policies
 from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.comparison_charts import draw_thresholds
-from simstrag.analysis.derived.decision import decide
+from simstrag.analysis.derived.decision import MODEL_ERROR, decide
 from simstrag.analysis.derived.standings import Standings, standings
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.pages.templates import code
@@ -116,7 +118,7 @@ def test_the_choice_has_the_least_worst_regret(base: Comparison) -> None:
 
 
 def test_a_policy_that_is_best_in_every_setting_is_the_choice(base: Comparison) -> None:
-    found = answer(times_of(base, TIMES, at_4=90))
+    found = answer(times_of(base, TIMES | {"korel": 97}, at_4=90))
     assert found.decision.safe == "asgd"
     assert "it is never more than 0.5 % behind the best policy" in found.choice
 
@@ -128,14 +130,54 @@ def test_constants_that_sensitivity_varied_count_as_settings(base: Comparison) -
     extremes = pd.DataFrame(rows, columns=columns)
     found = answer(standings(dataclasses.replace(s.comparison, extremes=extremes)))
     assert found.decision.safe == "korel"
-    assert "over 4 settings of what is assumed or fitted" in found.choice
+    assert (
+        "over 4 settings of the cost of staleness (c_tau) and the server's service" in found.choice
+    )
     assert "(where the server's service is 20.0 ms)" in found.choice
 
 
 def test_of_equal_regrets_the_lesser_change_of_training_is_chosen(base: Comparison) -> None:
     """asgd changes the algorithm, korel the precision of some steps."""
-    assert decide(times_of(base, TIMES | {"korel": 90.3}, at_4=90)).safe == "korel"
-    assert decide(times_of(base, TIMES | {"korel": 90.9}, at_4=90)).safe == "asgd"
+    s = times_of(base, {"bsp": 100, "asgd": 80, "korel": 83}, at_4=80)
+    assert decide(s).safe == "korel"
+    assert answer(s).choice.endswith(
+        "asgd is never more than 0.5 % behind the best policy; the difference is smaller than the "
+        "simulation's known error of 4.6 %, and asgd changes training more."
+    )
+    assert decide(times_of(base, {"bsp": 100, "asgd": 80, "korel": 84}, at_4=80)).safe == "asgd"
+
+
+@pytest.mark.parametrize(("seconds", "safe"), [(95.3, "korel"), (95.5, "bsp")])
+def test_a_gain_within_the_known_error_changes_nothing(
+    base: Comparison, seconds: float, safe: str
+) -> None:
+    """docs/measured.md: a makespan was up to 4.6 % wrong."""
+    found = answer(times_of(base, {"bsp": 100, "korel": seconds}, spread=0.1))
+    assert found.decision.safe == safe
+    slight = "The gain is smaller than the simulation's known error of 4.6 %: 4.50 % "
+    assert (slight in found.choice) == (safe == "bsp")
+    assert ("That is less than the simulation's known error" in found.lanes["B"]) == (safe == "bsp")
+
+
+def test_the_known_error_is_the_one_that_was_measured() -> None:
+    worst = f"{100 * MODEL_ERROR:.1f} %"
+    measured = Path("docs/measured.md").read_text(encoding="utf-8")
+    assert f"by {worst} at worst" in measured
+    assert worst in Path("docs/report.md").read_text(encoding="utf-8")
+
+
+def test_the_gain_of_the_choice_is_said_where_it_is_too_small(base: Comparison) -> None:
+    s = times_of(base, TIMES)
+    rows = [
+        ("contention.severity", 0.5, p, t) for p, t in (("bsp", 90), ("asgd", 88), ("korel", 89))
+    ]
+    columns = ["quantity", "value", "policy", "seconds"]
+    extremes = pd.DataFrame(rows, columns=columns)
+    found = answer(standings(dataclasses.replace(s.comparison, extremes=extremes)))
+    assert found.conditions.startswith(
+        "Over the settings, korel gains 1.1 to 7.0 % over bsp; less than the simulation's known "
+        "error of 4.6 %: 1.1 % where the severity of contention (1 as recorded) is 0.5. "
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +197,7 @@ def test_doing_nothing_is_a_choice(base: Comparison, times: dict[str, float], wo
 
 
 def test_doing_nothing_may_be_safer_than_the_fastest(base: Comparison) -> None:
-    found = answer(times_of(base, {"bsp": 100, "asgd": 98}))
+    found = answer(times_of(base, {"bsp": 100, "asgd": 95}))
     assert found.choice.startswith("Change nothing: keep synchronous training (bsp)")
     assert found.choice.endswith("asgd, the fastest here, is at most 20 % behind the best policy "
                                  "(where the cost of staleness (c_tau) is 4).")  # fmt: skip
@@ -175,14 +217,46 @@ def test_the_rounding_of_sums_is_no_difference(base: Comparison) -> None:
 # -- the lanes ------------------------------------------------------------------------------------
 
 
-def test_a_lane_follows_from_what_the_runs_did() -> None:
+def test_what_runs_did_makes_the_lane_of_a_policy_that_declares_none() -> None:
     names = ["bsp", "bsp:via=server", "lb_bsp", "korel", "backup", "ssp", "asgd", "local_sgd"]
     case = Scenario.of(CASE | {"seeds": 1, "target_progress": None, "samples": 10_240})
     effects = decide(standings(compare(case, names, jobs=1))).effects
-    assert {name: effects[name].lane for name in names} == {
+    lanes = {
         "bsp": "A", "bsp:via=server": "A", "lb_bsp": "A", "korel": "B", "backup": "B",
         "ssp": "C", "asgd": "C", "local_sgd": "C",
     }  # fmt: skip
+    assert {name: effects[name].measured for name in names} == lanes
+    assert {name: effects[name].lane for name in names} == lanes
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.3, 2.0, 6.0])
+def test_no_run_changes_more_of_training_than_its_policy_declares(slowdown: float) -> None:
+    """The lane of cgp, dropcompute or drain would follow from what the contention happens to be."""
+    rows = [CASE["trace"][0] | {"value": v, "time": t} for t, v in ((0, slowdown), (4, 1))]
+    case = Scenario.of(CASE | {
+        "seeds": 1, "target_progress": None, "samples": 4 * 128 * 100, "trace": rows,
+        "microbatches": 8,
+    })  # fmt: skip
+    d = decide(standings(compare(case, policies.names(), jobs=1)))
+    assert {e.declared for e in d.effects.values()} == {*"ABC"}
+    for name, e in d.effects.items():
+        assert e.lane == e.declared, name
+        if e.lane == "A":
+            assert e.measured == "A", name
+        if e.lane == "B":
+            assert e.groups == 1, name
+            assert not e.averages, name
+    assert d.effects["cgp"].lane == "C"
+
+
+def test_a_policy_that_declares_no_lane_says_why_it_is_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(policies.__file__).parent / "lb_bsp.py").read_text(encoding="utf-8")
+    Path("own.py").write_text(text.replace('    lane = "A"\n', ""), encoding="utf-8")
+    lanes = compare(Scenario.of(CASE), ["bsp", "own.py:LbBsp"], jobs=1).answer.lanes
+    assert "It is in this lane by what its runs did, because it declares none." in lanes["A"]
 
 
 def test_a_lane_says_what_its_best_policy_changes_and_needs(base: Comparison) -> None:
@@ -264,23 +338,24 @@ def test_what_is_slowed_is_said_by_the_trace(
 def test_a_successor_is_named_where_a_difference_shows_it(base: Comparison) -> None:
     found = [stays("learner.c_tau", False), turn("learner.c_tau", "korel", 1.54, 1.61)]
     assert answer(times_of(base, TIMES, found)).conditions == (
-        "asgd has the best mean as long as the cost of staleness (c_tau) stays below about 1.6 "
-        f"(above that korel is faster). {COVERS}"
+        "asgd, the fastest here, has the best mean as long as the cost of staleness (c_tau) stays "
+        f"below about 1.6 (above that korel is faster). {COVERS}"
     )
 
 
 def test_within_the_noise_no_successor_is_named(base: Comparison) -> None:
     found = [turn("learner.c_tau", "korel", 1.54, 1.61, shown=False), SERVICE]
     assert answer(times_of(base, TIMES, found)).conditions == (
-        "asgd has the best mean as long as the cost of staleness (c_tau) stays below about 1.6 and "
-        f"the server's service stays below about 9.6 ms (above that korel is faster). {COVERS}"
+        "asgd, the fastest here, has the best mean as long as the cost of staleness (c_tau) stays "
+        "below about 1.6 and the server's service stays below about 9.6 ms (above that korel is "
+        f"faster). {COVERS}"
     )
 
 
 def test_without_a_search_the_common_costs_enclose_the_threshold(base: Comparison) -> None:
     assert answer(times_of(base, TIMES)).conditions.startswith(
-        "asgd has the best mean as long as the cost of staleness (c_tau) stays below a value "
-        "between 1 and 4 (above that korel is faster)."
+        "asgd, the fastest here, has the best mean as long as the cost of staleness (c_tau) stays "
+        "below a value between 1 and 4 (above that korel is faster)."
     )
 
 
@@ -299,7 +374,7 @@ def test_runs_that_see_little_of_the_trace_are_told(base: Comparison) -> None:
 
 def test_a_lead_that_changes_from_a_cost_of_0_on_has_a_condition(base: Comparison) -> None:
     s = times_of(base, TIMES, learner={"c_tau": 0.0}, at_4=120)
-    assert answer(s).conditions.startswith("asgd has the best mean as long as ")
+    assert answer(s).conditions.startswith("asgd, the fastest here, has the best mean as long as ")
 
 
 def test_worth_that_is_unknown_has_no_regret() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import simstrag
 from simstrag import Scenario
+from simstrag.analysis.derived.decision import OWN, _alternatives
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.placeholders import Placeholders
@@ -19,8 +20,9 @@ from tests.commands import Call
 SLOW = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
 BASE: dict[str, Any] = {
     "workers": 4,
-    "samples": 4 * 128 * 50,
+    "target_progress": 10,
     "step": {"compute": 0.1, "cv": 0.02},
+    "learner": {"c_tau": 0},
     "server": {"service": 0.02, "pull": 1e-6},
     "trace": [SLOW],
     "policies": ["bsp", "asgd"],
@@ -47,7 +49,7 @@ def test_a_placeholder_is_assumed_and_survives_reading(tmp_path: Path) -> None:
     [
         ("server.servise", "does not state; take it off the list. Did you mean 'server.service'"),
         ("server.push", "does not state"),
-        ("target_progress", "does not state"),
+        ("samples", "does not state"),
     ],
 )
 def test_a_placeholder_is_a_number_that_the_scenario_states(name: str, message: str) -> None:
@@ -57,17 +59,15 @@ def test_a_placeholder_is_a_number_that_the_scenario_states(name: str, message: 
 
 
 def test_placeholders_alone_are_tried_by_default(tried: Comparison) -> None:
-    """The saturated server of `test_sensitivity` turns the order over; a pull of 1 us does not."""
+    """asgd is the choice unless a saturated server makes it slower; a pull of 1 us does not."""
     assert tried.thresholds is not None
     assert tried.thresholds["quantity"].unique().tolist() == [
         "contention.severity", "server.service", "server.pull",
     ]  # fmt: skip
     assert tried.thresholds["seeds"].unique().tolist() == [2]
-    assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), (), 8)
-    banner = (
-        "2 of 8 numbers are placeholders; 1 of them decides which policy is fastest: the server's "
-        "service"
-    )
+    assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), (), 7)
+    assert tried.answer.choice.startswith("If the 2 placeholders hold, run asynchronous SGD")
+    banner = "2 of 7 numbers are placeholders; 1 of them decides the answer: the server's service"
     assert tried.warnings[0] == banner == str(tried.placeholders)
 
 
@@ -94,16 +94,42 @@ def test_without_placeholders_or_with_no_sensitivity_nothing_is_tried() -> None:
     assert simstrag.compare(Scenario.of(BASE | {"placeholders": []}), jobs=1).thresholds is None
     untried = simstrag.compare(Scenario.of(BASE), sensitivity=False, jobs=1)
     assert untried.thresholds is None
-    assert "was not tried" in untried.warnings[0]
+    assert untried.warnings[0].endswith("whether that decides the answer is not known")
 
 
-def test_the_shown_lead_alone_decides_unless_there_is_one_seed() -> None:
-    def decisive(shown: bool, seeds: int) -> tuple[str, ...] | None:
-        row = {"quantity": "server.service", "rival": "bsp", "shown": shown, "seeds": seeds}
-        return Placeholders.of(Scenario.of(BASE), pd.DataFrame([row])).decisive
+def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, float]:
+    return {"bsp": bsp, "asgd": asgd, "lb_bsp": lb_bsp}
 
-    assert decisive(True, 2) == decisive(False, 1) == ("server.service",)
-    assert decisive(False, 2) == ()
+
+@pytest.mark.parametrize(
+    ("value", "alternatives"),
+    [
+        (seconds(80, 70), {"lb_bsp"}),  # another policy leads, and is still the choice
+        (seconds(60, 90), {"lb_bsp", "asgd"}),
+        (seconds(98, 99), {"lb_bsp", "bsp"}),  # too little to gain
+    ],
+)
+def test_a_placeholder_decides_if_another_policy_were_chosen_with_it_known(
+    value: dict[str, float], alternatives: set[str]
+) -> None:
+    """asgd is the fastest, lb_bsp the choice: it is not told apart and changes less."""
+    effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
+    states = {OWN: seconds(78, 80), ("step.cv", 0.1): value}
+    candidates = ("bsp", "asgd", "lb_bsp")
+    assert _alternatives(states, "step.cv", candidates, effects) == alternatives
+
+
+def test_what_is_not_known_stays_uncertain_where_a_placeholder_is_known() -> None:
+    """At a high cost of staleness asgd loses, so it is no choice whatever the noise is."""
+    effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
+    states = {
+        OWN: seconds(60, 80),
+        ("learner.c_tau", 4.0): seconds(160, 80),
+        ("step.cv", 0.1): seconds(55, 80),
+    }
+    candidates = ("bsp", "asgd", "lb_bsp")
+    assert _alternatives(states, "step.cv", candidates, effects) == {"lb_bsp"}
+    assert _alternatives(states, "learner.c_tau", candidates, effects) == {"asgd", "lb_bsp"}
 
 
 @pytest.mark.parametrize(
@@ -112,11 +138,11 @@ def test_the_shown_lead_alone_decides_unless_there_is_one_seed() -> None:
         (Placeholders((), None, (), 5), ""),
         (
             Placeholders(("step.cv",), (), (), 5),
-            "1 of 5 numbers is a placeholder; at a quarter",
+            "1 of 5 numbers is a placeholder; none decides the answer",
         ),
         (
             Placeholders(("step.cv",), ("step.cv",), (), 5),
-            "; 1 of them decides which policy is fastest: the noise of steps",
+            "; 1 of them decides the answer: the noise of steps",
         ),
         (Placeholders(("step.cv", "workers"), (), ("workers",), 5), "not tried: workers"),
         (Placeholders(("step.cv", "workers"), ("step.cv", "workers"), (), 5), "2 of them decide"),
@@ -135,13 +161,11 @@ def test_the_banner_stands_above_the_ranking(
     Scenario.of(BASE).write(tmp_path)
     code, out, err = call("compare", "scenario.yaml", "--jobs", "1", "--out", "c")
     assert (code, err) == (0, "")
-    assert out.startswith(
-        "2 of 8 numbers are placeholders; 1 of them decides which policy is fastest: "
-    )
+    assert out.startswith("2 of 7 numbers are placeholders; 1 of them decides the answer: ")
     assert out.index("placeholders") < out.index("asgd")
     _, out, _ = call("compare", "scenario.yaml", "-j", "1", "--no-sensitivity", "-o", "c", "--json")
     assert '"decisive": null' in out
-    assert "was not tried" in out
+    assert "is not known" in out
 
 
 def test_placeholders_that_cannot_be_varied_are_told_untried() -> None:
@@ -149,4 +173,4 @@ def test_placeholders_that_cannot_be_varied_are_told_untried() -> None:
         Scenario.of(BASE | {"placeholders": ["workers"]}), ["bsp", "asgd"], jobs=1
     )
     assert found.thresholds is None
-    assert str(found.placeholders).endswith("was not tried")
+    assert str(found.placeholders).endswith("is not known")

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from simstrag import policies
-from simstrag.analysis.derived.decision import LANES, Bill, Decision, decide
+from simstrag.analysis.derived.decision import (
+    LANES,
+    MODEL_ERROR,
+    Bill,
+    Decision,
+    State,
+    decide,
+)
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.analysis.text.cautions import contended, coverage, ignored, replays
 from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
@@ -20,7 +27,7 @@ from simstrag.analysis.text.sensitivity_text import C_TAU, conditions, value_tex
 from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.scenario.varied_constants import NAMES, QUANTITIES
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES, value_of
 
 UNSEEN = 0.9
 """Runs that end before this share of the trace have not seen all of it."""
@@ -32,6 +39,7 @@ TITLES = {
 """What a lane changes."""
 EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
 """A policy to compare where a lane has none."""
+ERROR = f"the simulation's known error of {percent(MODEL_ERROR, 2)} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +78,10 @@ class Answer:
             "waiting": d.bill.waiting, "waiting_for_node": d.bill.blame,
         }  # fmt: skip
         best = {lane: d.best(lane) for lane in LANES}
+        own = next((p for p in d.s.policies if p.policy == d.safe), None)
         return {
             "choice": d.safe,
+            "saves": own and saved(d.s, own)._asdict(),
             "sentences": self.sentences,
             "bill": bill and {k: v._asdict() if isinstance(v, Estimate) else v
                               for k, v in bill.items()},
@@ -79,7 +89,13 @@ class Answer:
                 lane: p and {"policy": p.policy, "saves": saved(d.s, p)._asdict()}
                 for lane, p in best.items()
             },
+            "lane_of": {name: effects.lane for name, effects in d.effects.items()},
+            "settings": [
+                {"constant": key or None, "value": value if key else None, "seconds": times}
+                for (key, value), times in d.states.items()
+            ],
             "worst_regret": {name: regret.worst for name, regret in d.regrets.items()},
+            "least_gain": MODEL_ERROR,
         }  # fmt: skip
 
 
@@ -91,7 +107,7 @@ def answer(s: Standings) -> Answer:
         _choice(d, names),
         _bill(s, d.bill),
         {lane: _lane(d, lane, names) for lane in LANES},
-        _conditions(s),
+        _conditions(d),
     )
 
 
@@ -136,8 +152,8 @@ def _choice(d: Decision, names: _Names) -> str:
         slight = ""
         if -p.difference[s.decides].value < s.grain:
             slight = f", which is less than one update of bsp ({seconds(s.grain)})"
-        run = f"{_condition(s)} {name}: {_gain(s, p)} sooner than {bsp}{slight}"
-        return f"{run}.{does}{_regret(d)}"
+        run = f"{_condition(d)} {name}: {_gain(s, p)} sooner than {bsp}{slight}"
+        return f"{run}.{does}{_regret(d)}{_alike(d)}"
     others = [p for p in s.policies if p.policy != BASELINE]
     takes = f"{bsp}, which {_does(s)} in {_prose(s.baseline[s.decides])} s"
     if not others:
@@ -147,21 +163,26 @@ def _choice(d: Decision, names: _Names) -> str:
     if all(p.difference[s.decides].low > 0 for p in others):
         return f"Change nothing: every policy compared takes longer than {takes}."
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
-    if sooner and all(ignored(s, name) for name in sooner):
+    if len(d.candidates) > 1:
+        return f"Change nothing: keep {takes}.{_regret(d)}"
+    comparable = [name for name in sooner if not ignored(s, name)]
+    if comparable:
+        most = next(p for p in others if p.policy == comparable[0])
+        return (
+            f"Change nothing: keep {takes}. The gain is smaller than {ERROR}: "
+            f"{_gain(s, most)} by {most.policy}."
+        )
+    if sooner:
         return (
             f"Change nothing: keep {takes}. Of what is faster ({join(sooner)}), samples may be "
             "worth less; declare a target to compare the time to it."
         )
-    if sooner and d.states < 2:
-        return f"Change nothing: keep {takes}. {join(sooner)} gain less than 0.5 %."
-    if sooner:
-        return f"Change nothing: keep {takes}.{_regret(d)}"
     return f"Change nothing: no policy is shown to be faster than {takes}."
 
 
-def _condition(s: Standings) -> str:
+def _condition(d: Decision) -> str:
     """How the choice begins: it is conditional as long as a placeholder may decide it."""
-    found = s.comparison.placeholders
+    found = d.placeholders
     if not found.stated or found.decisive == ():
         return "Run"
     n = len(found.stated)
@@ -169,14 +190,13 @@ def _condition(s: Standings) -> str:
 
 
 def _regret(d: Decision) -> str:
-    """How far the choice can fall behind the best, over all states that were simulated."""
-    if d.states < 2:
+    """How far the choice can fall behind the best, over all settings that were simulated."""
+    if len(d.states) < 2:
         return ""
-    varied, tried = NAMES[C_TAU], d.s.comparison.extremes
-    if tried is not None and len(tried):
-        only = {*tried["quantity"]} <= {*d.s.comparison.scenario.placeholders}
-        varied = "the placeholders" if only else "what is assumed or fitted"
-    text = f" It is the safe choice: over {d.states} settings of {varied} it {_behind(d, d.safe)}"
+    text = (
+        f" It is the safe choice: over {len(d.states)} settings of {_varied(d)} it "
+        f"{_behind(d, d.safe)}"
+    )
     if BASELINE in d.regrets and d.safe != BASELINE:
         text += f"; bsp {_behind(d, BASELINE)}"
     best = d.s.policies[0].policy
@@ -185,14 +205,37 @@ def _regret(d: Decision) -> str:
     return f"{text}."
 
 
+def _varied(d: Decision) -> str:
+    """The constants that were varied, in few words."""
+    keys = dict.fromkeys(key for key, _ in d.states if key)
+    placeholders = [key for key in keys if key in d.placeholders.stated]
+    if len(placeholders) > 1:
+        named = [NAMES[key] for key in keys if key not in placeholders]
+        return join(["the placeholders", *named]) if len(named) < 3 else "what is not measured"
+    return join([NAMES[key] for key in keys]) if len(keys) < 3 else "what is not measured"
+
+
+def _alike(d: Decision) -> str:
+    """Why a candidate with a smaller worst regret is not the choice; empty if there is none."""
+    own = d.regrets[d.safe].worst
+    better = [name for name in d.candidates if d.regrets[name].worst < own - NEGLIGIBLE]
+    if not better:
+        return ""
+    best = min(better, key=lambda name: d.regrets[name].worst)
+    return (
+        f" {best} {_behind(d, best)}; the difference is smaller than {ERROR}, and {best} changes "
+        "training more."
+    )
+
+
 def _behind(d: Decision, policy: str) -> str:
     """The worst regret of a policy and where it has it, as a predicate."""
     regret = d.regrets[policy]
-    key, value = regret.state
+    key, _ = regret.state
     if regret.worst < NEGLIGIBLE:
         return "is never more than 0.5 % behind the best policy"
     text = f"is at most {percent(regret.worst, 2)} % behind the best policy"
-    return f"{text} (where {NAMES[key]} is {value_text(value, QUANTITIES[key])})" if key else text
+    return f"{text} ({_where(regret.state)})" if key else text
 
 
 # -- the bill -------------------------------------------------------------------------------------
@@ -271,7 +314,11 @@ def _lane(d: Decision, lane: str, names: _Names) -> str:
         text += f" It changes: {'; '.join(effects)}."
     if needs := [*_needs(d, best)]:
         text += f" It needs: {'; '.join(needs)}."
-    if d.states > 1 and best.policy != d.safe and best.policy in d.regrets:
+    if _slight(s, best):
+        text += f" That is less than {ERROR}."
+    if d.effects[best.policy].declared is None:
+        text += " It is in this lane by what its runs did, because it declares none."
+    if len(d.states) > 1 and best.policy != d.safe and best.policy in d.regrets:
         text += f" Over the same settings it {_behind(d, best.policy)}."
     if but := ignored(s, best.policy):
         text += f" But {but}."
@@ -317,6 +364,10 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
         yield _cost_of_staleness(s, p.policy)
     elif p.policy in s.stale:
         yield "stale gradients that are worth as much as others, because no target is declared"
+    for (key, value), gain in d.gains(p.policy).items():
+        if gain <= 0 and key and key != C_TAU:
+            side = "below" if value > value_of(scenario, key) else "above"
+            yield f"{NAMES[key]} {side} {value_text(value, QUANTITIES[key])}"
 
 
 def _cost_of_staleness(s: Standings, policy: str) -> str:
@@ -333,11 +384,38 @@ def _cost_of_staleness(s: Standings, policy: str) -> str:
 # -- conditions -----------------------------------------------------------------------------------
 
 
-def _conditions(s: Standings) -> str:
-    """When the best mean stays the best, and what the intervals cover."""
-    near, _ = conditions(s)
-    lead = f"{s.policies[0].policy} has the best mean as long as {near}. " if near else ""
-    return f"{lead}{_unseen(s)}{_capital(coverage(s))}."
+def _conditions(d: Decision) -> str:
+    """When the choice gains, when the best mean stays the best, and what the intervals cover."""
+    s, (near, _) = d.s, conditions(d.s)
+    best = s.policies[0].policy
+    also = "" if best == d.safe else ", the fastest here,"
+    lead = f"{best}{also} has the best mean as long as {near}. " if near else ""
+    return f"{_gains(d)}{lead}{_unseen(s)}{_capital(coverage(s))}."
+
+
+def _gains(d: Decision) -> str:
+    """What the choice gains over all settings, and in which of them that is too little."""
+    if d.safe == BASELINE or len(d.states) < 2:
+        return ""
+    gains = d.gains(d.safe)
+    low, high = (percent(ends, 2) for ends in (min(gains.values()), max(gains.values())))
+    small = [f"{percent(gain, 2)} % {_where(state)}" for state, gain in gains.items()
+             if state[0] and gain < MODEL_ERROR]  # fmt: skip
+    if low == high:
+        return ""
+    text = f"Over the settings, {d.safe} gains {low} to {high} % over bsp"
+    return f"{text}; less than {ERROR}: {join(small)}. " if small else f"{text}. "
+
+
+def _where(state: State) -> str:
+    """A setting, to follow what is true of it."""
+    key, value = state
+    return f"where {NAMES[key]} is {value_text(value, QUANTITIES[key])}"
+
+
+def _slight(s: Standings, p: Standing) -> bool:
+    """Whether a gain is smaller than the known error."""
+    return saved(s, p).value < MODEL_ERROR
 
 
 def _unseen(s: Standings) -> str:

@@ -96,11 +96,10 @@ def turns(s: Standings) -> list[Turn]:
 def conditions(s: Standings) -> tuple[str, str]:
     """Conditions for the answer and for the cautions, to follow `as long as`; "" for none.
 
-    The answer has the conditions on c_tau and the two nearest others beyond the noise.
+    The answer has the conditions on c_tau and all others beyond the noise.
     """
     found = turns(s)
-    of_c_tau = [t for t in found if t.quantity == C_TAU]
-    near = [*of_c_tau, *[t for t in found if t.shown and t not in of_c_tau][:2]]
+    near = [t for t in found if t.quantity == C_TAU or t.shown]
     far = [t for t in found if t not in near]
     return join([t.condition for t in near]), join([t.condition for t in far])
 
@@ -193,7 +192,8 @@ def thresholds(s: Standings) -> Thresholds:
         and kind_of(scenario, name) != "measured"
     ]
     about = (
-        "One assumed or fitted constant at a time was divided and multiplied by four, or as far as "
+        "One assumed or fitted constant at a time was divided and multiplied by four (the severity "
+        "of contention by two), or as far as "
         f"it can go, and all {len(s.policies)} policies were simulated again under {seeds}, except "
         f"those that the constant cannot affect. Where another policy than {leader} then had the "
         "best mean, further runs enclosed the value at which it takes over. Measured constants "
@@ -201,7 +201,10 @@ def thresholds(s: Standings) -> Thresholds:
         "was run in between."
     )
     if any(name not in logs for name in uncertain(scenario)):
-        about += " Only placeholders were varied; --sensitivity varies all that was not measured."
+        about += (
+            " Only placeholders and the severity were varied; --sensitivity varies all that was "
+            "not measured."
+        )
     if left_out:
         about += f" Also assumed, but not varied because 0 or not given: {join(left_out)}."
     if lost := explain_lost_lead(s):

@@ -156,8 +156,9 @@ class Comparison:
 
     @property
     def placeholders(self) -> Placeholders:
-        """The placeholders of the scenario, and which of them change the fastest policy."""
-        return Placeholders.of(self.scenario, self.thresholds)
+        """The placeholders of the scenario, and which of them decide the answer."""
+        found: Placeholders = self.answer.decision.placeholders
+        return found
 
     @property
     def unslowed(self) -> str | None:

@@ -1,14 +1,12 @@
-"""Placeholders: typical numbers in place of a user's own, and which change the fastest policy."""
+"""Placeholders: typical numbers in place of a user's own, and which of them decide the answer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES, kind_of, value_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SEEDS_PER_TRIAL = 5
 """Seeds of the comparison per seed of the search, which then about doubles the work."""
@@ -20,8 +18,8 @@ class Placeholders(NamedTuple):
     """The placeholders of a scenario.
 
     stated: their names, such as `server.service`.
-    decisive: those that give another policy the lead at a quarter or at four times their value;
-        None if none was tried.
+    decisive: those that change the choice of the answer: were one of them known to be as stated, or
+        to have a value that was tried, another policy would be chosen. None if that is not known.
     untried: those that were not tried while others were.
     numbers: how many numbers the comparison depends on, placeholders among them.
     """
@@ -32,8 +30,10 @@ class Placeholders(NamedTuple):
     numbers: int
 
     @classmethod
-    def of(cls, scenario: Scenario, thresholds: pd.DataFrame | None) -> Placeholders:
-        """The placeholders of a scenario whose sensitivity has these thresholds."""
+    def of(
+        cls, scenario: Scenario, tried: Collection[str], decisive: Sequence[str] | None
+    ) -> Placeholders:
+        """The placeholders of a scenario; tried: the constants that were varied."""
         stated = scenario.placeholders
         others = [
             name
@@ -42,39 +42,30 @@ class Placeholders(NamedTuple):
             and (value_of(scenario, name) or kind_of(scenario, name) in ("measured", "fitted"))
         ]
         numbers = {*stated, *others, "learner.batch"}
-        if thresholds is None or thresholds.empty:
+        if decisive is None:
             return cls(stated, None, (), len(numbers))
-        changed = thresholds[thresholds["rival"] != ""]
-        if (thresholds["seeds"] > 1).all():
-            changed = changed[changed["shown"]]
-        turned = {*changed["quantity"]}
-        tried = {*thresholds["quantity"]}
-        return cls(
-            stated,
-            tuple(name for name in stated if name in turned),
-            tuple(name for name in stated if name not in tried),
-            len(numbers),
-        )
+        untried = tuple(name for name in stated if name not in tried)
+        return cls(stated, tuple(decisive), untried, len(numbers))
 
     def __str__(self) -> str:
         """One sentence without a stop; empty without placeholders.
 
         >>> print(Placeholders(("server.pull", "step.cv"), (), ("step.cv",), 7))
-        2 of 7 numbers are placeholders; at a quarter or four times its value none decides which \
-policy is fastest; not tried: the noise of steps
+        2 of 7 numbers are placeholders; none decides the answer at the values tried; not tried: \
+the noise of steps
         """
         if not self.stated:
             return ""
         are = "is a placeholder" if len(self.stated) == 1 else "are placeholders"
         text = f"{len(self.stated)} of {self.numbers} numbers {are}"
         if self.decisive is None:
-            return f"{text}; whether that decides which policy is fastest was not tried"
+            return f"{text}; whether that decides the answer is not known"
         if not self.decisive:
-            text += "; at a quarter or four times its value none decides which policy is fastest"
+            text += "; none decides the answer at the values tried"
         else:
             n = len(self.decisive)
             decide = "1 of them decides" if n == 1 else f"{n} of them decide"
-            text += f"; {decide} which policy is fastest: {_names(self.decisive)}"
+            text += f"; {decide} the answer: {_names(self.decisive)}"
         if self.untried:
             text += f"; not tried: {_names(self.untried)}"
         return text

@@ -16,6 +16,7 @@ class AmpAll:
     """Automatic mixed precision on all ranks; no parameters."""
 
     title = "mixed precision on every worker"
+    lane = "B"
     reduces_precision = True
 
     def plan(self, view: View) -> Plan:

@@ -16,6 +16,7 @@ class Asgd:
     """Asynchronous SGD through a parameter server; no parameters."""
 
     title = "asynchronous SGD"
+    lane = "C"
 
     def plan(self, view: View) -> Plan:
         return Plan.standing(Quorum(count=1, via=Via.SERVER))

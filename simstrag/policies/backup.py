@@ -26,6 +26,7 @@ class Backup:
     """
 
     title = "backup workers"
+    lane = "B"
 
     b: int = 1
     late: Late = Late.ABORT

@@ -20,6 +20,7 @@ class Bsp:
     """
 
     title = "synchronous training"
+    lane = "A"
 
     via: Via = Via.ALLREDUCE
 

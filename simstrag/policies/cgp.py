@@ -84,6 +84,7 @@ class Cgp:
     """
 
     title = "Cooperate Grouping Parallel"
+    lane = "C"
 
     groups: Grouping = Grouping.PLANNED
     ratio: float = 1.2

@@ -90,6 +90,11 @@ class Drain:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
 
+    @property
+    def lane(self) -> str:
+        """Without `redistribute` some samples are left out."""
+        return "A" if self.redistribute else "B"
+
     def plan(self, view: View) -> Plan:
         state = self._state(view.world_size)
         if not state.ranks.follow(view):

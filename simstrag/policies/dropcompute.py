@@ -55,6 +55,7 @@ class DropCompute:
     """
 
     title = "DropCompute"
+    lane = "B"
 
     theta: float | None = field(default=None, metadata={"none": "auto"})
     warmup: int = 5

@@ -60,6 +60,7 @@ class Dssp:
     """
 
     title = "dynamic stale-synchronous parallel"
+    lane = "C"
 
     low: int = 3
     extra: int = 12

@@ -30,6 +30,7 @@ class Fewer:
     """
 
     title = "fewer workers"
+    lane = "A"
 
     leave_out: int = 1
     measure: int = 10

@@ -57,6 +57,7 @@ class HotSpare:
     """
 
     title = "hot spares"
+    lane = "A"
 
     spares: int = 1
     ratio: float = 1.2

@@ -22,6 +22,7 @@ class KAsync:
     """
 
     title = "K-async SGD"
+    lane = "C"
 
     x: int | None = field(default=None, metadata={"none": "all"})
 

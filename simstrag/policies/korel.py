@@ -129,6 +129,7 @@ class Korel:
     """
 
     title = "Korel"
+    lane = "B"
     reduces_precision = True
 
     W: int = 10

@@ -46,6 +46,7 @@ class LbBsp:
     """
 
     title = "load-balanced BSP"
+    lane = "A"
 
     window: int = 5
     deadband: float = 0.05

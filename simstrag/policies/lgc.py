@@ -26,6 +26,7 @@ class Lgc:
     """
 
     title = "Live Gradient Compensation"
+    lane = "B"
 
     k: int | None = field(default=None, metadata={"none": "auto"})
     via: Via = Via.SERVER

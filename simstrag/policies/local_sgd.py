@@ -24,6 +24,7 @@ class LocalSgd:
     """
 
     title = "local SGD"
+    lane = "C"
 
     h: int = 8
 

@@ -27,6 +27,7 @@ class PReduce:
     """
 
     title = "partial reduce"
+    lane = "C"
 
     p: int | None = 2
     window: float = math.inf

@@ -24,6 +24,7 @@ class Ringmaster:
     """
 
     title = "Ringmaster ASGD"
+    lane = "C"
 
     r: int | None = field(default=None, metadata={"none": "auto"})
 

@@ -20,6 +20,7 @@ class Ssp:
     """
 
     title = "stale-synchronous parallel"
+    lane = "C"
 
     bound: int | None = 3
 

@@ -24,6 +24,7 @@ class StalenessLr:
     """
 
     title = "staleness-aware asynchronous SGD"
+    lane = "C"
 
     power: float = 1.0
     shift: float = 0.0

@@ -40,6 +40,7 @@ class StarDynamic:
     """
 
     title = "STAR's dynamic groups"
+    lane = "C"
 
     relative: float = 0.2
     absolute: float | None = None

@@ -80,6 +80,7 @@ class StarH:
     """
 
     title = "STAR-H"
+    lane = "C"
 
     form: Form = Form.SERVER
     interval: Interval = Interval.ORDER

@@ -20,6 +20,7 @@ class StarHOracle(StarH):
     __doc__ = StarH.__doc__
 
     title = "STAR-H with known step times"
+    lane = "C"
     oracle = True
 
     def predicted(self, view: View) -> Floats:

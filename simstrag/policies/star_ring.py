@@ -44,6 +44,7 @@ class StarRing:
     """
 
     title = "STAR's ring with riders"
+    lane = "B"
 
     x: int | None = field(default=None, metadata={"none": "auto"})
     ratio: float = 0.2

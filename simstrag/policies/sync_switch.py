@@ -59,6 +59,7 @@ class SyncSwitch:
     """
 
     title = "Sync-Switch"
+    lane = "C"
 
     share: float = 0.125
     stragglers: StragglerHandling = StragglerHandling.NONE
