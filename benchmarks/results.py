@@ -70,19 +70,22 @@ def _round(value: Any) -> Any:
 
 
 def write_tables(
-    name: str, tables: Iterable[Table], machine: Mapping[str, Any] | None = None
+    name: str,
+    tables: Iterable[Table],
+    machine: Mapping[str, Any] | None = None,
+    page: Path = PAGE,
 ) -> None:
-    """Write tables between the marks `<!-- name -->` and `<!-- end of name -->` of docs/cost.md.
+    """Write tables between the marks `<!-- name -->` and `<!-- end of name -->` of a page.
 
     machine: a description of the machine, for the line below the tables.
     """
-    head, mark, rest = PAGE.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    head, mark, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
     _, end, tail = rest.partition(f"<!-- end of {name} -->")
-    assert mark, f"{PAGE} has no mark {name}"
-    assert end, f"{PAGE} has no end of {name}"
+    assert mark, f"{page} has no mark {name}"
+    assert end, f"{page} has no end of {name}"
     lines = [line for table in tables for line in markdown(table)]
     if machine is not None:
         versions = ", ".join(f"{key} {machine[key]}" for key in ("python", *PACKAGES))
         where = f"{machine['cpu']}, {machine['cores']} cores"
         lines += [f"Measured {machine['date']} on {where}; {versions}.", ""]
-    PAGE.write_text(head + mark + "\n" + "\n".join(lines) + "\n" + end + tail, encoding="utf-8")
+    page.write_text(head + mark + "\n" + "\n".join(lines) + "\n" + end + tail, encoding="utf-8")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
-from benchmarks import lasting_noise, results, speed, tables
+from benchmarks import lasting_noise, regret, results, speed, tables
 from benchmarks.jobs import NOISES, POLICIES, Job
+from simstrag.trace.trace import Trace
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -68,3 +70,23 @@ def test_the_table_of_lasting_noise_has_a_column_of_each_autocorrelation() -> No
     rows = [*lasting_noise.rows(workers=2, seeds=2)]
     assert {len(row) for row in rows} == {2 + len(lasting_noise.LAG1)}
     assert {row[0] for row in rows} == {*lasting_noise.POLICIES}
+
+
+def test_a_choice_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regret, "SEEDS", (0, 1))
+    monkeypatch.setattr(regret, "HELD_OUT", (7, 8))
+    rows = [(0.0, node, "gpu", "slowdown", 1.0 + (node == 0)) for node in range(3)]
+    found = regret.judge("slow", Trace.from_rows(rows), tmp_path)
+    assert (found.workers, found.safe) == (3, "lb_bsp")
+    for own, worst in found.regrets.values():
+        assert 0 <= own <= worst
+    assert found.regrets["bsp"][0] > found.regrets["choice"][0]
+    assert found.gain == pytest.approx(
+        1 - (1 + found.regrets["choice"][0]) / (1 + found.regrets["bsp"][0])
+    )
+
+
+def test_the_page_has_a_row_for_every_trace() -> None:
+    page = regret.PAGE.read_text(encoding="utf-8")
+    missing = [name for name in regret.SHIPPED | regret.PUBLIC if f"| {name} |" not in page]
+    assert missing == []

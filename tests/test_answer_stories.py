@@ -1,0 +1,63 @@
+"""Two stories of docs/regret.md: one choice on every surface, and logs that end in a decision."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import simstrag
+from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.pages.report import render
+from simstrag.analysis.text.sensitivity_text import thresholds
+from tests.commands import Call
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "regret.md").read_text(encoding="utf-8")
+
+
+def test_every_surface_names_the_same_choice_and_successor_on_the_demo() -> None:
+    """The box once named another successor of asgd than the table below it, and the notebook."""
+    demo = simstrag.Scenario.read(ROOT / "examples" / "demo.yaml")
+    comparison = simstrag.compare(
+        demo, ["bsp", "asgd", "lb_bsp", "amp_all", "cgp"], seeds=3, sensitivity=True, jobs=1
+    )
+    answer = comparison.answer
+    safe = answer.decision.safe
+    assert answer.to_dict()["choice"] == safe
+    first = answer.choice.partition(": ")[0]
+    assert first.endswith(f"({safe})")
+    assert first in re.sub("<.*?>", "", html.unescape(render(comparison)))
+    assert answer._repr_markdown_().startswith(f"**{first}")
+    (said,) = re.findall(
+        r"\(c_tau\) stays below .*? \(above that (\w+) is faster\)", answer.conditions
+    )
+    table = thresholds(standings(comparison)).table
+    assert table is not None
+    leaders = {row[2] for row in table.rows if row[0] == "the cost of staleness (c_tau)"}
+    assert leaders == {"none", said}
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize("log", ["steps", "utilisation"])
+def test_a_log_ends_in_the_decision_that_the_page_shows(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    shutil.copy(ROOT / "examples" / "logs" / f"{log}.csv", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    response = ["--response", "fair-share"] if log == "utilisation" else []
+    files = ["--out", "trace.csv", "--scenario", "mine.yaml"]
+    assert call("trace", "import", log, f"{log}.csv", *response, *files)[0] == 0
+    code, out, _ = call("compare", "mine.yaml", "--seeds", "3", "--json", "--jobs", "1")
+    assert code == 0
+    found = json.loads(out)
+    choice, bill, *_ = found["answer"]["sentences"]
+    assert found["answer"]["choice"] == "lb_bsp"
+    (shown,) = re.findall(rf'`{log}\.csv`.*?"(If .*?)"', PAGE)
+    assert choice.startswith(shown)
+    assert bill.partition(". The trace")[0].endswith("of all waiting is for gpu03")
+    assert found["placeholders"]["decisive"]
