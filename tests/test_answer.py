@@ -109,8 +109,9 @@ def test_the_choice_has_the_least_worst_regret(base: Comparison) -> None:
     """asgd is 29 % behind korel at a c_tau of 4; korel is 3.3 % behind asgd at most."""
     found = answer(times_of(base, TIMES))
     assert found.decision.safe == "korel"
-    assert found.choice == (
-        f"{KOREL} It is the safe choice: over 3 settings of the cost of staleness (c_tau) it is at "
+    assert found.choice == KOREL
+    assert found.safety == (
+        "It is the safe choice: over 3 settings of the cost of staleness (c_tau) it is at "
         "most 3.3 % behind the best policy; bsp is at most 11 % behind the best policy; asgd, the "
         "fastest here, is at most 29 % behind the best policy (where the cost of staleness (c_tau) "
         "is 4)."
@@ -120,7 +121,7 @@ def test_the_choice_has_the_least_worst_regret(base: Comparison) -> None:
 def test_a_policy_that_is_best_in_every_setting_is_the_choice(base: Comparison) -> None:
     found = answer(times_of(base, TIMES | {"korel": 97}, at_4=90))
     assert found.decision.safe == "asgd"
-    assert "it is never more than 0.5 % behind the best policy" in found.choice
+    assert "it is never more than 0.5 % behind the best policy" in found.safety
 
 
 def test_constants_that_sensitivity_varied_count_as_settings(base: Comparison) -> None:
@@ -131,16 +132,16 @@ def test_constants_that_sensitivity_varied_count_as_settings(base: Comparison) -
     found = answer(standings(dataclasses.replace(s.comparison, extremes=extremes)))
     assert found.decision.safe == "korel"
     assert (
-        "over 4 settings of the cost of staleness (c_tau) and the server's service" in found.choice
+        "over 4 settings of the cost of staleness (c_tau) and the server's service" in found.safety
     )
-    assert "(where the server's service is 20.0 ms)" in found.choice
+    assert "(where the server's service is 20.0 ms)" in found.safety
 
 
 def test_of_equal_regrets_the_lesser_change_of_training_is_chosen(base: Comparison) -> None:
     """asgd changes the algorithm, korel the precision of some steps."""
     s = times_of(base, {"bsp": 100, "asgd": 80, "korel": 83}, at_4=80)
     assert decide(s).safe == "korel"
-    assert answer(s).choice.endswith(
+    assert answer(s).safety.endswith(
         "asgd is never more than 0.5 % behind the best policy; the difference is smaller than the "
         "simulation's known error of 4.6 %, and asgd changes training more."
     )
@@ -199,7 +200,7 @@ def test_doing_nothing_is_a_choice(base: Comparison, times: dict[str, float], wo
 def test_doing_nothing_may_be_safer_than_the_fastest(base: Comparison) -> None:
     found = answer(times_of(base, {"bsp": 100, "asgd": 95}))
     assert found.choice.startswith("Change nothing: keep synchronous training (bsp)")
-    assert found.choice.endswith("asgd, the fastest here, is at most 20 % behind the best policy "
+    assert found.safety.endswith("asgd, the fastest here, is at most 20 % behind the best policy "
                                  "(where the cost of staleness (c_tau) is 4).")  # fmt: skip
 
 

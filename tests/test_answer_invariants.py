@@ -63,7 +63,7 @@ def test_no_sentence_contradicts_another_or_its_numbers(comparison: Comparison) 
     _check_choice(d, answer.choice, found)
     _check_lanes(d, answer.lanes, answer.choice)
     _check_successors(comparison, answer.conditions)
-    for text, worst in _regrets_said(d, answer.choice, answer.lanes):
+    for text, worst in _regrets_said(d, answer.safety, answer.lanes):
         assert text == (percent(worst, 2) if worst >= NEGLIGIBLE else None)
     for count in re.findall(r"over (\d+) settings", words):
         assert int(count) == len(found["settings"]) > 1
@@ -75,12 +75,12 @@ def test_no_sentence_contradicts_another_or_its_numbers(comparison: Comparison) 
         assert range_.groups() == (percent(min(gains), 2), percent(max(gains), 2))
 
 
-def _regrets_said(d: Any, choice: str, lanes: dict[str, str]) -> Iterator[tuple[str | None, float]]:
+def _regrets_said(d: Any, safety: str, lanes: dict[str, str]) -> Iterator[tuple[str | None, float]]:
     """The worst regrets in the words, None for almost none, and their values."""
     said = r"(?: is at most (\S+) % behind| is never more than 0.5 % behind)"
     of_best = {lane: d.best(lane) for lane in LANES}
-    texts = [(choice, "it", d.safe), (choice, BASELINE, BASELINE)]
-    texts += [(choice, f"{name}(?:, the fastest here,)?", name) for name in d.regrets]
+    texts = [(safety, "it", d.safe), (safety, BASELINE, BASELINE)]
+    texts += [(safety, f"{name}(?:, the fastest here,)?", name) for name in d.regrets]
     texts += [(lanes[lane], "settings it", best.policy) for lane, best in of_best.items() if best]
     for text, subject, name in texts:
         if name in d.regrets and (match := re.search(rf"(?<![\w:=]){subject}{said}", text)):

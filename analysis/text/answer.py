@@ -46,13 +46,15 @@ ERROR = f"the simulation's known error of {percent(MODEL_ERROR, 2)} %"
 class Answer:
     """The decision of a comparison, and its sentences by subject.
 
-    choice: what to run.  bill: what contention cost.
+    choice: what to run.  safety: how far it can fall behind, if anything was varied.
+    bill: what contention cost.
     lanes: a sentence for each lane.  conditions: when the best mean stays the best; what the
         intervals cover.
     """
 
     decision: Decision
     choice: str
+    safety: str
     bill: str
     lanes: dict[str, str]
     conditions: str
@@ -60,7 +62,8 @@ class Answer:
     @property
     def sentences(self) -> tuple[str, ...]:
         """All sentences, one paragraph each; the choice first."""
-        return tuple(filter(None, (self.choice, self.bill, *self.lanes.values(), self.conditions)))
+        texts = (self.choice, self.safety, self.bill, *self.lanes.values(), self.conditions)
+        return tuple(filter(None, texts))
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
@@ -105,6 +108,7 @@ def answer(s: Standings) -> Answer:
     return Answer(
         d,
         _choice(d, names),
+        _safety(d),
         _bill(s, d.bill),
         {lane: _lane(d, lane, names) for lane in LANES},
         _conditions(d),
@@ -153,7 +157,7 @@ def _choice(d: Decision, names: _Names) -> str:
         if -p.difference[s.decides].value < s.grain:
             slight = f", which is less than one update of bsp ({seconds(s.grain)})"
         run = f"{_condition(d)} {name}: {_gain(s, p)} sooner than {bsp}{slight}"
-        return f"{run}.{does}{_regret(d)}{_alike(d)}"
+        return f"{run}.{does}"
     others = [p for p in s.policies if p.policy != BASELINE]
     takes = f"{bsp}, which {_does(s)} in {_prose(s.baseline[s.decides])} s"
     if not others:
@@ -164,7 +168,7 @@ def _choice(d: Decision, names: _Names) -> str:
         return f"Change nothing: every policy compared takes longer than {takes}."
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
     if len(d.candidates) > 1:
-        return f"Change nothing: keep {takes}.{_regret(d)}"
+        return f"Change nothing: keep {takes}."
     comparable = [name for name in sooner if not ignored(s, name)]
     if comparable:
         most = next(p for p in others if p.policy == comparable[0])
@@ -189,12 +193,12 @@ def _condition(d: Decision) -> str:
     return "If the placeholder holds, run" if n == 1 else f"If the {n} placeholders hold, run"
 
 
-def _regret(d: Decision) -> str:
+def _safety(d: Decision) -> str:
     """How far the choice can fall behind the best, over all settings that were simulated."""
-    if len(d.states) < 2:
+    if len(d.states) < 2 or (d.safe == BASELINE and len(d.candidates) < 2):
         return ""
     text = (
-        f" It is the safe choice: over {len(d.states)} settings of {_varied(d)} it "
+        f"It is the safe choice: over {len(d.states)} settings of {_varied(d)} it "
         f"{_behind(d, d.safe)}"
     )
     if BASELINE in d.regrets and d.safe != BASELINE:
@@ -202,7 +206,7 @@ def _regret(d: Decision) -> str:
     best = d.s.policies[0].policy
     if best in d.regrets and d.regrets[best].worst > d.regrets[d.safe].worst:
         text += f"; {best}, the fastest here, {_behind(d, best)}"
-    return f"{text}."
+    return f"{text}.{_alike(d)}"
 
 
 def _varied(d: Decision) -> str:
