@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simstrag.experiments.comparison import Comparison
+from simstrag.experiments.sweep import Sweep
 from simstrag.profile.profile import Profile
 from simstrag.rendering import answer, html_fragment, html_page
 
@@ -31,6 +32,18 @@ def _(comparison: Comparison, command: str | None = None) -> str:
     from simstrag.analysis.pages import report
 
     return report.render(comparison, command)
+
+
+@html_fragment.register
+def _(sweep: Sweep) -> str:
+    from simstrag.analysis.charts.sweep_charts import pictures
+    from simstrag.analysis.derived.sweep_cells import sweep_cells
+    from simstrag.analysis.pages.templates import fragment
+    from simstrag.analysis.tables.sweep_tables import points_table
+    from simstrag.analysis.text.sweep_text import sentences
+
+    found = sweep_cells(sweep)
+    return fragment([points_table(found)], sentences(found), pictures(found) if found.axes else ())
 
 
 @html_fragment.register

@@ -326,6 +326,7 @@ def test_the_examples_of_every_help_work(
             shutil.copy(root / "calibration" / measured, folder / "profiles" / name / kept)
     if command == "report":
         shutil.copytree(finished, folder / "reports" / "demo")
+        assert call("sweep", "examples/study.yaml", "--out", "reports/study")[0] == 0
     elif command == "compare":
         request.getfixturevalue("no_page")
     for example in EXAMPLES[command]:

@@ -141,7 +141,7 @@ def test_the_timelines_of_policies_are_moved_together(comparison: Comparison) ->
 
 def test_curves_look_and_lie_as_in_the_picture(comparison: Comparison) -> None:
     s = standings(comparison)
-    series, look = progress_series(s), looks(comparison)
+    series, look = progress_series(s), looks(comparison.policies)
     made = interactive_charts.progress(comparison)
     lines = [r for r in made.renderers if type(r.glyph).__name__ == "Line"]
     assert [r.data_source.data["name"][0] for r in lines] == list(series)

@@ -12,7 +12,7 @@ from simstrag.experiments.json_schema import SCHEMAS, schema_of
 from simstrag.experiments.study import keys
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-KIND = {"demo.yaml": "scenario", "study.yaml": "study"}
+KIND = {"demo.yaml": "scenario", "study.yaml": "study", "two_keys.yaml": "study"}
 CASE = {"workers": 4, "samples": 5120, "step": {"compute": 0.1}}
 
 

@@ -55,7 +55,8 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 def test_it_says_how_many_are_finished_and_where_the_results_are(folder: Path, call: Call) -> None:
     said = f"{RUNS} of {RUNS} runs are finished, 0 failed\nresults: reports/study/results.parquet\n"
-    assert answer(run("sweep", "study.yaml", "--jobs", "1")) == (0, said, "")
+    page = "report: reports/study/report.html\n"
+    assert answer(run("sweep", "study.yaml", "--jobs", "1")) == (0, said + page, "")
     assert call("sweep", "study.yaml", "--status") == (0, said, "")
     quiet = call("sweep", "study.yaml", "--jobs", "1", "--quiet")
     assert quiet == (0, "reports/study/results.parquet\n", "")

@@ -216,11 +216,17 @@ class Theme(NamedTuple):
         dash = self.dashes[(k - 1) // self.dash_every % len(self.dashes)]
         return {"color": color, "linestyle": dash, "marker": marker}
 
+    def area(self, k: int) -> Paint:
+        """The colour of look k for an area; where a colour recurs, it is hatched."""
+        hatch = AREA_HATCHES[max(k - 1, 0) // len(self.colors) % len(AREA_HATCHES)]
+        return Paint(self.look(k)["color"], self.muted if hatch else None, 0.6, hatch)
+
     def text(self, name: str) -> str:
         """A name as matplotlib must be given it."""
         return name.replace("$", r"\$") if self.parses_math else name
 
 
+AREA_HATCHES = ("", "..", "xx")
 ALPHAS = (0.14, 0.28, 0.45)
 """Opacity of a mild, a middle and a strong slowdown on a page."""
 GREYS = ("0.93", "0.84", "0.72")

@@ -21,14 +21,14 @@ from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.cautions import unknown
 from simstrag.analysis.text.number_format import estimate, join
 from simstrag.analysis.text.sensitivity_text import Row, new_leader
-from simstrag.experiments.comparison import BASELINE, Comparison
+from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.varied_constants import NAMES
 
 
-def looks(comparison: Comparison) -> dict[str, int]:
-    """The look of every policy, one for all charts of a comparison."""
-    others = [name for name in comparison.policies if name != BASELINE]
+def looks(policies: Sequence[str]) -> dict[str, int]:
+    """The look of every policy, one for all charts of a comparison or sweep of these policies."""
+    others = [name for name in policies if name != BASELINE]
     return {BASELINE: spec.BSP, CONTROL: spec.CONTROL_LOOK} | {
         name: k for k, name in enumerate(others, 1)
     }
@@ -88,7 +88,7 @@ def progress(
 
     at_first: policies whose curves a page shows at first, beside bsp with and without contention.
     """
-    look, axis = looks(s.comparison), progress_axis(s)
+    look, axis = looks(s.comparison.policies), progress_axis(s)
     series = {
         name: one
         for name, one in progress_series(s).items()
@@ -264,7 +264,7 @@ def pareto_front(x: Floats, y: Floats) -> npt.NDArray[np.bool_]:
 
 def costs(s: Standings, policies: Sequence[str] | None = None) -> Chart:
     """Time to target under every cost of staleness, each simulated; lines guide the eye."""
-    look = looks(s.comparison)
+    look = looks(s.comparison.policies)
     x = [Estimate(c, c, c) for c in s.costs]
     marks: list[Mark] = [
         Dots(name, look[name], x, [s.mean(s.at_cost(name, c)) for c in s.costs], joined=True)

@@ -63,7 +63,7 @@ def tradeoff(comparison: Comparison) -> Any:
     found = comparison_charts.tradeoff(standings(comparison))
     if found is None:
         raise InputError("there is makespan alone: declare samples and a target or a curve")
-    return bokeh_renderer.plot(found.chart(comparison_charts.looks(comparison)))
+    return bokeh_renderer.plot(found.chart(comparison_charts.looks(comparison.policies)))
 
 
 def plot_timeline(e: Example, scope: Scope, axis: Any = None) -> Any:

@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -49,6 +49,13 @@ SETTINGS = {
 
 
 # -- a page --------------------------------------------------------------------------------------
+
+
+class Picture(NamedTuple):
+    """Inline SVG, and its width in inches, by which a page scales it."""
+
+    svg: Markup
+    width: float
 
 
 @contextmanager

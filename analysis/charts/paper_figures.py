@@ -153,12 +153,12 @@ def tradeoff(
     found = comparison_charts.tradeoff(standings(comparison), chosen, progress=True)
     if found is None:
         raise InputError("the outcome of these policies is unknown")
-    return _drawn(found.chart(comparison_charts.looks(comparison)), ax, 2.2)
+    return _drawn(found.chart(comparison_charts.looks(comparison.policies)), ax, 2.2)
 
 
 def looks(comparison: Comparison) -> dict[str, dict[str, Any]]:
     """Colour, dashes and marker of each policy, as keywords of `Axes.plot`; bsp is black."""
-    return {name: PAPER.look(k) for name, k in comparison_charts.looks(comparison).items()}
+    return {name: PAPER.look(k) for name, k in comparison_charts.looks(comparison.policies).items()}
 
 
 def _chosen(comparison: Comparison, policies: Sequence[str] | None) -> list[str]:

@@ -15,7 +15,10 @@ from simstrag.experiments.comparison import BASELINE, C_TAUS, Comparison
 from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 from simstrag.scenario.scenario import Scenario
 
-__all__ = ["NEGLIGIBLE", "TIMES", "Standing", "Standings", "faster", "standings"]
+__all__ = [
+    "NEGLIGIBLE", "TIMES", "Standing", "Standings", "exact", "faster", "leads", "places",
+    "standings",
+]  # fmt: skip
 
 TIMES = {"time_to_target": "time to target", "makespan": "makespan"}
 """The times of a ranking, and their names; the first that a comparison has decides."""
@@ -89,7 +92,7 @@ class Standings:
     @property
     def certain(self) -> bool:
         """Whether nothing is random, so that one seed suffices."""
-        return _certain(self.comparison.scenario)
+        return self.comparison.scenario.certain
 
     def same(self, first: str, second: str) -> bool:
         """Whether two policies made the same runs."""
@@ -125,12 +128,12 @@ class Standings:
 
     def mean(self, times: Any) -> Estimate:
         """The mean of times over seeds."""
-        return _exact(self.comparison.scenario, paired_statistics.mean(times))
+        return exact(_suffices(self.comparison.scenario), paired_statistics.mean(times))
 
     def gap(self, times: Any, others: Any) -> Estimate:
         """The mean paired difference of times over seeds, times - others."""
         found = paired_statistics.difference(times, others)
-        return _exact(self.comparison.scenario, found, float(np.mean(others)))
+        return exact(_suffices(self.comparison.scenario), found, float(np.mean(others)))
 
     def between(self, first: str, second: str, name: str | None = None) -> Estimate:
         """The mean paired difference of two policies in seconds, first - second."""
@@ -165,34 +168,60 @@ def faster(difference: Estimate) -> bool:
     return not math.isnan(difference.high) and difference.high < 0
 
 
+def leads(times: Mapping[str, Any], suffices: bool) -> dict[str, set[str]]:
+    """The policies that each policy is shown to be faster than, by paired differences.
+
+    times: of each policy, over the same seeds.
+    suffices: whether there is one seed and it suffices.
+
+    >>> even = np.array([1.0, 1.1])
+    >>> leads({"a": even, "b": even, "c": even + 1}, suffices=False)
+    {'a': {'c'}, 'b': {'c'}, 'c': set()}
+    """
+    return {
+        a: {
+            b
+            for b, other in times.items()
+            if a != b
+            and faster(exact(suffices, paired_statistics.difference(own, other), other.mean()))
+        }
+        for a, own in times.items()
+    }
+
+
+def places(leads: Mapping[str, set[str]]) -> dict[str, tuple[int, int]]:
+    """The best and the worst possible place of each policy.
+
+    >>> places({"a": {"c"}, "b": {"c"}, "c": set()})
+    {'a': (1, 2), 'b': (1, 2), 'c': (3, 3)}
+    """
+    return {
+        name: (1 + sum(name in behind for behind in leads.values()), len(leads) - len(own))
+        for name, own in leads.items()
+    }
+
+
 def standings(comparison: Comparison) -> Standings:
     """Compute the values that the tables, charts and sentences of a report show."""
     times = tuple(name for name in TIMES if name == "makespan" or comparison.has_target)
     if comparison.has_target and comparison.scenario.sample_target is None:
         times = ("time_to_target",)  # the run ends there: the makespan is the same number
-    column, exact = comparison.column, partial(_exact, comparison.scenario)
+    suffices = _suffices(comparison.scenario)
+    column, sure = comparison.column, partial(exact, suffices)
     ranking = comparison.ranking
-    deciding = {name: column(name, times[0]) for name in ranking["policy"]}
-    ahead = {
-        (a, b): faster(exact(paired_statistics.difference(own, other), other.mean()))
-        for a, own in deciding.items()
-        for b, other in deciding.items()
-        if a != b
-    }
+    place = places(leads({name: column(name, times[0]) for name in ranking["policy"]}, suffices))
     found = []
     for row in ranking.to_dict(orient="records"):
         policy, estimate = str(row["policy"]), partial(_of, row)
-        better = sum(ahead[other, policy] for other in deciding if other != policy)
-        worse = sum(ahead[policy, other] for other in deciding if other != policy)
         found.append(
             Standing(
                 policy,
                 str(row["architecture"]),
-                {name: exact(estimate(name)) for name in times},
-                {name: exact(estimate(f"{name}_difference"), row[name]) for name in times},
-                {name: exact(estimate(f"{name}_speedup")) for name in times},
-                {name: exact(estimate(f"{name}_mitigation"), 1.0) for name in times},
-                (1 + better, len(deciding) - worse),
+                {name: sure(estimate(name)) for name in times},
+                {name: sure(estimate(f"{name}_difference"), row[name]) for name in times},
+                {name: sure(estimate(f"{name}_speedup")) for name in times},
+                {name: sure(estimate(f"{name}_mitigation"), 1.0) for name in times},
+                place[policy],
                 {str(k): float(v) for k, v in row.items() if not isinstance(v, str)},
             )
         )
@@ -204,24 +233,24 @@ def standings(comparison: Comparison) -> Standings:
         comparison,
         times,
         tuple(found),
-        {name: exact(paired_statistics.mean(bsp[name])) for name in times},
-        {name: exact(paired_statistics.mean(clean[name])) for name in times},
-        {name: exact(paired_statistics.speedup(*pair)) for name, pair in both.items()},
-        {name: exact(gap, bsp[name].mean()) for name, gap in gaps.items()},
+        {name: sure(paired_statistics.mean(bsp[name])) for name in times},
+        {name: sure(paired_statistics.mean(clean[name])) for name in times},
+        {name: sure(paired_statistics.speedup(*pair)) for name, pair in both.items()},
+        {name: sure(gap, bsp[name].mean()) for name, gap in gaps.items()},
     )
 
 
-def _certain(scenario: Scenario) -> bool:
-    shifted = scenario.trace is not None and scenario.trace_per_seed == "shift"
-    return scenario.inputs.step.noise is None and not shifted
+def _suffices(scenario: Scenario) -> bool:
+    """Whether there is one seed and it suffices."""
+    return len(scenario.seed_list) < 2 and scenario.certain
 
 
-def _exact(scenario: Scenario, e: Estimate, whole: float = 0.0) -> Estimate:
+def exact(suffices: bool, e: Estimate, whole: float = 0.0) -> Estimate:
     """An estimate without width where one seed suffices, and without rounding.
 
     whole: size of the times subtracted; a difference below `NOISE` times this counts as 0.
     """
-    if len(scenario.seed_list) < 2 and _certain(scenario):
+    if suffices:
         e = Estimate(e.value, e.value, e.value)
     return Estimate(*(0.0 if abs(x) <= NOISE * whole else x for x in e))
 

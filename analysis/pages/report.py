@@ -1,8 +1,7 @@
-"""The HTML report of a comparison or of a run: one file that loads nothing else."""
+"""The HTML report of a comparison, a run or a sweep: one file that loads nothing else."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from simstrag.analysis.charts.matplotlib_renderer import picture
 from simstrag.analysis.derived.example_runs import Example, describe_excerpts, example, examples_of
 from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.derived.timeline_excerpt import CloseLook, close_look
+from simstrag.analysis.pages import facts, sweep_report
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
@@ -35,24 +35,30 @@ from simstrag.analysis.text.sensitivity_text import thresholds
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
+from simstrag.experiments.sweep import MARKER, Sweep
 from simstrag.runs.run import UNITS, Run, plain
 from simstrag.scenario.scenario import Scenario
 
-MOST_ROWS = 300
-"""Inline trace rows that a report prints in full."""
 
+def report(
+    folder: str | Path, out: str | Path | None = None, x: str | None = None, y: str | None = None
+) -> Path:
+    """Write the HTML report of the folder of a comparison, run or sweep, and return its path.
 
-def report(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write the HTML report of a comparison or run directory, and return its path.
+    x, y: keys of a sweep along the axes of its picture; by default those with most values.
 
-    A training on real ranks that was killed is completed from its journal first.  Raises
-    `InputError` where `folder` is neither, or `out` cannot be written.
+    A training on real ranks that was killed is completed from its journal first.  A sweep may be
+    unfinished.  Raises `InputError` where `folder` is none of them, or `out` cannot be written.
     """
     from simstrag.ddp.record.journal import NAME
     from simstrag.ddp.record.run_from_journal import finish
 
     folder = Path(folder)
-    if (folder / "comparison.csv").exists():
+    if (folder / MARKER).exists():
+        page = sweep_report.render(Sweep.read(folder), x, y)
+    elif x is not None or y is not None:
+        raise InputError(f"{folder}: x and y are for a sweep, and it holds none")
+    elif (folder / "comparison.csv").exists():
         page = render(Comparison.read(folder))
     elif (folder / "run.json").exists():
         page = render_run(Run.read(folder))
@@ -60,8 +66,8 @@ def report(folder: str | Path, out: str | Path | None = None) -> Path:
         page = render_run(finish(folder))
     else:
         raise InputError(
-            f"{folder}: holds neither a comparison nor a run; give a folder that "
-            "`simstrag compare`, `simstrag run --out` or `simstrag ddp --out` wrote"
+            f"{folder}: holds no comparison, run or sweep; give a folder that `simstrag compare`, "
+            "`simstrag sweep`, `simstrag run --out` or `simstrag ddp --out` wrote"
         )
     path = folder / "report.html" if out is None else Path(out)
     write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
@@ -110,7 +116,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     )
     charts = {
         "progress": comparison_charts.progress(s, at_first=first),
-        "tradeoff": traded.chart(comparison_charts.looks(comparison)) if traded else None,
+        "tradeoff": traded.chart(comparison_charts.looks(comparison.policies)) if traded else None,
         "costs": comparison_charts.costs(s) if comparison.has_target else None,
         "spent": run_charts.time_spent(means, "seconds of a rank, mean over ranks"),
     }
@@ -126,7 +132,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         clean=comparison.scenario.inputs.trace is not None,
         lanes=TITLES,
         cautions=[*cautions(s), *comparison.warnings],
-        asked=_question(scenario),
+        asked=facts.question(scenario),
         seed=scenario.seed_list[0],
         tables=tables,
         pictures={n: picture(c, n) if c else Markup() for n, c in charts.items()},
@@ -152,8 +158,8 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         profile=dict(text.split(": ", 1) for text in described),
         assumptions=assumptions(scenario, runs),
         command=command,
-        provenance=_provenance(runs[0].provenance),
-        scenario=_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
+        provenance=facts.provenance(runs[0].provenance),
+        scenario=facts.as_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
         **bokeh_renderer.page_data(drawn),
     )  # fmt: skip
 
@@ -188,8 +194,8 @@ def render_run(run: Run) -> str:
         recorded=_recorded(run),
         tables=tables,
         spent=picture(run_charts.time_spent(parts, "time (s)"), "spent"),
-        provenance=_provenance(run.provenance),
-        scenario=_yaml(run.scenario),
+        provenance=facts.provenance(run.provenance),
+        scenario=facts.as_yaml(run.scenario),
         data=csv_data(saved),
         **context,
         **bokeh_renderer.page_data(drawn),
@@ -233,66 +239,6 @@ def _saved(examples: Sequence[Example], shown: CloseLook) -> dict[str, Table | N
         "slowdown-of-ranks": run_tables.slowdown_table(examples, shown),
         "waiting-between-ranks": run_tables.waits_table(examples),
     }
-
-
-def _question(scenario: Scenario) -> dict[str, str]:
-    trace, inputs, seeds = scenario.trace, scenario.inputs, scenario.seed_list
-    work = []
-    if scenario.sample_target is not None:
-        work.append(f"{scenario.sample_target} samples (makespan is the time to them)")
-    if scenario.target_accuracy is not None:
-        work.append(f"accuracy {scenario.target_accuracy:g} (time to target)")
-    if scenario.target_progress is not None:
-        work.append(f"progress {scenario.target_progress:g} noise-free updates (time to target)")
-    facts = {
-        "workers": f"{scenario.workers}, each with {scenario.learner.batch} samples per gradient",
-        "work, the same for every policy": "; ".join(work),
-        "policies": ", ".join(scenario.policies),
-    }
-    if inputs.trace is None:
-        facts["contention"] = "none: no trace is given"
-    else:
-        where = inputs.trace.source if isinstance(trace, str) else "rows in the scenario"
-        per_seed = {
-            "same": "the same for every seed (trace_per_seed: same)",
-            "shift": "every seed begins at its own offset in it (trace_per_seed: shift)",
-        }[scenario.trace_per_seed]
-        facts["contention trace"] = f"{where}; {per_seed}; after its end: {scenario.trace_end}"
-        facts["trace sha256"] = inputs.trace.sha256
-    if scenario.places is not None:
-        facts["node of each rank"] = ", ".join(map(str, scenario.places))
-    if inputs.profile is not None:
-        facts |= {"profile": inputs.profile.name, "profile sha256": inputs.profile.sha256}
-    listed = ", ".join(map(str, seeds))
-    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        listed = f"{seeds[0]} to {seeds[-1]}"
-    return facts | {"seeds": f"{len(seeds)}: {listed}"}
-
-
-def _provenance(found: Mapping[str, Any]) -> dict[str, str]:
-    """Versions, commit and hashes by term."""
-    facts: dict[str, str] = {}
-    for key, value in found.items():
-        if key == "sha256":
-            facts |= {f"{name} sha256": digest or "none" for name, digest in value.items()}
-        elif key == "commit":
-            changed = " (with uncommitted changes)" if str(value).endswith("+") else ""
-            facts[key] = f"{value or 'unknown: not run from a git checkout'}{changed}"
-        else:
-            facts[key] = str(value)
-    return facts
-
-
-def _yaml(scenario: Mapping[str, Any]) -> str:
-    """A scenario as a YAML file; very long inline traces are cut."""
-    from ruamel.yaml import YAML
-
-    rows, text = scenario.get("trace"), io.StringIO()
-    if isinstance(rows, (list, tuple)) and len(rows) > MOST_ROWS:
-        scenario = {**scenario, "trace": list(rows[:MOST_ROWS])}
-        text.write(f"# {len(rows) - MOST_ROWS} more rows of the trace are left out here\n")
-    YAML(typ="safe", pure=True).dump(dict(scenario), text)
-    return text.getvalue()
 
 
 def _scenario_of(run: Run) -> tuple[Scenario | None, str]:

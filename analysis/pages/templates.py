@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jinja2
 from markupsafe import Markup, escape
 
+from simstrag.analysis.charts.matplotlib_renderer import Picture
 from simstrag.analysis.tables.table import Table
 
 
@@ -33,6 +34,9 @@ def code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def fragment(tables: Sequence[Table], paragraphs: Sequence[str] = ()) -> str:
-    """Tables with their notes as an HTML fragment for a notebook."""
-    return template("notebook.html").render(tables=tables, paragraphs=paragraphs)
+def fragment(
+    tables: Sequence[Table], paragraphs: Sequence[str] = (), pictures: Sequence[Picture] = ()
+) -> str:
+    """Sentences, pictures, and tables with their notes as an HTML fragment for a notebook."""
+    values = {"tables": tables, "paragraphs": paragraphs, "pictures": pictures}
+    return template("notebook.html").render(values)

@@ -25,12 +25,9 @@ def ranking_table(s: Standings) -> Table:
         "policy", "place", "updates through", *(f"{TIMES[n]} (s)" for n in s.times),
         *(f"speed-up{by[n]}" for n in s.times), *(f"M{by[n]} (%)" for n in s.times),
     )  # fmt: skip
-    places = {  # a place sorts by the middle of its range
-        (a, b): f"{a}" if a == b else f"{a}{MISSING}{b}" for a, b in (p.place for p in s.policies)
-    }
     rows = tuple(
         (
-            p.policy, Number(places[p.place], sum(p.place) / 2, p.place), p.architecture,
+            p.policy, place_cell(p.place), p.architecture,
             *(Number.estimate(p.time[n]) for n in s.times),
             *(_against_bsp(p, "1", p.speedup[n]) for n in s.times),
             *(_against_bsp(p, "0", p.mitigation[n], scale=100) for n in s.times),
@@ -42,6 +39,16 @@ def ranking_table(s: Standings) -> Table:
         *(Number.estimate(s.clean_speedup[n]) for n in s.times), *("" for _ in s.times),
     )  # fmt: skip
     return Table(headers, rows, 3, control, (*_ranking_notes(s), *_narrow(s, rows, 3)))
+
+
+def place_cell(place: tuple[int, int]) -> Number:
+    """A place, or a range of places, which sorts by its middle.
+
+    >>> place_cell((2, 3)), place_cell((1, 1)).value
+    ('2–3', 1.0)
+    """  # noqa: RUF002 - a dash is meant
+    low, high = place
+    return Number(f"{low}" if low == high else f"{low}{MISSING}{high}", sum(place) / 2, place)
 
 
 def _control(s: Standings) -> str:

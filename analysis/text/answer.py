@@ -104,7 +104,7 @@ class Answer:
 
 def answer(s: Standings) -> Answer:
     """The answer of a comparison."""
-    d, names = decide(s), _Names()
+    d, names = decide(s), PolicyNames()
     return Answer(
         d,
         _choice(d, names),
@@ -115,7 +115,7 @@ def answer(s: Standings) -> Answer:
     )
 
 
-class _Names:
+class PolicyNames:
     """Names of policies: the first mention has the full name and says what the policy does."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ def _gain(s: Standings, p: Standing) -> str:
 # -- the choice -----------------------------------------------------------------------------------
 
 
-def _choice(d: Decision, names: _Names) -> str:
+def _choice(d: Decision, names: PolicyNames) -> str:
     s = d.s
     bsp = f"synchronous training ({BASELINE})"
     if d.safe != BASELINE:
@@ -163,7 +163,7 @@ def _choice(d: Decision, names: _Names) -> str:
     if not others:
         return f"Nothing was compared: only {takes}, was run."
     if s.seeds < 2 and not s.certain:
-        return f"No difference can be shown with one seed: run more. {_capital(takes)}."
+        return f"No difference can be shown with one seed: run more. {capital(takes)}."
     if all(p.difference[s.decides].low > 0 for p in others):
         return f"Change nothing: every policy compared takes longer than {takes}."
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
@@ -251,7 +251,7 @@ def _bill(s: Standings, bill: Bill | None) -> str:
             return "There is no contention, so no gain is mitigation."
         if s.delay < -NEGLIGIBLE:
             return "The trace makes bsp faster than it is without it: there is nothing to mitigate."
-        return f"{_capital(contended(s))}, but that delays bsp by less than 0.5 %."
+        return f"{capital(contended(s))}, but that delays bsp by less than 0.5 %."
     who = "Stragglers" if replays(s) else "Contention"
     amounts = join([f"{_prose(bill.hours)} GPU-hours", *_converted(s, bill)])
     text = f"{who} cost this job {percent_of(bill.share)} of its GPU-hours: {amounts}"
@@ -260,7 +260,7 @@ def _bill(s: Standings, bill: Bill | None) -> str:
         if bill.node is not None:
             name = name_of_node(s, bill.node)
             text += f", and {percent_of(bill.blame)} of all waiting is for {name}"
-    return f"{text}. {_capital(contended(s))}."
+    return f"{text}. {capital(contended(s))}."
 
 
 def _converted(s: Standings, bill: Bill) -> Iterator[str]:
@@ -295,7 +295,7 @@ def percent_of(e: Estimate) -> str:
 # -- the lanes ------------------------------------------------------------------------------------
 
 
-def _lane(d: Decision, lane: str, names: _Names) -> str:
+def _lane(d: Decision, lane: str, names: PolicyNames) -> str:
     s, best = d.s, d.best(lane)
     head = f"{lane}, {TITLES[lane]}"
     if best is None:
@@ -394,7 +394,7 @@ def _conditions(d: Decision) -> str:
     best = s.policies[0].policy
     also = "" if best == d.safe else ", the fastest here,"
     lead = f"{best}{also} has the best mean as long as {near}. " if near else ""
-    return f"{_gains(d)}{lead}{_unseen(s)}{_capital(coverage(s))}."
+    return f"{_gains(d)}{lead}{_unseen(s)}{capital(coverage(s))}."
 
 
 def _gains(d: Decision) -> str:
@@ -445,5 +445,6 @@ def _does(s: Standings) -> str:
     return "reaches the target" if s.decides == "time_to_target" else "finishes the work"
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """A sentence that begins with a capital letter."""
     return text[0].upper() + text[1:]

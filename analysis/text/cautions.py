@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import join
@@ -53,11 +53,7 @@ def _worth(s: Standings) -> Iterator[str]:
     if s.comparison.has_target:
         return
     if s.stale:
-        yield (
-            "No target is declared, so times are of a number of samples and not of progress: "
-            f"{join(s.stale)} applied stale gradients, and may need more samples for the same "
-            "progress. Declare a target to compare times to equal progress."
-        )
+        yield warn_of_stale(s.stale)
     if s.unknown:
         yield (
             f"The worth of a sample is unknown for {unknown(s)}. Equal progress may take more "
@@ -352,6 +348,15 @@ def warn_of_few_seeds(n: int) -> str:
     return (
         f"With {n} seeds intervals are too narrow: for normal noise, these 95 % intervals hold the "
         f"true mean only about {COVERED[n]} % of the time."
+    )
+
+
+def warn_of_stale(names: Sequence[str]) -> str:
+    """What times to a number of samples ignore of policies with stale gradients."""
+    return (
+        "No target is declared, so times are of a number of samples and not of progress: "
+        f"{join(names)} applied stale gradients, and may need more samples for the same "
+        "progress. Declare a target to compare times to equal progress."
     )
 
 

@@ -55,7 +55,11 @@ EXAMPLES = {
         "simstrag ddp digits --policy bsp --checkpoint 50 --out runs/real",
         "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",
     ),
-    "report": ("simstrag report reports/demo", "simstrag report reports/demo --out page.html"),
+    "report": (
+        "simstrag report reports/demo",
+        "simstrag report reports/demo --out page.html",
+        "simstrag report reports/study --x server.service",
+    ),
     "init": (
         "simstrag init slow.csv --out mine.yaml",
         "simstrag init slow.csv --step 0.35s --parameters 100e6 --link 25Gbit",

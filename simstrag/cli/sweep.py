@@ -14,14 +14,16 @@ from simstrag.cli.console import capture_warnings, print_result
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
 from simstrag.cli.progress import show_count
-from simstrag.documents.file_io import require_path
+from simstrag.documents.file_io import require_path, write_atomically
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.experiments.sweep import Planned
+    from simstrag.experiments.sweep import Planned, Sweep
 
 MOST = 10
 """Most failed runs to list."""
+DRAWING = 3.0
+"""About the seconds that the report takes; the time left counts them."""
 
 
 def sweep(
@@ -46,7 +48,7 @@ def sweep(
     from simstrag.experiments.sweep import TABLES, Sweep
     from simstrag.experiments.sweep import sweep as run_sweep
 
-    folder = Path("reports") / study.stem if out is None else out
+    folder, page = Path("reports") / study.stem if out is None else out, None
     warnings: list[str] = []
     if status or collect:
         _refuse_run_options(
@@ -58,15 +60,18 @@ def sweep(
         result = Sweep.read(folder)
         if collect:
             result.write()
+            page = _draw(result)
     else:
         part, path = _parse_shard(shard), require_path(study)
         sys.path.append(str(path.absolute().parent))
         try:
-            with capture_warnings() as warnings, show_count(quiet) as show:
+            with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
                 result = run_sweep(
                     path, folder, jobs=jobs, backend=backend or "processes", address=address,
                     shard=part, on_progress=show,
                 )  # fmt: skip
+                show.begin_last("drawing the report")
+                page = _draw(result, shard is not None)
         except KeyboardInterrupt as interrupt:
             kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
             raise Interrupted(kept or "nothing was written") from None
@@ -84,11 +89,28 @@ def sweep(
         "warnings": warnings,
         "written": result.folder,
         "tables": tables,
+        "report": page,
     }
     shown, path = partial(_print, total, finished, failed), [result.folder, *tables][-1]
-    print_result(as_json, quiet, document, shown, warnings, results=path)
+    shown_page = None if quiet else page
+    print_result(as_json, quiet, document, shown, warnings, results=path, report=shown_page)
     if finished < total:
         raise typer.Exit(1)
+
+
+def _draw(result: Sweep, is_shard: bool = False) -> Path | None:
+    """The report of a sweep, of all its shards or none; a single point has no report."""
+    from simstrag.analysis.pages.sweep_report import render
+
+    whole, path = result.read(result.folder), result.folder / "report.html"
+    if len(whole.points) < 2 or (is_shard and len(whole.outcomes()) < len(whole.runs)):
+        return None
+    try:
+        page = render(whole)
+        write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(whole.describe_kept()) from None
+    return path
 
 
 def _parse_shard(text: str | None) -> tuple[int, int] | None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import getpass
 import json
 import math
 import os
@@ -26,7 +23,7 @@ from simstrag.engine.summary import (
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.placeholders import Placeholders
-from simstrag.experiments.runner import BASELINE
+from simstrag.experiments.runner import BASELINE, attribution
 from simstrag.rendering import answer, html_fragment, html_page
 from simstrag.runs.run import UNITS, Run, write_directory
 from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured
@@ -236,7 +233,7 @@ class Comparison:
         of: the file of the scenario, which `origin` finds again.
         """
 
-        made = self.made or _made(of)
+        made = self.made or attribution(of)
 
         def fill(target: Path) -> None:
             self.scenario.write(target)
@@ -311,14 +308,6 @@ def origin(folder: Path) -> Path | None:
         return (folder / (folder / ORIGIN).read_text(encoding="utf-8").strip()).resolve()
     except OSError:
         return None
-
-
-def _made(of: str | Path | None) -> dict[str, str]:
-    """Who writes a comparison, when, and the job's name: that of the file of the scenario."""
-    made = {} if of is None else {"job": Path(of).stem}
-    with contextlib.suppress(KeyError, OSError):  # a user without a name, as in a container
-        made["by"] = getpass.getuser()
-    return made | {"at": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
 
 
 def _units(table: pd.DataFrame) -> dict[str, str]:

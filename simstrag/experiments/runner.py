@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import functools
+import getpass
 import hashlib
 import inspect
 import json
@@ -343,6 +346,14 @@ def program() -> Mapping[str, Any]:
     files = sorted(Path(__file__).parents[1].rglob("*"))
     sources = [file for file in files if file.suffix in (".py", ".c", ".h")]
     return {**provenance(), "sources": _digest([_digest_of_file(path) for path in sources])}
+
+
+def attribution(of: str | Path | None) -> dict[str, str]:
+    """Who writes results, when, and the job's name: that of the file of the scenario or study."""
+    made = {} if of is None else {"job": Path(of).stem}
+    with contextlib.suppress(KeyError, OSError):  # a user without a name, as in a container
+        made["by"] = getpass.getuser()
+    return made | {"at": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
 
 
 def _digest(parts: list[Any]) -> str:

@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.cluster_backends import first_line, load_backend
-from simstrag.experiments.runner import digest_of_policy, digest_of_scenario, key_of, program
+from simstrag.experiments.runner import (
+    attribution,
+    digest_of_policy,
+    digest_of_scenario,
+    key_of,
+    program,
+)
 from simstrag.experiments.study import GridPoint, Study, text_of
 from simstrag.processes.pool import REASON, Backend, LostCall, compute
+from simstrag.rendering import html_fragment
 from simstrag.runs.run import plain, provenance
 
 if TYPE_CHECKING:
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 
     from simstrag.scenario.scenario import Scenario
 
-FORMAT = "simstrag-sweep/1"
+FORMAT = "simstrag-sweep/2"
 MARKER = "sweep.json"
 TABLES = ("results.csv", "results.parquet")
 PAUSE = 10.0
@@ -57,11 +64,21 @@ class Sweep:
 
     points: the values of each point of the grid.
     runs: in the order of the study.
+    times: the column of the time that ranks the policies, of each point.
+    certain: whether nothing is random, of each point.
+    study: the keys of the study, with those of its scenario.
+    provenance: versions and digests of the program.
+    made: `by` and `at`: who began it and when; `job`: the name of the study's file, if it has one.
     """
 
     folder: Path
     points: tuple[Mapping[str, Any], ...]
     runs: tuple[Planned, ...]
+    times: tuple[str, ...]
+    certain: tuple[bool, ...]
+    study: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    made: Mapping[str, str]
 
     @classmethod
     def read(cls, folder: str | Path) -> Sweep:
@@ -72,7 +89,10 @@ class Sweep:
             if not isinstance(data, dict) or data.get("format") != FORMAT:
                 raise InputError(f"{folder / MARKER}: not a sweep: its format is not {FORMAT}")
             runs = tuple(Planned(*run) for run in data["runs"])
-            return cls(folder, tuple(data["points"]), runs)
+            return cls(
+                folder, tuple(data["points"]), runs, tuple(data["times"]), tuple(data["certain"]),
+                data["study"], data["provenance"], data["made"],
+            )  # fmt: skip
         except OSError as error:
             raise InputError(f"{folder}: not a sweep: {error.strerror or error}") from None
         except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -92,7 +112,7 @@ class Sweep:
         return table.astype(kinds)
 
     def outcomes(self) -> dict[Planned, Mapping[str, Any]]:
-        """`error` (None where it is finished) and `summary` of each run that has ended.
+        """`error` (None where it is finished), `summary` and `warnings` of each run that has ended.
 
         A run whose file cannot be read counts as not yet run.
         """
@@ -117,7 +137,7 @@ class Sweep:
         write_atomically(binary, lambda part: table.to_parquet(part, index=False))
 
     def _repr_html_(self) -> str:
-        return str(self.frame().to_html(index=False, float_format="{:.6g}".format))
+        return html_fragment(self)
 
     @property
     def _head(self) -> list[str]:
@@ -144,7 +164,8 @@ class Sweep:
     def _read(self, run: Planned) -> dict[str, Any] | None:
         try:
             kept = json.loads(self._place(run).read_text(encoding="utf-8"))
-            return {name: kept[name] for name in ("error", "summary")}
+            warnings = kept.get("warnings", [])
+            return {"error": kept["error"], "summary": kept["summary"], "warnings": warnings}
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -189,6 +210,7 @@ def sweep(
     0      0        4    bsp       2.0
     1      1        8    bsp       1.0
     """
+    made = attribution(study if isinstance(study, (str, Path)) else None)
     if not isinstance(study, Study):
         study = Study.of(study) if isinstance(study, Mapping) else Study.read(study)
     folder = Path(folder)
@@ -205,7 +227,7 @@ def sweep(
     try:
         report(0, 0, "reading")
         points = study.points()
-        whole = _start(study, points, folder)
+        whole = _start(study, points, folder, made)
         part = whole if shard is None else replace(whole, runs=whole.runs[shard[0] - 1 :: shard[1]])
         _compute(points, part, backend_of_runs, report, tables=shard is None)
     finally:
@@ -261,7 +283,9 @@ def _compute(
         raise KeyboardInterrupt(part.describe_kept()) from None
 
 
-def _start(study: Study, points: tuple[GridPoint, ...], folder: Path) -> Sweep:
+def _start(
+    study: Study, points: tuple[GridPoint, ...], folder: Path, made: Mapping[str, str]
+) -> Sweep:
     """Write the marker of a sweep.  Raises `InputError` where two points are the same."""
     sources = {name: digest_of_policy(name) for name in points[0].scenario.policies}
     runs, firsts = [], dict[str, GridPoint]()
@@ -273,13 +297,16 @@ def _start(study: Study, points: tuple[GridPoint, ...], folder: Path) -> Sweep:
             for seed in point.scenario.seed_list:
                 key = key_of(origin, "contended", policy, seed, source)
                 runs.append(Planned(key, point.number, policy, seed))
-    begun = Sweep(folder, tuple(point.values for point in points), tuple(runs))
+    targets = (point.scenario.progress_target is not None for point in points)
     text = json.dumps({
         "format": FORMAT,
+        "made": made,
         "study": study.declared(),
         "provenance": dict(provenance()),
-        "points": begun.points,
-        "runs": begun.runs,
+        "points": [point.values for point in points],
+        "times": ["time_to_target" if target else "makespan" for target in targets],
+        "certain": [point.scenario.certain for point in points],
+        "runs": runs,
     }, default=str)  # fmt: skip
     try:
         (folder / "runs").mkdir(parents=True, exist_ok=True)

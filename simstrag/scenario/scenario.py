@@ -294,6 +294,12 @@ class Scenario(Section):
         return -(-self.samples // batch) * batch
 
     @property
+    def certain(self) -> bool:
+        """Whether nothing is random, so that all seeds give the same run."""
+        shifted = self.trace is not None and self.trace_per_seed == "shift"
+        return self.inputs.step.noise is None and not shifted
+
+    @property
     def declared(self) -> dict[str, Any]:
         """The keys that are set, as JSON; one object for all runs, which must not be changed.
 

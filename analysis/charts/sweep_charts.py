@@ -1,0 +1,199 @@
+"""Pictures of a sweep: the fastest policy over one or two keys, and speed-ups over one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Chart, Dots, Mark, Paint, Rule
+from simstrag.analysis.charts.comparison_charts import looks
+from simstrag.analysis.charts.matplotlib_renderer import BESIDE, Picture, boxes, canvas, draw, svg
+from simstrag.analysis.derived.sweep_cells import Axis, Cell, SweepCells
+from simstrag.analysis.text.number_format import percent
+from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.study import text_of
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES
+
+LEAST, WIDEST = 4.4, 9.0
+"""Least and most width, in inches like all sizes here."""
+NARROW, CELL, HEIGHT = 0.8, 0.95, 0.42
+"""A cell: width from which panels stand side by side, most width, and height."""
+LETTER = 0.072
+"""Most width of a letter."""
+LINE_HEIGHT = 0.15
+UNCLEAR = Paint(LINE, MUTED, 0.5, "/////")
+"""A cell without a clear winner."""
+ABSENT = Paint(None, LINE)
+"""A cell without a result."""
+NO_WINNER, NO_RESULT = "no clear winner", "no result"
+
+
+def label_of(key: str) -> str:
+    """A key with its name and unit.
+
+    >>> label_of("server.service"), label_of("workers")
+    ("server.service: the server's service (s)", 'workers')
+    """
+    unit = QUANTITIES.get(key)
+    return f"{key}: {NAMES[key]}{f' ({unit})' if unit else ''}" if key in NAMES else key
+
+
+def pictures(found: SweepCells, x: str | None = None, y: str | None = None) -> list[Picture]:
+    """The fastest policy over the keys; where one key varies, also the speed-ups over it."""
+    return [fastest(found, x, y), *([speedups(found)] if len(found.axes) == 1 else [])]
+
+
+def fastest(found: SweepCells, x: str | None = None, y: str | None = None) -> Picture:
+    """The fastest policy over one or two keys: a cell per point, in the colour of its policy.
+
+    A cell in which the best policy is not shown to be faster than every other is hatched.  There is
+    a panel for each combination of the other keys, named above it.  All cells have one size.
+    """
+    along_x, along_y, others = found.choose(x, y)
+    kinds = {point.number: _kind(point) for point in found.cells}
+    names = [name for name in (*found.policies, NO_WINNER, NO_RESULT) if name in kinds.values()]
+    columns, rows = len(along_x.values), len(along_y.values) if along_y else 1
+    combined = list(itertools.product(*([(axis, v) for v in axis.labels] for axis in others)))
+    panels = _by_panel(found, others)
+    across = min(len(panels), max(1, int(WIDEST / (columns * NARROW))))
+    down = -(-len(panels) // across)
+    high = down * (rows * HEIGHT + 0.2 + LINE_HEIGHT * len(others))
+    letters = int(high / LETTER)
+    label = textwrap.wrap(label_of(along_y.key), letters, break_long_words=False) if along_y else []
+    beside = LETTER * max(map(len, along_y.labels)) + LINE_HEIGHT * len(label) if along_y else 0.0
+    size = min(CELL, (WIDEST - beside - 0.2) / across / columns)
+    width = max(beside + 0.2 + across * columns * size, LEAST)
+    texts = _texts(found, size)
+    in_line = max(1, int(width / (0.5 + LETTER * max(map(len, names)))))
+    height = high + 0.6 + 0.2 * -(-len(names) // in_line)
+    with canvas(width, height) as figure:
+        drawn = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel()
+        for ax, cells, values in zip(drawn, panels, combined, strict=False):
+            _draw_cells(ax, found, cells, kinds, along_x, along_y)
+            for cell in cells:
+                column, row = _place(along_x, cell), _place(along_y, cell)
+                words = texts.get(cell.number, "")
+                ax.text(column, row, words, ha="center", va="center", color=INK, fontsize=7.5)
+            title = "\n".join(f"{axis.key}: {value}" for axis, value in values)
+            ax.set_title(title, fontsize=8, loc="left")
+        for ax in drawn[len(panels) :]:
+            ax.set_visible(False)
+        figure.supxlabel(label_of(along_x.key), fontsize=8)
+        figure.supylabel("\n".join(label), fontsize=8)
+        entries = (zip(*ax.get_legend_handles_labels(), strict=True) for ax in drawn)
+        handles = {name: handle for entry in entries for handle, name in entry}
+        figure.legend([handles[n] for n in names], names, loc="outside upper left", ncols=in_line)
+        keys = " and ".join(axis.key for axis in (along_x, along_y) if axis)
+        return Picture(svg(figure, "fastest", f"The fastest policy over {keys}"), width)
+
+
+def _by_panel(found: SweepCells, others: Sequence[Axis]) -> list[list[Cell]]:
+    """The points of each combination of values, in the order of the axes."""
+    combined = itertools.product(*(axis.values for axis in others))
+    return [
+        [
+            cell
+            for cell in found.cells
+            if all(
+                text_of(cell.values[axis.key]) == text_of(value)
+                for axis, value in zip(others, values, strict=True)
+            )
+        ]
+        for values in combined
+    ]
+
+
+def _texts(found: SweepCells, width: float) -> dict[int, str]:
+    """What is written in each cell: its policy and the time saved, as far as all of them fit."""
+    won = {cell.number: cell.best for cell in found.cells if cell.winner and cell.best}
+    names = {number: p.policy for number, p in won.items()}
+    saved = {
+        number: f"{percent(p.saved.value, 2)} %" if p.policy != BASELINE else ""
+        for number, p in won.items()
+        if math.isfinite(p.saved.value)
+    }
+    fitting = [
+        texts
+        for texts in (names, saved)
+        if max((len(text) for text in texts.values()), default=0) * LETTER < width
+    ]
+    return {
+        number: "\n".join(filter(None, (texts.get(number) for texts in fitting))) for number in won
+    }
+
+
+def _draw_cells(
+    ax: Axes, found: SweepCells, cells: Sequence[Cell], kinds: Mapping[int, str], x: Axis,
+    y: Axis | None,
+) -> None:  # fmt: skip
+    look = looks(found.policies)
+    paints = {
+        **{name: PAGE.area(look[name]) for name in found.policies},
+        NO_WINNER: UNCLEAR,
+        NO_RESULT: ABSENT,
+    }
+    column, row = (np.array([_place(axis, cell) for cell in cells]) for axis in (x, y))
+    for kind, paint in paints.items():
+        chosen = np.array([kinds[cell.number] == kind for cell in cells])
+        left, right = column[chosen] - 0.48, column[chosen] + 0.48
+        boxes(ax, left, right, row[chosen], 0.92, paint, kind)
+    ax.set_xlim(-0.5, len(x.values) - 0.5)
+    ax.set_xticks(range(len(x.values)), x.labels)
+    rows = len(y.values) if y else 1
+    ax.set_ylim(*((-0.5, rows - 0.5) if y and y.numeric else (rows - 0.5, -0.5)))
+    ax.set_yticks(range(rows), y.labels if y else [""])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def _kind(cell: Cell) -> str:
+    """The name of a cell in the legend."""
+    return cell.winner or (NO_WINNER if cell.best else NO_RESULT)
+
+
+def _place(axis: Axis | None, cell: Cell) -> int:
+    """The index of a point along an axis."""
+    return [*map(text_of, axis.values)].index(text_of(cell.values[axis.key])) if axis else 0
+
+
+def speedups(found: SweepCells) -> Picture:
+    """Speed-up of every policy over bsp along the only key, with 95 % intervals, and bands.
+
+    Mean times where bsp is not there.
+    """
+    (axis,) = found.axes.values()
+    look = looks(found.policies)
+    label = "speed-up over bsp" if found.has_baseline else "mean time (s)"
+    at = axis.values if axis.numeric else range(len(axis.values))
+    along = dict(zip(map(text_of, axis.values), at, strict=True))
+    cells = sorted(found.cells, key=lambda cell: _place(axis, cell))
+    lines: dict[str, list[tuple[float, Estimate]]] = {name: [] for name in found.policies}
+    for cell in cells:
+        for p in cell.ranking:
+            value = p.speedup if found.has_baseline else p.time
+            lines[p.policy].append((along[text_of(cell.values[axis.key])], value))
+    if found.has_baseline:
+        del lines[BASELINE]
+    marks: list[Mark] = [Rule(1.0, "y", "bsp")] if found.has_baseline else []
+    for name, line in lines.items():
+        x, y = [Estimate(at, at, at) for at, _ in line], [value for _, value in line]
+        marks += [Dots(name, look[name], x, y, joined=True)] if line else []
+    chart = Chart(f"{label} over {axis.key}", label_of(axis.key), label, marks, size=(WIDEST, 3.4))
+    with canvas(*chart.size) as figure:
+        ax = figure.add_subplot()
+        ax.set_xscale("log" if axis.logarithmic else "linear")
+        draw(chart, ax, PAGE)
+        for name, line in lines.items() if axis.numeric else ():
+            band = [(x, y.low, y.high) for x, y in line]
+            color = PAGE.look(look[name])["color"]
+            ax.fill_between(*np.array(band).reshape(-1, 3).T, color=color, alpha=0.12, linewidth=0)
+        ax.set_xticks(list(at), axis.labels)
+        ax.minorticks_off()
+        ax.legend(**BESIDE)
+        return Picture(svg(figure, "speedups", chart.label), WIDEST)

@@ -1,0 +1,168 @@
+"""The result of a sweep in words: where which policy is fastest, and what to know beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
+from simstrag.analysis.text.answer import PolicyNames, capital
+from simstrag.analysis.text.cautions import warn_of_few_seeds, warn_of_stale
+from simstrag.analysis.text.number_format import join, percent
+from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.study import text_of
+
+MOST = 8
+"""Most warnings that a page repeats."""
+
+
+def sentences(found: SweepCells) -> tuple[str, ...]:
+    """Where which policy is fastest, what that saves, what is missing, and what the policies do."""
+    wins = Counter(cell.winner for cell in found.cells if cell.winner)
+    names = PolicyNames()
+    named = {policy: names.of(policy) for policy, _ in wins.most_common()}
+    does = " ".join(f"{policy}:{text}" for policy, (_, text) in named.items() if text)
+    full = {policy: name for policy, (name, _) in named.items()}
+    return tuple(filter(None, (_winners(found, wins, full), _savings(found), _gaps(found), does)))
+
+
+def describe(cell: Cell, found: SweepCells) -> str:
+    """A point by the keys that vary."""
+    return ", ".join(f"{key}: {text_of(cell.values[key])}" for key in found.axes)
+
+
+def outcome(cell: Cell) -> str:
+    """The fastest policy of a point, in words."""
+    if cell.winner:
+        return cell.winner
+    if cell.best:
+        return f"no clear winner: {join(cell.contenders)}"
+    return f"no result: {_not_ended(cell.missing)}" if cell.missing else "no result"
+
+
+def cautions(found: SweepCells) -> list[str]:
+    """What a reader must know before relying on the picture, most important first."""
+    every = (
+        *_failures(found), *_unknown(found), *_worth(found), *_seeds(found), *_fixed(found),
+        *_warnings(found),
+    )  # fmt: skip
+    return [text for text in every if text]
+
+
+def _winners(found: SweepCells, wins: Counter[str], full: Mapping[str, str]) -> str:
+    points = len(found.cells)
+    unclear = sum(cell.best is not None and not cell.winner for cell in found.cells)
+    if not any(cell.best for cell in found.cells):
+        return "No point has a result yet."
+    if not wins:
+        return "At no point is one policy shown to be faster than every other."
+    (best, most), *others = wins.most_common()
+    first = best if full[best] == best else capital(full[best])
+    if most == points:
+        return f"{first} is the fastest policy at all {points} points."
+    named = [f"{first} is the fastest policy at {most} of {points} points"]
+    named += [f"{full[policy]} at {count}" for policy, count in others]
+    rest = f"; at {unclear} there is no clear winner" if unclear else ""
+    return f"{join(named)}{rest}."
+
+
+def _savings(found: SweepCells) -> str:
+    best = [cell.best for cell in found.cells if cell.winner not in (None, BASELINE)]
+    saved = [p.saved.value for p in best if p and math.isfinite(p.saved.value)]
+    if not saved:
+        return ""
+    least, most = (percent(share, 2) for share in (min(saved), max(saved)))
+    between = least if least == most else f"between {least} and {most}"
+    return f"Where another policy than bsp is fastest, it saves {between} % of bsp's time."
+
+
+def _gaps(found: SweepCells) -> str:
+    without = [cell for cell in found.cells if not cell.best]
+    missing = sum(cell.missing for cell in found.cells)
+    if not without:
+        return ""
+    have = "has" if len(without) == 1 else "have"
+    text = f"{len(without)} of {len(found.cells)} points {have} no result"
+    return (
+        f"{text}: of {len(found.sweep.runs)} runs {_not_ended(missing)}. The same `simstrag sweep` "
+        "goes on from there."
+        if missing
+        else f"{text}: every policy failed there, or its time is unknown."
+    )
+
+
+def _failures(found: SweepCells) -> Iterator[str]:
+    """Policies that failed: the points are ranked without them."""
+    for policy in found.policies:
+        where = [cell for cell in found.cells if policy in cell.failed]
+        if where:
+            yield (
+                f"{policy} failed at {_of(where, found)} and has no place there: "
+                f"{where[0].failed[policy]} ({describe(where[0], found)})."
+            )
+
+
+def _unknown(found: SweepCells) -> Iterator[str]:
+    for policy in found.policies:
+        where = [cell for cell in found.cells if policy in cell.unknown]
+        if where:
+            yield (
+                f"{policy} has no place at {_of(where, found)}, because its progress is unknown: "
+                f"{where[0].unknown[policy]}."
+            )
+
+
+def _worth(found: SweepCells) -> Iterator[str]:
+    """What times are of."""
+    times, stale = found.sweep.times, dict[str, None]()
+    for cell in found.cells:
+        if times[cell.number] == "makespan":
+            stale |= dict.fromkeys(p.policy for p in cell.ranking if p.stale)
+    if stale:
+        yield warn_of_stale([*stale])
+    if "time_to_target" in times:
+        yield "Times to target come from a model of progress; nothing was trained."
+
+
+def _seeds(found: SweepCells) -> Iterator[str]:
+    certain = all(found.sweep.certain)
+    if found.seeds < 2 and not certain:
+        yield (
+            "One seed gives no interval, so at no point with noise can a winner be shown: run "
+            "more seeds; only the new ones are computed."
+        )
+    elif not certain:
+        yield warn_of_few_seeds(found.seeds)
+    if not certain:
+        yield (
+            "A winner is shown by the 95 % intervals of its own point; they are not corrected for "
+            "the number of points or policies."
+        )
+
+
+def _fixed(found: SweepCells) -> Iterator[str]:
+    if not found.has_baseline:
+        yield (
+            "bsp is not among the policies, so no gain is known: add it to the study; only its "
+            "runs are computed."
+        )
+    stated = found.sweep.study["scenario"].get("placeholders", ())
+    if names := [name for name in stated if name not in found.axes]:
+        are = "is a placeholder" if len(names) == 1 else "are placeholders"
+        yield f"{join(names)} {are}: give your own value, or vary it."
+
+
+def _warnings(found: SweepCells) -> Iterator[str]:
+    yield from found.warnings[:MOST]
+    if (left := len(found.warnings) - MOST) > 0:
+        yield f"{left} more warnings are in the files of the runs."
+
+
+def _not_ended(runs: int) -> str:
+    return f"{runs} {'has' if runs == 1 else 'have'} not ended"
+
+
+def _of(where: list[Cell], found: SweepCells) -> str:
+    of = len(found.cells)
+    return f"all {of} points" if len(where) == of else f"{len(where)} of {of} points"

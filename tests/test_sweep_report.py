@@ -1,0 +1,299 @@
+"""The report of a sweep: the winner of each point, its picture, and what is not there yet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag import Sweep, compare, sweep
+from simstrag.analysis.charts.chart import PAGE
+from simstrag.analysis.charts.comparison_charts import looks
+from simstrag.analysis.charts.sweep_charts import fastest, pictures
+from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.sweep_cells import SweepCells, sweep_cells
+from simstrag.analysis.pages.report import report
+from simstrag.analysis.pages.sweep_report import render
+from simstrag.analysis.text.sweep_text import cautions, outcome, sentences
+from simstrag.errors import InputError
+from simstrag.experiments.study import Study
+from tests.commands import Call
+from tests.test_report import Page
+from tests.test_sweep import STUDY
+
+SLOW = [{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
+CERTAIN: dict[str, Any] = {
+    "scenario": {"workers": 4, "samples": 12 * 128, "step": {"compute": 0.1}, "server": {}},
+    "grid": {"trace": [None, SLOW], "step.compute": [0.2, 0.1]},
+    "policies": ["bsp", "backup"],
+    "seeds": 1,
+}
+"""One rank of four takes twice as long, or none does.
+
+12 batches of 128 samples are 3 updates of bsp and 4 of backup, which leaves one rank out: 3 steps
+against 4 where no rank is slow, 6 against 4 where one is.
+"""
+NOISY: dict[str, Any] = {
+    "scenario": {
+        "workers": 4, "samples": 10240, "target_progress": 6, "learner": {"noise_scale": 128},
+        "step": {"compute": 0.1, "cv": 0.1}, "trace": SLOW, "server": {"push": 0.002},
+    },
+    "grid": {"learner.c_tau": [4, 0.5, 1], "server.service": [0.001, 0.02]},
+    "policies": ["bsp", "asgd", "backup", "ssp"],
+    "seeds": 3,
+}  # fmt: skip
+
+
+def run(folder: Path, **changes: Any) -> SweepCells:
+    return sweep_cells(sweep(CERTAIN | changes, folder, jobs=1))
+
+
+@pytest.fixture(scope="module")
+def certain(tmp_path_factory: pytest.TempPathFactory) -> SweepCells:
+    return run(tmp_path_factory.mktemp("certain"))
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> SweepCells:
+    return sweep_cells(sweep(NOISY, tmp_path_factory.mktemp("noisy"), jobs=1))
+
+
+@pytest.fixture(scope="module")
+def three_keys(tmp_path_factory: pytest.TempPathFactory) -> SweepCells:
+    grid = CERTAIN["grid"] | {"trace_end": ["hold", "loop"]}
+    return run(tmp_path_factory.mktemp("three"), grid=grid)
+
+
+def test_the_winner_of_each_point_is_the_one_by_construction(certain: SweepCells) -> None:
+    assert [cell.winner for cell in certain.cells] == ["bsp", "bsp", "backup", "backup"]
+
+
+def test_times_and_gains_are_those_of_the_closed_form(certain: SweepCells) -> None:
+    best = [cell.best for cell in certain.cells]
+    assert [p and p.time.value for p in best] == pytest.approx([0.6, 0.3, 0.8, 0.4])
+    assert [p and p.saved.value for p in best] == pytest.approx([0.0, 0.0, 1 / 3, 1 / 3])
+
+
+def test_a_tie_by_construction_has_no_clear_winner(tmp_path: Path) -> None:
+    """With one microbatch, a deadline has nowhere to stop a step: dropcompute is bsp."""
+    found = run(tmp_path, policies=["bsp", "dropcompute"])
+    assert {outcome(cell) for cell in found.cells} == {"no clear winner: bsp and dropcompute"}
+    assert sentences(found) == ("At no point is one policy shown to be faster than every other.",)
+    assert "no clear winner</text>" in fastest(found).svg
+
+
+def test_one_seed_with_noise_shows_no_winner(tmp_path: Path) -> None:
+    found = sweep_cells(sweep(NOISY | {"seeds": 1}, tmp_path, jobs=1))
+    assert [cell.winner for cell in found.cells] == [None] * 6
+    assert any(text.startswith("One seed gives no interval") for text in cautions(found))
+
+
+@pytest.mark.parametrize("study", [NOISY, CERTAIN])
+def test_the_ranking_of_a_point_is_that_of_compare(study: dict[str, Any], tmp_path: Path) -> None:
+    found = sweep_cells(sweep(study, tmp_path, jobs=1))
+    for cell, point in zip(found.cells, Study.of(study).points(), strict=True):
+        s = standings(compare(point.scenario, jobs=1))
+        assert [(p.policy, p.place) for p in cell.ranking] == [
+            (p.policy, p.place) for p in s.policies
+        ]
+        for own, p in zip(cell.ranking, s.policies, strict=True):
+            assert (own.time, own.speedup) == (p.time[s.decides], p.speedup[s.decides])
+        best = s.policies[0]
+        assert cell.winner == (best.policy if best.place == (1, 1) else None)
+
+
+# -- the picture ---------------------------------------------------------------------------------
+
+
+def test_a_policy_has_the_colour_that_it_has_in_a_comparison(noisy: SweepCells) -> None:
+    drawn = fastest(noisy).svg
+    winners = {cell.winner for cell in noisy.cells} - {None}
+    for policy, look in looks(["bsp", "asgd", "backup", "ssp"]).items():
+        assert (f"fill: {PAGE.look(look)['color']}" in drawn) == (policy in winners)
+
+
+def test_policies_that_share_a_colour_differ_by_hatching() -> None:
+    areas = [PAGE.area(look)[:4] for look in range(24)]
+    assert len(set(areas)) == 24
+
+
+def test_numbers_are_sorted_and_words_stay_as_in_the_study(certain: SweepCells) -> None:
+    assert certain.axes["step.compute"].values == (0.1, 0.2)
+    assert certain.axes["trace"].labels[0] == "null"
+
+
+def test_long_values_that_begin_alike_have_different_labels(tmp_path: Path) -> None:
+    slower = [SLOW[0] | {"value": 3.0}]
+    axis = run(tmp_path, grid={"trace": [SLOW, slower]}).axes["trace"]
+    assert axis.labels == ('1: [{"time": 0, "node": 0,…', '2: [{"time": 0, "node": 0,…')
+
+
+def test_every_point_is_drawn_and_none_averaged_over_a_third_key(three_keys: SweepCells) -> None:
+    drawn = fastest(three_keys).svg
+    assert [drawn.count(f"trace_end: {end}</text>") for end in ("hold", "loop")] == [1, 1]
+    assert drawn.count(">33 %</text>") == 4
+    assert drawn.count(">bsp</text>") == 4 + 1  # and in the legend
+
+
+@pytest.mark.parametrize(
+    "asked", [("trace_end", "trace"), ("trace", None), (None, "trace"), (None, None)]
+)
+def test_the_axes_are_the_keys_asked_for(
+    three_keys: SweepCells, asked: tuple[str | None, str | None]
+) -> None:
+    x, y, others = three_keys.choose(*asked)
+    assert y is not None
+    for axis, key in zip((x, y), asked, strict=True):
+        assert key in (None, axis.key)
+    assert {x.key, y.key, *(axis.key for axis in others)} == {"trace", "step.compute", "trace_end"}
+
+
+def test_over_one_key_speed_ups_are_drawn_too(tmp_path: Path) -> None:
+    found = run(tmp_path, grid={"trace": [None, SLOW]})
+    (strip, lines) = pictures(found)
+    assert "speed-up over bsp" in lines.svg
+    assert strip.svg.count(">33 %</text>") == 1
+
+
+def test_without_bsp_times_are_drawn_and_the_page_says_how_to_know_the_gain(
+    tmp_path: Path,
+) -> None:
+    found = run(tmp_path, grid={"trace": [None, SLOW]}, policies=["backup", "ssp"])
+    assert "mean time (s)" in pictures(found)[1].svg
+    assert any(text.startswith("bsp is not among the policies") for text in cautions(found))
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+
+def test_the_page_is_whole_and_loads_nothing(noisy: SweepCells) -> None:
+    page = Page(render(noisy.sweep))
+    assert [address for address in page.addresses if not address.startswith("#")] == []
+    assert len(set(page.ids)) == len(page.ids)
+    for sentence in sentences(noisy):
+        assert sentence in page.text
+
+
+def test_versions_and_the_study_come_last(noisy: SweepCells) -> None:
+    text = render(noisy.sweep)
+    places = [
+        text.index(f'id="{name}"') for name in ("points", "rankings", "asked", "fixed", "again")
+    ]
+    assert places == sorted(places)
+    assert text.index('class="answer"') < places[0]
+
+
+def test_what_was_fixed_leaves_out_what_was_varied(certain: SweepCells) -> None:
+    fixed = render(certain.sweep).split('id="fixed"')[1].split("</pre>")[0]
+    assert "workers: 4" in fixed
+    assert "compute" not in fixed
+    assert "trace" not in fixed.split("<pre>")[1]
+
+
+def test_an_unfinished_study_is_reported_with_its_gaps(tmp_path: Path) -> None:
+    whole = run(tmp_path).sweep
+    (tmp_path / "runs" / f"{whole.runs[-1].key}.json").unlink()
+    found = sweep_cells(Sweep.read(tmp_path))
+    assert [outcome(cell) for cell in found.cells] == [
+        "bsp", "bsp", "backup", "no result: 1 has not ended",
+    ]  # fmt: skip
+    gaps = "1 of 4 points has no result: of 8 runs 1 has not ended. "
+    assert sentences(found)[2].startswith(gaps)
+    assert "no result</text>" in render(found.sweep)
+
+
+def test_a_policy_that_fails_is_named_and_the_others_are_ranked(tmp_path: Path) -> None:
+    grid = {"workers": [2, 4], "step.compute": [0.1, 0.2]}
+    found = run(tmp_path, grid=grid, policies=["bsp", "backup:b=2"])
+    assert [cell.winner for cell in found.cells] == ["bsp"] * 4
+    said = cautions(found)[0]
+    assert said.startswith("backup:b=2 failed at 2 of 4 points and has no place there: ")
+    assert said.endswith("(workers: 2, step.compute: 0.1).")
+
+
+def test_a_notebook_shows_the_sentences_the_picture_and_the_points(certain: SweepCells) -> None:
+    shown = certain.sweep._repr_html_()
+    Page(shown)
+    assert shown.count("<svg") == 1
+    assert sentences(certain)[0] in shown
+
+
+def test_a_notebook_shows_a_single_point_as_a_table(tmp_path: Path) -> None:
+    shown = run(tmp_path, grid={}).sweep._repr_html_()
+    assert "<svg" not in shown
+    assert "<td" in shown
+
+
+# -- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("step.compte", None), "x step.compte: the study did not vary it. Did you mean 'step.com"),
+        ((None, "workers"), "y workers: the study did not vary it; varied: trace, step.compute"),
+        (("trace", "trace"), "x and y are both trace; choose two keys"),
+    ],
+)
+def test_a_key_that_cannot_be_an_axis_is_named(
+    certain: SweepCells, asked: tuple[str | None, str | None], message: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        certain.choose(*asked)
+    assert str(error.value).startswith(message)
+
+
+def test_the_only_key_lies_along_x(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="y trace: only this key was varied, so it lies along x"):
+        run(tmp_path, grid={"trace": [None, SLOW]}).choose(None, "trace")
+
+
+def test_a_study_of_one_point_has_no_report_and_the_error_says_what_has(tmp_path: Path) -> None:
+    run(tmp_path, grid={})
+    with pytest.raises(InputError, match="a study of one point has no picture; list more values"):
+        report(tmp_path)
+
+
+def test_a_folder_that_is_no_study_says_what_would_be(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no comparison, run or sweep; give a folder that"):
+        report(tmp_path)
+    with pytest.raises(InputError, match="x and y are for a sweep, and it holds none"):
+        report(tmp_path, x="workers")
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_sweep_writes_the_page_and_report_draws_it_with_other_axes(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(json.dumps(CERTAIN))
+    code, out, err = call("sweep", "study.yaml", "--jobs", "1")
+    assert (code, out.splitlines()[-1], err) == (0, "report: reports/study/report.html", "")
+    first = Path("reports/study/report.html").read_text()
+    assert "The fastest policy over trace and step.compute" in first
+    asked = ("report", "reports/study", "--x", "step.compute", "--out", "page.html")
+    assert call(*asked) == (0, "report: page.html\n", "")
+    assert "The fastest policy over step.compute and trace" in Path("page.html").read_text()
+
+
+def test_a_shard_writes_the_page_once_all_runs_have_ended(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(json.dumps(STUDY))
+    for part, there in (("1/2", False), ("2/2", True)):
+        assert call("sweep", "study.yaml", "--jobs", "1", "--out", "s", "--shard", part)[0] == 0
+        assert Path("s/report.html").exists() == there
+
+
+def test_a_study_of_one_point_is_swept_without_a_page(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(json.dumps(CERTAIN | {"grid": {}}))
+    code, out, _ = call("sweep", "study.yaml", "--jobs", "1")
+    assert (code, "report: " in out) == (0, False)
