@@ -13,7 +13,7 @@ from simstrag.analysis.charts.chart import PAGE
 from simstrag.analysis.charts.comparison_charts import looks
 from simstrag.analysis.charts.sweep_charts import fastest, pictures
 from simstrag.analysis.derived.standings import standings
-from simstrag.analysis.derived.sweep_cells import SweepCells, sweep_cells
+from simstrag.analysis.derived.sweep_cells import Axis, SweepCells, sweep_cells
 from simstrag.analysis.pages.report import report
 from simstrag.analysis.pages.sweep_report import render
 from simstrag.analysis.text.sweep_text import cautions, outcome, sentences
@@ -124,6 +124,14 @@ def test_numbers_are_sorted_and_words_stay_as_in_the_study(certain: SweepCells) 
     assert certain.axes["trace"].labels[0] == "null"
 
 
+@pytest.mark.parametrize(
+    ("values", "even"),
+    [([1, 2, 4, 8], True), ([10, 20, 30], True), ([1, 10, 20], False), (["a", "b", "c"], True)],
+)
+def test_values_are_even_on_the_axis_that_suits_them(values: list[Any], even: bool) -> None:
+    assert Axis.of("key", values).even is even
+
+
 def test_long_values_that_begin_alike_have_different_labels(tmp_path: Path) -> None:
     slower = [SLOW[0] | {"value": 3.0}]
     axis = run(tmp_path, grid={"trace": [SLOW, slower]}).axes["trace"]
@@ -204,6 +212,24 @@ def test_an_unfinished_study_is_reported_with_its_gaps(tmp_path: Path) -> None:
     assert "no result</text>" in render(found.sweep)
 
 
+def test_a_shard_shows_the_whole_sweep(tmp_path: Path) -> None:
+    sweep(CERTAIN, tmp_path, jobs=1)
+    part = sweep(CERTAIN, tmp_path, jobs=1, shard=(1, 3))
+    assert [cell.winner for cell in sweep_cells(part).cells] == ["bsp", "bsp", "backup", "backup"]
+
+
+def test_a_warning_that_differs_in_numbers_is_shown_once(tmp_path: Path) -> None:
+    trace = [
+        {"time": t, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 1 + t}
+        for t in (0, 0.1)
+    ]
+    found = run(
+        tmp_path, scenario=CERTAIN["scenario"] | {"trace": trace}, grid={"step.compute": [0.2, 0.1]}
+    )
+    assert len(found.warnings) == 2
+    assert {text.split(":")[0] for text in found.warnings} == {"bsp", "backup"}
+
+
 def test_a_policy_that_fails_is_named_and_the_others_are_ranked(tmp_path: Path) -> None:
     grid = {"workers": [2, 4], "step.compute": [0.1, 0.2]}
     found = run(tmp_path, grid=grid, policies=["bsp", "backup:b=2"])
@@ -274,10 +300,10 @@ def test_sweep_writes_the_page_and_report_draws_it_with_other_axes(
     code, out, err = call("sweep", "study.yaml", "--jobs", "1")
     assert (code, out.splitlines()[-1], err) == (0, "report: reports/study/report.html", "")
     first = Path("reports/study/report.html").read_text()
-    assert "The fastest policy over trace and step.compute" in first
-    asked = ("report", "reports/study", "--x", "step.compute", "--out", "page.html")
+    assert "The fastest policy over step.compute and trace" in first
+    asked = ("report", "reports/study", "--x", "trace", "--out", "page.html")
     assert call(*asked) == (0, "report: page.html\n", "")
-    assert "The fastest policy over step.compute and trace" in Path("page.html").read_text()
+    assert "The fastest policy over trace and step.compute" in Path("page.html").read_text()
 
 
 def test_a_shard_writes_the_page_once_all_runs_have_ended(

@@ -217,9 +217,11 @@ class Theme(NamedTuple):
         return {"color": color, "linestyle": dash, "marker": marker}
 
     def area(self, k: int) -> Paint:
-        """The colour of look k for an area; where a colour recurs, it is hatched."""
+        """The colour of look k for an area with text on it; where it recurs, it is hatched."""
+        color = self.look(k)["color"]
         hatch = AREA_HATCHES[max(k - 1, 0) // len(self.colors) % len(AREA_HATCHES)]
-        return Paint(self.look(k)["color"], self.muted if hatch else None, 0.6, hatch)
+        alpha = 0.35 if color == self.ink else 0.6
+        return Paint(color, self.muted if hatch else None, alpha, hatch)
 
     def text(self, name: str) -> str:
         """A name as matplotlib must be given it."""

@@ -17,7 +17,6 @@ from simstrag.analysis.derived.sweep_cells import Axis, Cell, SweepCells
 from simstrag.analysis.text.number_format import percent
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.experiments.study import text_of
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES
 
 LEAST, WIDEST = 4.4, 9.0
@@ -59,29 +58,31 @@ def fastest(found: SweepCells, x: str | None = None, y: str | None = None) -> Pi
     kinds = {point.number: _kind(point) for point in found.cells}
     names = [name for name in (*found.policies, NO_WINNER, NO_RESULT) if name in kinds.values()]
     columns, rows = len(along_x.values), len(along_y.values) if along_y else 1
-    combined = list(itertools.product(*([(axis, v) for v in axis.labels] for axis in others)))
     panels = _by_panel(found, others)
     across = min(len(panels), max(1, int(WIDEST / (columns * NARROW))))
     down = -(-len(panels) // across)
-    high = down * (rows * HEIGHT + 0.2 + LINE_HEIGHT * len(others))
-    letters = int(high / LETTER)
-    label = textwrap.wrap(label_of(along_y.key), letters, break_long_words=False) if along_y else []
+    across = -(-len(panels) // down)
+    label = _wrap(label_of(along_y.key), down * (rows + 1) * HEIGHT) if along_y else []
     beside = LETTER * max(map(len, along_y.labels)) + LINE_HEIGHT * len(label) if along_y else 0.0
     size = min(CELL, (WIDEST - beside - 0.2) / across / columns)
     width = max(beside + 0.2 + across * columns * size, LEAST)
-    texts = _texts(found, size)
+    titles = [_wrap(title, columns * size) for title, _ in panels]
+    below = LETTER * max(map(len, along_x.labels))
+    turned = below > size
     in_line = max(1, int(width / (0.5 + LETTER * max(map(len, names)))))
-    height = high + 0.6 + 0.2 * -(-len(names) // in_line)
+    height = 0.6 + 0.2 * -(-len(names) // in_line) + below * turned
+    height += down * (rows * HEIGHT + 0.2 + LINE_HEIGHT * max(map(len, titles)))
+    texts = _texts(found, size)
     with canvas(width, height) as figure:
         drawn = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel()
-        for ax, cells, values in zip(drawn, panels, combined, strict=False):
+        for ax, title, (_, cells) in zip(drawn, titles, panels, strict=False):
             _draw_cells(ax, found, cells, kinds, along_x, along_y)
             for cell in cells:
                 column, row = _place(along_x, cell), _place(along_y, cell)
                 words = texts.get(cell.number, "")
                 ax.text(column, row, words, ha="center", va="center", color=INK, fontsize=7.5)
-            title = "\n".join(f"{axis.key}: {value}" for axis, value in values)
-            ax.set_title(title, fontsize=8, loc="left")
+            ax.set_title("\n".join(title), fontsize=8, loc="left")
+            ax.tick_params(axis="x", labelrotation=90 * turned)
         for ax in drawn[len(panels) :]:
             ax.set_visible(False)
         figure.supxlabel(label_of(along_x.key), fontsize=8)
@@ -93,38 +94,39 @@ def fastest(found: SweepCells, x: str | None = None, y: str | None = None) -> Pi
         return Picture(svg(figure, "fastest", f"The fastest policy over {keys}"), width)
 
 
-def _by_panel(found: SweepCells, others: Sequence[Axis]) -> list[list[Cell]]:
-    """The points of each combination of values, in the order of the axes."""
-    combined = itertools.product(*(axis.values for axis in others))
-    return [
-        [
-            cell
-            for cell in found.cells
-            if all(
-                text_of(cell.values[axis.key]) == text_of(value)
-                for axis, value in zip(others, values, strict=True)
-            )
-        ]
-        for values in combined
-    ]
+def _by_panel(found: SweepCells, others: Sequence[Axis]) -> list[tuple[str, list[Cell]]]:
+    """The title and the points of each combination of values, in the order of the axes."""
+    panels = []
+    for places in itertools.product(*(range(len(axis.values)) for axis in others)):
+        chosen = [*zip(others, places, strict=True)]
+        title = ", ".join(f"{axis.key}: {axis.labels[k]}" for axis, k in chosen)
+        cells = [c for c in found.cells if all(_place(axis, c) == k for axis, k in chosen)]
+        panels.append((title, cells))
+    return panels
+
+
+def _wrap(text: str, width: float) -> list[str]:
+    """Text in lines of so many inches, if its words are not longer."""
+    return textwrap.wrap(text, max(1, int(width / LETTER)), break_long_words=False)
 
 
 def _texts(found: SweepCells, width: float) -> dict[int, str]:
-    """What is written in each cell: its policy and the time saved, as far as all of them fit."""
+    """What is written in each cell: its policy and the time saved in %, as far as all fit."""
     won = {cell.number: cell.best for cell in found.cells if cell.winner and cell.best}
     names = {number: p.policy for number, p in won.items()}
     saved = {
-        number: f"{percent(p.saved.value, 2)} %" if p.policy != BASELINE else ""
+        number: percent(p.saved.value, 2)
         for number, p in won.items()
-        if math.isfinite(p.saved.value)
+        if p.policy != BASELINE and math.isfinite(p.saved.value)
     }
-    fitting = [
-        texts
-        for texts in (names, saved)
-        if max((len(text) for text in texts.values()), default=0) * LETTER < width
+    with_unit = {number: f"{text} %" for number, text in saved.items()}
+    fits = [
+        all(len(text) * LETTER < width for text in texts.values())
+        for texts in (names, with_unit, saved)
     ]
+    shown = [names] * fits[0] + ([with_unit] if fits[1] else [saved] * fits[2])
     return {
-        number: "\n".join(filter(None, (texts.get(number) for texts in fitting))) for number in won
+        number: "\n".join(texts[number] for texts in shown if number in texts) for number in won
     }
 
 
@@ -159,7 +161,7 @@ def _kind(cell: Cell) -> str:
 
 def _place(axis: Axis | None, cell: Cell) -> int:
     """The index of a point along an axis."""
-    return [*map(text_of, axis.values)].index(text_of(cell.values[axis.key])) if axis else 0
+    return axis.values.index(cell.values[axis.key]) if axis else 0
 
 
 def speedups(found: SweepCells) -> Picture:
@@ -171,13 +173,12 @@ def speedups(found: SweepCells) -> Picture:
     look = looks(found.policies)
     label = "speed-up over bsp" if found.has_baseline else "mean time (s)"
     at = axis.values if axis.numeric else range(len(axis.values))
-    along = dict(zip(map(text_of, axis.values), at, strict=True))
     cells = sorted(found.cells, key=lambda cell: _place(axis, cell))
     lines: dict[str, list[tuple[float, Estimate]]] = {name: [] for name in found.policies}
     for cell in cells:
         for p in cell.ranking:
             value = p.speedup if found.has_baseline else p.time
-            lines[p.policy].append((along[text_of(cell.values[axis.key])], value))
+            lines[p.policy].append((at[_place(axis, cell)], value))
     if found.has_baseline:
         del lines[BASELINE]
     marks: list[Mark] = [Rule(1.0, "y", "bsp")] if found.has_baseline else []

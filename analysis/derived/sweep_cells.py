@@ -7,6 +7,7 @@ differences over the seeds.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from simstrag.experiments.sweep import MARKER, Planned, Sweep
 
 LONGEST = 24
 """Most letters of a value in a chart."""
+EVEN = 0.02
+"""Deviation of distances, as a share of their mean, that rounded values have."""
 
 
 class Axis(NamedTuple):
@@ -51,7 +54,7 @@ class Axis(NamedTuple):
     @property
     def labels(self) -> tuple[str, ...]:
         """The values as text; of two long ones that begin alike, the number tells them apart."""
-        texts = [f"{v:g}" if self.numeric else text_of(v) for v in self.values]
+        texts = [text_of(value) for value in self.values]
         cut = [t if len(t) <= LONGEST else f"{t[: LONGEST - 1]}…" for t in texts]
         return tuple(t if cut.count(t) == 1 else f"{k}: {t}" for k, t in enumerate(cut, 1))
 
@@ -70,7 +73,7 @@ class Axis(NamedTuple):
     def even(self) -> bool:
         """Whether cells of equal width show the distances of the values, or they have none."""
         values = np.array(self.values) if self.numeric else np.arange(2.0)
-        return _unevenness(np.log(values) if self.logarithmic else values) < 1e-6
+        return _unevenness(np.log(values) if self.logarithmic else values) < EVEN
 
 
 def _unevenness(values: Any) -> float:
@@ -140,7 +143,7 @@ class SweepCells:
     """All points of a sweep, in the order of the study.
 
     axes: the keys that vary.
-    warnings: those of its runs, with their policies, each once.
+    warnings: those of its runs, with their policies; of those that differ in numbers, the first.
     """
 
     sweep: Sweep
@@ -164,8 +167,8 @@ class SweepCells:
     def choose(self, x: str | None, y: str | None) -> tuple[Axis, Axis | None, tuple[Axis, ...]]:
         """The axes of the picture, and the keys of which each combination has a panel.
 
-        By default the key with most values lies along x, the next along y.  Raises `InputError` for
-        a key that was not varied, and for a study of one point.
+        By default the numeric key with most values lies along x, the next along y.  Raises
+        `InputError` for a key that was not varied, and for a study of one point.
         """
         if not self.axes:
             raise InputError(
@@ -178,7 +181,7 @@ class SweepCells:
                 raise InputError(f"{option} {key}: the study did not vary it{hint}")
         if x is not None and x == y:
             raise InputError(f"x and y are both {x}; choose two keys")
-        by_size = sorted(self.axes.values(), key=lambda axis: -len(axis.values))
+        by_size = sorted(self.axes.values(), key=lambda axis: (not axis.numeric, -len(axis.values)))
         left = [axis for axis in by_size if axis.key not in (x, y)]
         along_x = self.axes[x] if x else left.pop(0) if left else None
         if along_x is None:
@@ -189,7 +192,8 @@ class SweepCells:
 
 
 def sweep_cells(sweep: Sweep) -> SweepCells:
-    """The points of a sweep, finished or not."""
+    """The points of a sweep, finished or not; of a shard, those of the whole sweep."""
+    sweep = Sweep.read(sweep.folder)
     outcomes = sweep.outcomes()
     runs = defaultdict[int, list[Planned]](list)
     for run in sweep.runs:
@@ -197,13 +201,19 @@ def sweep_cells(sweep: Sweep) -> SweepCells:
     cells = tuple(
         _cell(sweep, number, runs[number], outcomes) for number in range(len(sweep.points))
     )
-    values = {
-        key: list({text_of(point[key]): point[key] for point in sweep.points}.values())
-        for key in sweep.points[0]
-    }
-    axes = {key: Axis.of(key, found) for key, found in values.items() if len(found) > 1}
-    warned = (f"{run.policy}: {w}" for run, kept in outcomes.items() for w in kept["warnings"])
-    return SweepCells(sweep, cells, axes, tuple(dict.fromkeys(warned)))
+    axes = {}
+    for key in sweep.points[0]:
+        values = [point[key] for point in sweep.points]
+        unique = [value for k, value in enumerate(values) if value not in values[:k]]
+        if len(unique) > 1:
+            axes[key] = Axis.of(key, unique)
+    warned: dict[str, str] = {}
+    for run, kept in outcomes.items():
+        for text in kept["warnings"]:
+            warned.setdefault(
+                f"{run.policy} {re.sub('[0-9.]+', '', text)}", f"{run.policy}: {text}"
+            )
+    return SweepCells(sweep, cells, axes, tuple(warned.values()))
 
 
 def _cell(

@@ -42,7 +42,7 @@ def every_ranking(found: SweepCells) -> Table:
 
 def _values(cell: Cell, found: SweepCells) -> tuple[Any, ...]:
     return tuple(
-        Number(f"{cell.values[key]:g}", cell.values[key])
+        Number(text_of(cell.values[key]), cell.values[key])
         if axis.numeric
         else text_of(cell.values[key])
         for key, axis in found.axes.items()
