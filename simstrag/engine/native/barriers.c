@@ -158,12 +158,12 @@ static void walk_on(struct job *m, struct quorum_row *q) {
 
 /* The work of the next step of all members. */
 static void draw_all(struct job *m, struct quorum_row *q) {
-    whole at = q->members_at, first = m->lists[at];
-    double *work = lane(m, WORK), *effort = lane(m, EFFORT);
-    if (m->lists[at + q->size - 1] - first == q->size - 1)
-        draw_ranks(m, first, work + at, effort + at, q->size);
+    const whole *ranks = m->lists + q->members_at, first = ranks[0];
+    double *work = column(m, q, WORK), *effort = column(m, q, EFFORT);
+    if (m->rho == 0 && ranks[q->size - 1] - first == q->size - 1)
+        draw_columns(work, effort, m->keys + first, m->drawn + first, m->quantiles, q->size);
     else
-        for (whole p = at; p < at + q->size; p++) work[p] = draw(m, m->lists[p]) * effort[p];
+        for (whole p = 0; p < q->size; p++) work[p] = draw(m, ranks[p]) * effort[p];
 }
 
 /* The same of those whose steps are recorded (rule 10). */

@@ -29,10 +29,10 @@ static inline double marginal(const double *table, double x) {
 
 /* The normal number of a step: an autoregressive process that starts anew in each block, `warmup`
    draws before it, so that any step is reached at once.  last: that of the step before. */
-static double correlated(struct job *m, word key, whole k, double last) {
-    whole from = k % BLOCK ? k : k - m->warmup;
-    double x = k % BLOCK ? m->rho * last + m->innovation * quantile(m->quantiles, nth(key, k))
-                         : quantile(m->quantiles, nth(key, from));
+static inline double correlated(struct job *m, word key, whole k, double last) {
+    if (k % BLOCK) return m->rho * last + m->innovation * quantile(m->quantiles, nth(key, k));
+    whole from = k - m->warmup;
+    double x = quantile(m->quantiles, nth(key, from));
     while (from < k) x = m->rho * x + m->innovation * quantile(m->quantiles, nth(key, ++from));
     return x;
 }
@@ -43,8 +43,7 @@ static inline double draw(struct job *m, whole rank) {
     word key = m->keys[rank];
     whole k = m->drawn[rank]++;
     if (m->rho == 0) return quantile(m->quantiles, nth(key, k));
-    double x = m->normal[rank] = correlated(m, key, k, m->normal[rank]);
-    return marginal(m->marginal, x);
+    return marginal(m->marginal, m->normal[rank] = correlated(m, key, k, m->normal[rank]));
 }
 
 /* The work of the next step of `n` ranks, by their columns: factors times `effort`. */
@@ -52,40 +51,4 @@ LOOKUPS static void draw_columns(double *restrict work, const double *effort, co
                                  whole *restrict drawn, const double *table, whole n) {
 #pragma omp simd
     for (whole p = 0; p < n; p++) work[p] = quantile(table, nth(keys[p], drawn[p]++)) * effort[p];
-}
-
-/* The same with autocorrelation; whether a block of some rank begins. */
-LOOKUPS static int correlate_columns(double *restrict work, double *restrict normal,
-                                     const double *effort, const word *keys, whole *restrict drawn,
-                                     const double *table, const double *factors, whole n,
-                                     double rho, double innovation) {
-    whole begins = 0;
-#pragma omp simd reduction(| : begins)
-    for (whole p = 0; p < n; p++) {
-        whole k = drawn[p]++;
-        begins |= k % BLOCK == 0;
-        normal[p] = rho * normal[p] + innovation * quantile(table, nth(keys[p], k));
-        work[p] = marginal(factors, normal[p]) * effort[p];
-    }
-    return begins != 0;
-}
-
-/* The work of the next step of `n` neighbouring ranks. */
-static void draw_ranks(struct job *m, whole first, double *work, const double *effort, whole n) {
-    const word *keys = m->keys + first;
-    whole *drawn = m->drawn + first;
-    double *normal = m->normal + first;
-    if (m->rho == 0) {
-        draw_columns(work, effort, keys, drawn, m->quantiles, n);
-        return;
-    }
-    if (!correlate_columns(work, normal, effort, keys, drawn, m->quantiles, m->marginal, n, m->rho,
-                           m->innovation))
-        return;
-    for (whole p = 0; p < n; p++) {
-        whole k = drawn[p] - 1;
-        if (k % BLOCK) continue;
-        normal[p] = correlated(m, keys[p], k, 0.0);
-        work[p] = marginal(m->marginal, normal[p]) * effort[p];
-    }
 }
