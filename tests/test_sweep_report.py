@@ -239,6 +239,14 @@ def test_a_policy_that_fails_is_named_and_the_others_are_ranked(tmp_path: Path) 
     assert said.endswith("(workers: 2, step.compute: 0.1).")
 
 
+@pytest.mark.parametrize(("value", "slight"), [(1.36, 1), (1.5, 0)])
+def test_a_gain_below_the_known_error_is_named(tmp_path: Path, value: float, slight: int) -> None:
+    """backup takes 4 steps, bsp 3 that are stretched: 1 - 4 / (3 * 1.36) is 2 %."""
+    found = run(tmp_path, grid={"trace": [None, [SLOW[0] | {"value": value}]]})
+    assert [cell.winner for cell in found.cells] == ["bsp", "backup"]
+    assert len([text for text in cautions(found) if "known error" in text]) == slight
+
+
 def test_a_notebook_shows_the_sentences_the_picture_and_the_points(certain: SweepCells) -> None:
     shown = certain.sweep._repr_html_()
     Page(shown)

@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from simstrag.analysis.derived.decision import MODEL_ERROR
 from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
-from simstrag.analysis.text.answer import PolicyNames, capital
+from simstrag.analysis.text.answer import ERROR, PolicyNames, capital
 from simstrag.analysis.text.cautions import warn_of_few_seeds, warn_of_stale
 from simstrag.analysis.text.number_format import join, percent
 from simstrag.experiments.comparison import BASELINE
@@ -44,8 +45,8 @@ def outcome(cell: Cell) -> str:
 def cautions(found: SweepCells) -> list[str]:
     """What a reader must know before relying on the picture, most important first."""
     every = (
-        *_failures(found), *_unknown(found), *_worth(found), *_seeds(found), *_fixed(found),
-        *_warnings(found),
+        *_failures(found), *_unknown(found), *_slight(found), *_worth(found), *_seeds(found),
+        *_fixed(found), *_warnings(found),
     )  # fmt: skip
     return [text for text in every if text]
 
@@ -111,6 +112,17 @@ def _unknown(found: SweepCells) -> Iterator[str]:
                 f"{policy} has no place at {_of(where, found)}, because its progress is unknown: "
                 f"{where[0].unknown[policy]}."
             )
+
+
+def _slight(found: SweepCells) -> Iterator[str]:
+    """Winners that gain too little over bsp to be sure of."""
+    best = [cell.best for cell in found.cells if cell.winner not in (None, BASELINE)]
+    slight = sum(p is not None and p.saved.value < MODEL_ERROR for p in best)
+    if slight:
+        yield (
+            f"At {slight} of {len(found.cells)} points the fastest policy saves less than {ERROR}, "
+            "so real ranks may not show it."
+        )
 
 
 def _worth(found: SweepCells) -> Iterator[str]:
