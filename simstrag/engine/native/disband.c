@@ -46,21 +46,13 @@ EXPORT void disband_all(struct job *m) {
         if (m->quorums[index].lockstep) disband(m, index);
 }
 
-/* A plan says other things of next steps: those whose update was just made stay in lockstep, unless
-   a step waits for a switch of its precision. */
+/* A plan says other things of next steps: those whose update was just made stay in lockstep. */
 EXPORT void resize(struct job *m) {
     for (whole index = 0; index < m->quorum_count; index++) {
         struct quorum_row *q = &m->quorums[index];
+        if (q->lockstep && (q->shape == QUEUED || !q->done)) disband(m, index);
         if (!q->lockstep) continue;
-        whole at = q->members_at, end = at + q->size;
-        int stays = q->shape != QUEUED && q->done;
-        for (whole p = at; p < end && stays && m->amp_switch != 0; p++)
-            stays = m->ranks[m->lists[p]].amp == m->ranks[m->lists[p]].next_amp;
-        if (!stays) {
-            disband(m, index);
-            continue;
-        }
-        for (whole p = at; p < end; p++) {
+        for (whole p = q->members_at; p < q->members_at + q->size; p++) {
             struct rank_row *r = &m->ranks[m->lists[p]];
             if (r->amp != r->next_amp && !r->recorded) {
                 lane(m, UNTIL)[p] = -INFINITY;

@@ -96,13 +96,3 @@ static void abort_step(struct job *m, whole rank, whole closing) {
     tell(m, rank, ABORTED, -1, 0.0, 1);
     wait_for(m, rank, closing);
 }
-
-/* The riders of a gradient go ashore, whatever plan they boarded under. */
-static void strand(struct job *m, whole rank) {
-    for (whole other = 0; other < m->workers; other++) {
-        struct rank_row *r = &m->ranks[other];
-        if (r->state == ABOARD && r->aboard == rank) {
-            r->state = ASHORE; r->aboard = -1;
-        }
-    }
-}

@@ -6,7 +6,8 @@
    `ratio` times that is less than all others. */
 EXPORT double threshold(double *clean, whole n, double ratio) {
     double low, high, top, above;
-    extent(clean, n, &low, &high);
+    split(clean, n, -INFINITY, &top, &low);
+    split(clean, n, INFINITY, &high, &above);
     if (high <= ratio * low) return INFINITY;
     if (split(clean, n, ratio * low, &top, &above) > n / 2 && ratio * top < above)
         return ratio * top;

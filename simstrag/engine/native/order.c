@@ -1,16 +1,5 @@
 /* Order statistics of columns of times: extremes, the k-th least, all in order. */
 
-COLUMNS static void extent(const double *times, whole n, double *low, double *high) {
-    double lowest = times[0], highest = times[0];
-#pragma omp simd reduction(min : lowest) reduction(max : highest)
-    for (whole p = 0; p < n; p++) {
-        lowest = least(lowest, times[p]);
-        highest = most(highest, times[p]);
-    }
-    *low = lowest;
-    *high = highest;
-}
-
 /* How many are not above a bound, the largest of them, and the least of the others. */
 COLUMNS static whole split(const double *times, whole n, double bound, double *top, double *above) {
     whole near = 0;
@@ -29,11 +18,12 @@ COLUMNS static whole split(const double *times, whole n, double bound, double *t
 
 /* The k-th least, by bisection of the range: a pass over a column costs less than moving times. */
 static double kth(const double *times, whole n, whole k) {
-    double low, high;
-    extent(times, n, &low, &high);
+    double low, high, top, above;
+    split(times, n, INFINITY, &high, &above);
     if (k == n) return high;
+    split(times, n, -INFINITY, &top, &low);
     while (low < high) {
-        double guess = low + (high - low) / 2, top, above;
+        double guess = low + (high - low) / 2;
         if (!(guess < high)) guess = low;
         whole near = split(times, n, guess, &top, &above);
         if (near == k) return top;

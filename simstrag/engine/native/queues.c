@@ -114,67 +114,40 @@ static int run_queue(struct job *m, double until) {
     return 1;
 }
 
-/* Whether a rank computes or pushes, is at the server, or is blocked. */
-static int fits_a_queue(struct job *m, whole rank) {
-    struct rank_row *r = &m->ranks[rank];
-    if (r->recorded || r->mark >= 0 || r->kept || r->start != r->got ||
-        r->got != r->pulled + m->pull || r->amp != r->next_amp || r->share != r->next_share)
-        return 0;
+/* Whether a rank computes, pushes, or waits for the server. */
+static int fits_a_queue(struct job *m, const struct rank_row *r) {
     if (r->state == CLOSED) { /* no cutoff is kept here, and this one's still counts (rule 24) */
         struct closing_row *c = &m->closings[r->closing];
         if (c->refiled != m->refiled || c->cutoff >= 0) return 0;
     }
-    if (r->state == CLOSED || r->state == READY) return r->job_arrival == r->finish + m->push;
-    return r->state == COMPUTING || r->state == PUSHING || (r->state == GONE && r->blocked);
-}
-
-/* Whether all ranks fit, and the gradients that were served, too few for an update of any quorum,
-   are those that arrived first. */
-static int is_a_queue(struct job *m) {
-    double served = -INFINITY, next = INFINITY;
-    whole *counts = m->scratch;
-    memset(counts, 0, (size_t)m->quorum_count * sizeof *counts);
-    for (whole rank = 0; rank < m->workers; rank++) {
-        struct rank_row *r = &m->ranks[rank];
-        if (!fits_a_queue(m, rank)) return 0;
-        if (r->blocked) continue;
-        if (r->job != SERVED) next = least(next, r->finish + m->push);
-        else if (++counts[r->quorum] < m->quorums[r->quorum].needed)
-            served = most(served, r->job_arrival);
-        else return 0;
-    }
-    return served < next;
+    if (r->state == CLOSED || r->state == READY)
+        return r->job == WAITING && r->job_arrival == r->finish + m->push;
+    return r->state == COMPUTING || r->state == PUSHING;
 }
 
 /* After starts: no step is an event any longer, unless a rank does not fit. */
 static void form_queue(struct job *m) {
     struct quorum_row *first = &m->quorums[0];
-    if (m->serving || m->on_block || m->applied < first->try_at) return;
-    if (!is_a_queue(m)) {
-        first->try_at = m->applied + m->workers / 8;
-        return;
+    if (m->serving || m->blocked || m->on_block || m->applied < first->try_at) return;
+    first->try_at = m->applied + m->workers / 8;
+    for (whole rank = 0; rank < m->workers; rank++) {
+        const struct rank_row *r = &m->ranks[rank];
+        if (r->recorded || r->mark >= 0 || r->kept || r->start != r->got ||
+            r->got != r->pulled + m->pull || r->amp != r->next_amp || r->share != r->next_share ||
+            !fits_a_queue(m, r))
+            return;
     }
-    whole n = 0;
     for (struct quorum_row *q = first; q < first + m->quorum_count; q++) {
         q->ready = -1; q->ready_count = 0;
     }
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
-        int served = r->job == SERVED && !r->blocked;
         if (r->state == CLOSED && rank == m->closings[r->closing].leader)
             free_closing(m, r->closing);
-        r->state = r->blocked ? GONE : served ? READY : COMPUTING;
-        r->arrival = r->finish + m->push; r->due = NAN;
-        if (served) m->entries[n++] = (struct entry_row){r->arrival, rank};
+        r->state = COMPUTING; r->arrival = r->finish + m->push; r->due = NAN;
         if (m->judged) m->clean[rank] = noise_free(m, rank, 0, r->start);
         follow(m, rank, 2 * m->loaded + r->amp, r->start, 0.0, 0, &r->rate, &r->until);
-        await_arrival(m, rank, r->state == COMPUTING ? r->arrival : INFINITY);
-    }
-    sort_entries(m, n);
-    for (whole k = 0; k < n; k++) {
-        struct quorum_row *q = &m->quorums[m->ranks[m->entries[k].rank].quorum];
-        append(m, m->entries[k].rank, &q->ready, &q->ready_last);
-        q->ready_count++;
+        await_arrival(m, rank, r->arrival);
     }
     first->lockstep = 1; first->pending = -1;
     m->scheduled = m->queued = 0; m->take_due = 0;
@@ -198,7 +171,7 @@ static void disband_queue(struct job *m) {
         } else if (r->state == READY) {
             r->pushed = r->arrival - r->finish; r->job = SERVED; r->job_arrival = r->arrival;
         } else if (r->arrival <= now) {
-            m->entries[n++] = (struct entry_row){r->arrival, rank};
+            m->entries[n++] = (struct event_row){r->arrival, rank, 0, 0};
         } else if (r->finish > now) {
             await(m, rank, r->finish);
         } else {
@@ -216,9 +189,9 @@ static void disband_queue(struct job *m) {
     }
     sort_entries(m, n);
     for (whole k = 0; k < n; k++) {
-        struct rank_row *r = &m->ranks[m->entries[k].rank];
+        struct rank_row *r = &m->ranks[m->entries[k].order];
         m->now = r->arrival;
-        arrived(m, m->entries[k].rank);
+        arrived(m, m->entries[k].order);
         if (m->quorums[r->quorum].ready_count == m->quorums[r->quorum].needed)
             close_quorum(m, r->quorum);
     }

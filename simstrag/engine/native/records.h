@@ -142,7 +142,6 @@ enum { STOPS(NAME) };
     F(whole, step) F(whole, samples) F(double, seconds) F(double, communication) F(whole, amp)
 #define EVENT(F, A) F(double, time) F(whole, order) F(whole, serial) F(whole, what)
 #define PIECE(F, A) F(whole, at) F(whole, last)
-#define ENTRY(F, A) F(double, time) F(whole, rank)
 
 /* Rows of the logs. */
 #define UPDATE(F, A) \
@@ -158,8 +157,7 @@ enum { STOPS(NAME) };
 
 #define RECORDS(R) \
     R(rank, RANK) R(quorum, QUORUM) R(closing, CLOSING) \
-    R(kept, KEPT) R(event, EVENT) R(piece, PIECE) R(entry, ENTRY) R(update, UPDATE) \
-    R(step, STEP) R(fate, FATE)
+    R(kept, KEPT) R(event, EVENT) R(piece, PIECE) R(update, UPDATE) R(step, STEP) R(fate, FATE)
 
 #define DECLARE_FIELD(type, name) type name;
 #define DECLARE_ARRAY(type, name, count) type name[count];
@@ -178,7 +176,7 @@ RECORDS(DECLARE_RECORD)
 #define TABLES(T) \
     T(struct rank_row, ranks) T(struct quorum_row, quorums) \
     T(struct closing_row, closings) T(struct event_row, events) \
-    T(struct event_row, jobs) T(struct entry_row, entries) T(struct kept_row, kept) \
+    T(struct event_row, jobs) T(struct event_row, entries) T(struct kept_row, kept) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(word, keys) T(whole, drawn) T(double, normal) \
     T(double, quantiles) T(double, marginal) T(double, lanes) T(double, arrivals) T(double, clean) \

@@ -16,10 +16,9 @@ static int refile_member(struct job *m, whole rank) {
     return 1;
 }
 
+/* Entries in order of (time, rank). */
 static int by_time(const void *a, const void *b) {
-    const struct entry_row *x = a, *y = b;
-    return x->time != y->time ? (x->time > y->time) - (x->time < y->time)
-                              : (x->rank > y->rank) - (x->rank < y->rank);
+    return sooner(b, a) - sooner(a, b);
 }
 
 static void sort_entries(struct job *m, whole n) {
@@ -35,17 +34,15 @@ EXPORT void refile(struct job *m) {
         if (r->state != GONE && r->state != NOBODY && joins(r)) r->mark = -1;
         if (r->state != PUSHING && (r->state < READY || r->state > ABOARD)) continue;
         if (!r->named) {
-            strand(m, rank);
             drop(m, rank);
             r->idle = 1;
         } else if (r->parent < 0) {
             r->aboard = -1;
-            if (refile_member(m, rank)) m->entries[n++] = (struct entry_row){r->arrival, rank};
+            if (refile_member(m, rank)) m->entries[n++] = (struct event_row){r->arrival, rank, 0, 0};
         } else if (r->aboard != r->parent) {
-            strand(m, rank);
             put_ashore(m, rank);
         }
     }
     sort_entries(m, n);
-    for (whole k = 0; k < n; k++) add(m, m->entries[k].rank);
+    for (whole k = 0; k < n; k++) add(m, m->entries[k].order);
 }

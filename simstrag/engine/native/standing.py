@@ -35,6 +35,7 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     m["may_lockstep"] = not by_events
     resized = "batch" in changed and not np.array_equal(sizes, rows["next_samples"])
     stays = m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
+    stays = stays and not ("precision" in changed and m["amp_switch"])  # a switch takes its time
     if memory.quorums[0]["shape"] == QUEUED:
         judged = plan.suspects is not None
         stays = stays and not plan.review.on_block and m["judged"] == judged
