@@ -37,6 +37,11 @@ static void compact(struct job *m, struct event_row *heap, whole *n,
         if (stands(m, &heap[k])) push(heap, n, heap[k]);
 }
 
+/* When the window of a quorum is over, in which a gradient is ready. */
+static double expiry(struct job *m, const struct quorum_row *q) {
+    return m->ranks[q->ready].arrival + q->window;
+}
+
 /* Whether an event was not called off. */
 static int stands(struct job *m, const struct event_row *e) {
     whole kind = e->order >> KIND;
@@ -44,14 +49,17 @@ static int stands(struct job *m, const struct event_row *e) {
         struct rank_row *r = &m->ranks[e->order];
         return r->step == e->what && r->due == e->time;
     }
-    if (kind != CLOSE) return 1;
+    if (kind == ARRIVE || kind == END) return 1;
     struct quorum_row *q = &m->quorums[e->order & KEY];
+    if (kind == EXPIRE)
+        return e->what == m->refiled && q->ready >= 0 && expiry(m, q) <= e->time;
     if (q->lockstep) return q->closing < 0 && e->time == q->latest;
     return e->what == m->refiled && q->ready_count >= q->needed;
 }
 
-/* what: of a rank's event its step, of a quorum's how often was filed anew, else a closing.  A
-   closing that arrives at the server is told from a rank by a negative number. */
+/* what: of a rank's event its step, of a quorum's how often was filed anew, else a closing; -1 of a
+   job of the server.  A closing that arrives at the server is told from a rank by a negative
+   number. */
 static void schedule(struct job *m, double time, whole kind, whole key, whole what) {
     if (m->scheduled == m->events_size) compact(m, m->events, &m->scheduled, stands);
     push(m->events, &m->scheduled, (struct event_row){time, kind << KIND | key, 0, what});

@@ -35,6 +35,12 @@ static void join(struct job *m, whole rank) {
     append(m, rank, &q->joining, &q->joining_last);
 }
 
+/* The window of a quorum begins with its first gradient; one that is past is over now (rule 17). */
+static void arm(struct job *m, whole index) {
+    struct quorum_row *q = &m->quorums[index];
+    if (q->window < INFINITY) schedule(m, most(expiry(m, q), m->now), EXPIRE, index, m->refiled);
+}
+
 /* A gradient waits in its quorum; they come in order of (arrival, rank). */
 static void add(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
@@ -44,6 +50,7 @@ static void add(struct job *m, whole rank) {
     }
     struct quorum_row *q = &m->quorums[r->quorum];
     append(m, rank, &q->ready, &q->ready_last);
+    if (q->ready == rank) arm(m, r->quorum);
     if (++q->ready_count == q->needed) schedule(m, m->now, CLOSE, r->quorum, m->refiled);
 }
 
@@ -226,6 +233,7 @@ static void close_quorum(struct job *m, whole index) {
         turn_away(m, index, closing, rest);
     } else if (rest >= 0) {
         q->ready = rest;
+        arm(m, index);
         if (q->ready_count >= q->needed) schedule(m, m->now, CLOSE, index, m->refiled);
     }
     send(m, index, closing);

@@ -38,39 +38,16 @@ static int wanted(struct job *m) {
     return GO_ON;
 }
 
-/* When the next window is over, and of which quorum; one that is past is over now (rule 17). */
-static double next_expiry(struct job *m, whole *index) {
-    double time = INFINITY;
-    for (whole k = 0; k < m->quorum_count; k++) {
-        struct quorum_row *q = &m->quorums[k];
-        if (q->window < INFINITY && q->ready >= 0) {
-            double over = most(m->ranks[q->ready].arrival + q->window, m->now);
-            if (over < time) {
-                time = over;
-                *index = k;
-            }
-        }
-    }
-    return time;
-}
-
 /* The next event happens. */
-static void handle(struct job *m, whole order, whole what, int by_server) {
-    whole kind = order >> KIND, key = order & KEY;
-    if (kind == TAKE) {
-        take(m);
-    } else if (kind == EXPIRE) {
-        close_quorum(m, key);
-    } else if (by_server) {
-        job_ended(m);
-    } else {
-        pop(m->events, &m->scheduled);
-        if (kind == CLOSE) close_quorum(m, key);
-        else if (kind == END) collective_ended(m, what, 0);
-        else if (what < 0) collective_ended(m, -1 - what, 1);
-        else if (m->ranks[key].state == PUSHING) arrived(m, key);
-        else finished(m, key);
-    }
+static void handle(struct job *m, struct event_row e) {
+    whole kind = e.order >> KIND, key = e.order & KEY;
+    m->now = e.time;
+    if (kind == CLOSE || kind == EXPIRE) close_quorum(m, key);
+    else if (kind == END && e.what < 0) job_ended(m);
+    else if (kind == END) collective_ended(m, e.what, 0);
+    else if (e.what < 0) collective_ended(m, -1 - e.what, 1);
+    else if (m->ranks[key].state == PUSHING) arrived(m, key);
+    else finished(m, key);
 }
 
 /* After a review: what its update was about to let go. */
@@ -96,23 +73,14 @@ EXPORT int advance(struct job *m, double until) {
             if (!(goes_alone(m, RACE) ? run_race(m, until) : run_queue(m, until))) disband_all(m);
             continue;
         }
-        struct event_row next = {INFINITY, (whole)1 << 62, 0, 0}, *e = first_event(m);
-        if (e) next = *e;
-        struct event_row job = {m->server_end, (whole)END << KIND | m->server_serial, 0, 0};
-        int by_server = m->serving && sooner(&job, &next);
-        if (by_server) next = job;
-        if (m->take_due && (m->now < next.time || next.order > (whole)TAKE << KIND))
-            next = (struct event_row){m->now, (whole)TAKE << KIND, 0, 0};
-        if (m->windowed) {
-            whole index = 0;
-            struct event_row expiry = {next_expiry(m, &index), 0, 0, 0};
-            expiry.order = (whole)EXPIRE << KIND | index;
-            if (sooner(&expiry, &next)) next = expiry;
+        const struct event_row *e = first_event(m);
+        if (m->take_due && (!e || e->time > m->now)) { /* comes last of its instant (rule 15) */
+            take(m);
+            continue;
         }
-        if (next.time == INFINITY) return STALLED;
-        if (next.time > until) return HORIZON;
-        m->now = next.time;
-        handle(m, next.order, next.what, by_server && next.order == job.order);
+        if (!e || e->time == INFINITY) return STALLED;
+        if (e->time > until) return HORIZON;
+        handle(m, pop(m->events, &m->scheduled));
     }
 }
 

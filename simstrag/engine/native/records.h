@@ -33,8 +33,8 @@ enum { STATES(NAME) };
 /* Where its job at the server is. */
 enum { NO_JOB, WAITING, IN_SERVICE, SERVED };
 
-/* Kinds of events of one instant, in their order (rule 15). */
-enum { ARRIVE, CLOSE, END, EXPIRE, TAKE };
+/* Kinds of events of one instant, in their order (rule 15); last the server takes its next job. */
+enum { ARRIVE, CLOSE, END, EXPIRE };
 
 /* `Via` and `Late`, in the order of their definitions; the fates of gradients. */
 enum { ALLREDUCE, SERVER, LEADER };
@@ -58,7 +58,7 @@ enum { STOPS(NAME) };
     F(whole, aborted) F(whole, asked) F(whole, cut) \
     F(whole, hits) F(whole, false_alarms) F(whole, misses) F(whole, suspects) \
     /* the server and its job */ \
-    F(double, server_end) F(whole, server_serial) F(whole, server_rank) F(whole, server_ticket) \
+    F(whole, server_serial) F(whole, server_rank) F(whole, server_ticket) \
     F(whole, server_closing) F(flag, serving) F(flag, take_due) \
     /* constants */ \
     F(whole, workers) F(whole, lane) F(whole, batch) F(double, noise_scale) F(double, c_tau) \
@@ -68,7 +68,7 @@ enum { STOPS(NAME) };
     F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
     /* the plan in force */ \
     F(double, deadline) F(double, pause) F(whole, cutoff) F(double, power) F(double, shift) F(whole, quorum_count) \
-    F(whole, windowed) F(whole, loaded) F(flag, fuse) F(flag, mean) F(flag, bounded) \
+    F(whole, loaded) F(flag, fuse) F(flag, mean) F(flag, bounded) \
     F(flag, judged) F(flag, shows) F(flag, unknown) F(flag, may_lockstep) \
     F(whole, review_updates) F(whole, review_samples) \
     F(double, review_seconds) F(flag, on_block) \

@@ -20,7 +20,8 @@ static void enqueue(struct job *m, double arrival, whole rank, whole closing) {
 
 /* The job in service ends then. */
 EXPORT void serve_until(struct job *m, double end) {
-    m->asks_server = 0; m->server_end = end;
+    m->asks_server = 0;
+    schedule(m, end, END, m->server_serial, -1);
     for (whole k = m->server_closing; k >= 0; k = m->closings[k].beside)
         m->closings[k].busy += end - m->now;
 }

@@ -104,7 +104,6 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
         at = _file_riders(quorum, loading, at)
     loading.place()
     m["quorum_count"] = len(plan.quorums)
-    m["windowed"] = any(quorum.window < math.inf for quorum in plan.quorums)
     m["bounded"] = plan.bound is not None
     loading.filed = memory.quorums[: len(plan.quorums)].copy()
     if old is not None:
