@@ -29,12 +29,6 @@ static void append(struct job *m, whole rank, whole *head, whole *last) {
     *last = rank;
 }
 
-/* A gradient enters the next closing without counting. */
-static void join(struct job *m, whole rank) {
-    struct quorum_row *q = &m->quorums[m->ranks[rank].quorum];
-    append(m, rank, &q->joining, &q->joining_last);
-}
-
 /* The window of a quorum begins with its first gradient; one that is past is over now (rule 17). */
 static void arm(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
@@ -44,11 +38,11 @@ static void arm(struct job *m, whole index) {
 /* A gradient waits in its quorum; they come in order of (arrival, rank). */
 static void add(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
+    struct quorum_row *q = &m->quorums[r->quorum];
     if (joins(r)) {
-        join(m, rank);
+        append(m, rank, &q->joining, &q->joining_last);
         return;
     }
-    struct quorum_row *q = &m->quorums[r->quorum];
     append(m, rank, &q->ready, &q->ready_last);
     if (q->ready == rank) arm(m, r->quorum);
     if (++q->ready_count == q->needed) schedule(m, m->now, CLOSE, r->quorum, m->refiled);
@@ -177,7 +171,7 @@ static void turn_away(struct job *m, whole index, whole closing, whole rest) {
             abort_step(m, rank, closing);
         } else {
             mark(m, rank, closing);
-            join(m, rank);
+            append(m, rank, &q->joining, &q->joining_last);
         }
     }
     for (whole k = q->members_at; k < q->members_at + q->size; k++) {
@@ -249,7 +243,7 @@ static int next_round(struct job *m, whole closing) {
         m->scratch[n++] = rank;
     }
     if (rounds + 1 >= c->rounds || c->refiled != m->refiled) return 0;
-    sort_ranks(m, n);
+    sort(m, n);
     for (whole k = 0; k < n; k++) {
         struct rank_row *r = &m->ranks[m->scratch[k]];
         r->busy = c->busy; r->rounds++;

@@ -23,11 +23,10 @@ enum { EVENTS, QUEUED, BARRIER, RACE }; /* as in standing.py */
 /* Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end before UNTIL.
    EFFORT: work of a step without noise.  AMP: 1 of steps in reduced precision.  CLEAN_RATE,
    CLEAN_UNTIL: of steps in full precision.  From ARRIVAL on they are of races alone: WON: 1 of
-   members whose gradients are in the update; WINS: how often since they fell in; ORDERED, SPARE:
-   room to sort arrivals. */
+   members whose gradients are in the update; WINS: how often since they fell in. */
 enum {
     FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL, EFFORT, AMP, CLEAN_RATE,
-    CLEAN_UNTIL, ARRIVAL, SAMPLES, WON, WINS, ORDERED, SPARE
+    CLEAN_UNTIL, ARRIVAL, SAMPLES, WON, WINS
 };
 
 static inline double *lane(struct job *m, whole row) { return m->lanes + row * m->lane; }

@@ -20,7 +20,7 @@ SPARE = 64
 """Events and jobs that were called off and not forgotten yet, beside four per rank."""
 LOGGED = 1 << 14
 """Rows of a log before it is taken over."""
-LANES = 18
+LANES = 16
 """Numbers of a rank in lockstep."""
 LINE = 8
 """Numbers of a line of the cache, at which each lane begins."""

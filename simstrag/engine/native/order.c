@@ -33,42 +33,31 @@ static double kth(const double *times, whole n, whole k) {
     return low;
 }
 
-/* The bits of positive times are in the order of the times. */
-static inline word bits_of(double time) {
-    word bits;
-    memcpy(&bits, &time, sizeof bits);
-    return bits;
-}
-
-/* Ascending, in place: few by insertion, more by a radix sort byte by byte from the last.  `spare`
-   has room for as many. */
-static void sort_times(double *times, double *spare, whole n) {
-    if (n <= 64) {
-        for (whole k = 1; k < n; k++) {
-            double time = times[k];
-            whole j = k;
-            for (; j > 0 && times[j - 1] > time; j--) times[j] = times[j - 1];
-            times[j] = time;
-        }
-        return;
+/* The first `n` numbers in `scratch`, none below 0, in order: few by insertion, more by a radix sort
+   byte by byte from the last. */
+static void sort(struct job *m, whole n) {
+    whole *from = m->scratch, *to = m->spare, k = 1;
+    while (k < n && from[k - 1] <= from[k]) k++;
+    for (; n <= 32 && k < n; k++) {
+        whole number = from[k], j = k;
+        for (; j > 0 && from[j - 1] > number; j--) from[j] = from[j - 1];
+        from[j] = number;
     }
-    whole counts[sizeof(double)][256] = {{0}};
+    if (k >= n) return;
+    whole counts[sizeof(whole)][256] = {{0}};
     for (whole p = 0; p < n; p++)
-        for (size_t byte = 0; byte < sizeof(double); byte++)
-            counts[byte][bits_of(times[p]) >> 8 * byte & 255]++;
-    double *from = times, *to = spare;
-    for (size_t byte = 0; byte < sizeof(double); byte++) {
-        whole *place = counts[byte], at = 0;
-        if (place[bits_of(from[0]) >> 8 * byte & 255] == n) continue;
+        for (size_t byte = 0; byte < sizeof(whole); byte++) counts[byte][from[p] >> 8 * byte & 255]++;
+    for (size_t byte = 0; byte < sizeof(whole); byte++) {
+        whole *place = counts[byte], at = 0, *other = from;
+        if (place[from[0] >> 8 * byte & 255] == n) continue;
         for (whole digit = 0; digit < 256; digit++) {
             whole many = place[digit];
             place[digit] = at;
             at += many;
         }
-        for (whole p = 0; p < n; p++) to[place[bits_of(from[p]) >> 8 * byte & 255]++] = from[p];
-        double *other = from;
+        for (whole p = 0; p < n; p++) to[place[from[p] >> 8 * byte & 255]++] = from[p];
         from = to;
         to = other;
     }
-    if (from != times) memcpy(times, from, (size_t)n * sizeof *times);
+    if (from != m->scratch) memcpy(m->scratch, from, (size_t)n * sizeof *from);
 }

@@ -77,7 +77,7 @@ static void update_queued(struct job *m, struct quorum_row *q) {
     whole had = m->samples, n = 0;
     struct tally t = {0, 0, 0};
     for (whole rank = q->ready; rank >= 0; rank = m->ranks[rank].link) m->scratch[n++] = rank;
-    sort_ranks(m, n);
+    sort(m, n);
     if (!m->own) m->began_at = had;
     for (whole k = 0; k < n; k++) {
         whole rank = m->scratch[k];

@@ -23,7 +23,7 @@ static void find_winners(struct job *m, struct quorum_row *q) {
 /* When the quorum closes, which gradients it takes, and, returned, when its update is made. */
 static double outcome(struct job *m) {
     struct quorum_row *q = &m->quorums[0];
-    double *arrival = lane(m, ARRIVAL), *ordered = lane(m, ORDERED), *finish = lane(m, FINISH);
+    double *arrival = lane(m, ARRIVAL), *finish = lane(m, FINISH);
     if (is_whole(q)) {
         q->closed_at = q->latest;
         return reduced(m, 0, q->size, q->latest);
@@ -32,12 +32,15 @@ static double outcome(struct job *m) {
     for (whole p = 0; p < q->size; p++) arrival[p] = finish[p] + push;
     find_winners(m, q);
     if (q->via != SERVER) return reduced(m, 0, q->needed, q->closed_at);
-    whole n = 0;
+    whole n = 0; /* bits of times, which are in the order of the times */
     for (whole p = 0; p < q->size; p++)
-        if (arrival[p] <= q->closed_at) ordered[n++] = arrival[p];
-    sort_times(ordered, lane(m, SPARE), n);
-    double end = 0.0;
-    for (whole k = 0; k < q->needed; k++) end = most(end, ordered[k]) + m->service;
+        if (arrival[p] <= q->closed_at) memcpy(&m->scratch[n++], &arrival[p], sizeof(double));
+    sort(m, n);
+    double end = 0.0, next;
+    for (whole k = 0; k < q->needed; k++) {
+        memcpy(&next, &m->scratch[k], sizeof next);
+        end = most(end, next) + m->service;
+    }
     return end;
 }
 

@@ -41,10 +41,9 @@ enum { ALLREDUCE, SERVER, LEADER };
 enum { QUEUE, DROP, ABORT, JOIN };
 enum { APPLIED, DROPPED, ABORTED, IN_FLIGHT };
 
-/* Why `advance` comes back.  REDUCE, SERVE: it asks when a
-   collective, or a job that fuses groups, ends.  FLUSH: a log is full.  ROOM: a rank keeps more
-   gradients than there is room for.  DURATIONS: a rank has no recorded duration left.  PAUSE: it
-   has worked for a while. */
+/* Why `advance` comes back.  REDUCE, SERVE: it asks when a collective, or a job that fuses groups,
+   ends.  FLUSH: a log is full.  ROOM: a rank keeps more gradients than there is room for.
+   DURATIONS: a rank has no recorded duration left.  PAUSE: it has worked for a while. */
 #define STOPS(S) S(GO_ON) S(DONE) S(REVIEW) S(HORIZON) S(STALLED) S(REDUCE) S(SERVE) \
     S(FLUSH) S(ROOM) S(DURATIONS) S(PAUSE)
 enum { STOPS(NAME) };
@@ -180,8 +179,8 @@ RECORDS(DECLARE_RECORD)
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(word, keys) T(whole, drawn) T(double, normal) \
     T(double, quantiles) T(double, marginal) T(double, lanes) T(double, arrivals) T(double, clean) \
-    T(whole, segments) T(whole, winners) T(whole, lists) T(whole, scratch) \
-    T(flag, suspected) T(flag, taken) T(flag, marks) \
+    T(whole, segments) T(whole, winners) T(whole, lists) T(whole, scratch) T(whole, spare) \
+    T(flag, suspected) T(flag, taken) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
     T(struct fate_row, fate_log) \
     T(whole, known) T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \

@@ -57,26 +57,6 @@ static whole own_puller(struct job *m, whole rank) {
     return puller_of(q->via, rank, m->lists[q->members_at]);
 }
 
-/* The first ranks of `scratch`, all different, in order: few by insertion, more by a mark each. */
-static void sort_ranks(struct job *m, whole n) {
-    whole *ranks = m->scratch, k = 1;
-    while (k < n && ranks[k - 1] < ranks[k]) k++;
-    if (n * n > m->workers && k < n) {
-        for (k = 0; k < n; k++) m->marks[ranks[k]] = 1;
-        k = 0;
-        for (whole rank = 0; rank < m->workers; rank++) {
-            ranks[k] = rank;
-            k += m->marks[rank];
-            m->marks[rank] = 0;
-        }
-    }
-    for (; k < n; k++) {
-        whole rank = ranks[k], j = k;
-        for (; j > 0 && ranks[j - 1] > rank; j--) ranks[j] = ranks[j - 1];
-        ranks[j] = rank;
-    }
-}
-
 /* A closing is over. */
 static void free_closing(struct job *m, whole closing) {
     struct closing_row *c = &m->closings[closing];
@@ -127,7 +107,7 @@ static void release(struct job *m, whole first, whole lone) {
             }
         }
     }
-    sort_ranks(m, n);
+    sort(m, n);
     for (whole k = 0; k < n; k++) {
         struct rank_row *r = &m->ranks[order[k]];
         flag was = r->blocked;

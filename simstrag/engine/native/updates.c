@@ -11,7 +11,7 @@ static whole list_ranks(struct job *m, whole first, flag lockstep, whole n) {
         for (whole k = 0; lockstep && k < q->size; k++)
             m->scratch[n++] = m->lists[q->members_at + k];
     }
-    sort_ranks(m, n);
+    sort(m, n);
     return n;
 }
 
