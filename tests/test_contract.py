@@ -1,6 +1,6 @@
 """What every policy must keep to: this suite finds each policy file and puts it to the same tests.
 
-The rules that hold for a user's policy too stand in `simstrag.validation.policy_contract`.
+The rules that hold for a user's policy too stand in `simstrag.validation.contract_rules`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import pytest
 
 from simstrag.policies import load, names, spec
 from simstrag.policy import PlanError
-from simstrag.validation.policy_contract import (
+from simstrag.validation.contract_rules import (
     RULES,
     ContractRule,
     Subject,
-    World,
     ignores_last_bits,
     trains_on_real_ranks,
 )
+from simstrag.validation.policy_worlds import World
 
 ALLOWED = {
     "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy", "simstrag.ties",

@@ -16,7 +16,8 @@ import pytest
 
 import simstrag
 from simstrag import ALL, InputError, Plan, PlanError, Quorum, Review, Via, View, check_policy
-from simstrag.validation.policy_contract import RULES, PolicyCheck
+from simstrag.validation.contract_rules import RULES
+from simstrag.validation.policy_contract import PolicyCheck
 from tests.commands import Call
 
 EACH = Review(updates=1)
@@ -230,7 +231,7 @@ def test_what_is_no_policy_is_a_mistake(policy: Any, message: str) -> None:
 def test_the_command_prints_a_line_a_rule_and_its_exit_code_tells(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simstrag.validation.policy_contract.check_torch", _no_torch)
+    monkeypatch.setattr("simstrag.validation.contract_rules.check_torch", _no_torch)
     code, out, err = call("policies", "fine.py:AllBut", "--check")
     assert (code, err) == (0, "")
     words = [re.split("  +", line)[0] for line in out.splitlines()]
