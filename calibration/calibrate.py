@@ -246,7 +246,8 @@ class Calibration:
         An interrupted calibration goes on, and so does a finished one if it now gets more minutes;
         otherwise its samples are read.
 
-        minutes: stop after this part of the requested minutes.
+        minutes: stop after this part of the requested minutes, but not before every cell has a
+            visit, if all the minutes suffice for that.
 
         Raises `InputError` if a part cannot be measured here or the folder has another calibration.
         """
@@ -303,7 +304,7 @@ class Calibration:
         return f"{count} visits are kept in {self.folder}; the same command goes on from there"
 
     def _limits(self, minutes: float) -> CampaignLimits:
-        return CampaignLimits(60 * minutes, TARGET, self.request.seed)
+        return CampaignLimits(60 * minutes, TARGET, self.request.seed, 60 * self.minutes)
 
     def _header(self) -> dict[str, Any]:
         """Machine, software, workload and plan: all that `assemble` needs beside the samples."""

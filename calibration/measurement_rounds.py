@@ -9,6 +9,7 @@ cell always follows the same other cell.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,9 @@ TARGET = 0.02
 NOISY = 0.03
 """Median relative half-width of the cells' intervals above which a machine is called noisy."""
 
+EARLY, MARGIN = 1 / 8, 1.25
+"""Share of the first round that tells how long it takes; by how much it must be too long."""
+
 SHOWN = 5
 """Number of cells that one remark names."""
 
@@ -51,6 +55,7 @@ class CampaignLimits:
     """How long to measure.
 
     seconds: limit of the whole campaign.
+    first_round: limit of the first round, in which every cell is visited once; `seconds` if more.
     target: relative half-width of an interval that is narrow enough.
     seed: determines the order within rounds.
     """
@@ -58,6 +63,11 @@ class CampaignLimits:
     seconds: float
     target: float = TARGET
     seed: int = 0
+    first_round: float = 0.0
+
+    def until(self, visits: Mapping[MeasurementCell, Sequence[Visit]]) -> float:
+        """The seconds after which no visit begins."""
+        return self.seconds if all(visits.values()) else max(self.seconds, self.first_round)
 
     def check(self, round_seconds: float, cells: int) -> None:
         """Raise `InputError` where not even the fewest rounds fit."""
@@ -89,24 +99,51 @@ def run(
         if visit.cell in visits:
             visits[visit.cell].append(visit)
     used = sum(visit.facts.get("took", 0.0) for visit in samples.visits)
-    if used >= limits.seconds or not _due(visits, limits):
+    if used >= limits.until(visits) or not _due(visits, limits):
         _check_all_visited(visits, limits)
         return samples
+    planned = {cell: bench.seconds(cell) for cell, bench in owner.items()}
     with contextlib.ExitStack() as stack:
         for bench in dict.fromkeys(owner.values()):
             on_visit(used, limits.seconds, "starting the benches")
             stack.enter_context(bench)
         while due := _due(visits, limits):
             for cell in due:
-                if used >= limits.seconds:
+                if used >= limits.until(visits):
                     _check_all_visited(visits, limits)
                     return journal.read()
-                on_visit(used, limits.seconds, str(cell))
+                on_visit(used, limits.until(visits), str(cell))
                 visit = _visit(owner[cell], cell, len(visits[cell]))
                 journal.add(visit)
                 visits[cell].append(visit)
                 used += visit.facts["took"]
+                _check_pace(visits, planned, used, limits)
     return journal.read()
+
+
+def _check_pace(
+    visits: Mapping[MeasurementCell, Sequence[Visit]],
+    planned: Mapping[MeasurementCell, float],
+    used: float,
+    limits: CampaignLimits,
+) -> None:
+    """Raise `InputError` if an early part of the first round shows that it does not fit.
+
+    planned: seconds of a visit by cell, as they were expected.
+    """
+    begun = [cell for cell, of in visits.items() if of]
+    if len(begun) == len(visits) or len(begun) < EARLY * len(visits):
+        return
+    ratio = used / sum(planned[cell] for cell in begun)
+    total = sum(planned.values())
+    if ratio * total > MARGIN * limits.until(visits):
+        needed = math.ceil((ratio + FEWEST - 1) * total / 60)
+        raise InputError(
+            f"{limits.until(visits) / 60:.3g} minutes of calibration: the first {len(begun)} of "
+            f"{len(visits)} cells took {ratio:.1f} times as long here as planned, so that one "
+            f"round takes about {ratio * total / 60:.2g} minutes; the visits are kept: the same "
+            f"command with {needed} minutes goes on, or leave out parts or batches"
+        )
 
 
 def interval_widths(

@@ -119,9 +119,33 @@ def test_time_that_is_up_before_every_cell_was_visited_is_a_mistake_that_loses_n
     journal: VisitJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taking(10.0, monkeypatch)
+    monkeypatch.setattr(measurement_rounds, "EARLY", 1.0)
     with pytest.raises(InputError, match="1 of 2 cells were not visited once, such as step fp32"):
         measurement_rounds.run([Fake((STEADY, WILD))], journal, CampaignLimits(seconds=5.0))
     assert len(journal.read().visits) == 1
+
+
+def test_the_first_round_is_finished_where_the_whole_time_suffices(
+    journal: VisitJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking(10.0, monkeypatch)
+    monkeypatch.setattr(Fake, "seconds", lambda self, cell: 10.0)
+    bench = Fake((STEADY, WILD))
+    measurement_rounds.run([bench], journal, CampaignLimits(seconds=5.0, first_round=20.0))
+    assert counts(bench) == {STEADY: 1, WILD: 1}
+
+
+def test_a_round_that_cannot_fit_is_said_when_an_eighth_of_it_is_done(
+    journal: VisitJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 cells at 10 s a visit take 160 s; they were planned as 16 s a round."""
+    taking(10.0, monkeypatch)
+    cells = [MeasurementCell("step", precision="fp32", batch=n) for n in range(1, 17)]
+    with pytest.raises(InputError, match=r"the first 2 of 16 cells took 10\.0 times as long") as it:
+        measurement_rounds.run([Fake(cells)], journal, CampaignLimits(seconds=120.0))
+    assert "one round takes about 2.7 minutes" in str(it.value)
+    assert "the same command with 4 minutes goes on" in str(it.value)
+    assert len(journal.read().visits) == 2
 
 
 def test_two_calibrations_do_not_write_into_one_folder(journal: VisitJournal) -> None:

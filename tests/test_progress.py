@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,30 @@ def test_the_bar_of_what_is_timed_is_drawn_when_it_is_told_and_by_no_thread(
         assert "step fp32 batch 8" in shown.getvalue()
         assert "at most 90 s left" in shown.getvalue()
         assert threading.active_count() == threads
+
+
+def test_ranks_that_train_are_shown_by_what_their_journal_holds(
+    terminal: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOOK", 0.01)
+    journal = tmp_path / "attempt-1" / "journal.jsonl"
+    journal.parent.mkdir()
+
+    def wait(text: str) -> None:
+        for _ in range(500):
+            if text in terminal.getvalue():
+                return
+            time.sleep(0.01)
+        raise AssertionError(terminal.getvalue())
+
+    with progress.show_training(tmp_path, batch=32, done=64, total=640):
+        assert "starting the ranks" in terminal.getvalue()
+        journal.write_text('["header", {}]\n["done", 0.1, 0, 0.1]\n["don')
+        wait("96 of 640 samples")
+        with journal.open("a") as file:
+            file.write('e", 0.2, 1, 0.1]\n["lockstep", 0.3, [0.1, 0.1, 0.1], 0.2]\n')
+        wait("224 of 640 samples")
+        wait(" left")
 
 
 class Clock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -221,3 +222,19 @@ def test_the_pair_of_a_cpu_is_bf16_only_where_that_is_faster(
         chosen = training_task.choose_precisions(TINY)
         assert (chosen.full, chosen.amp) == pair
         assert chosen.stand_in == (pair[0] == "fp64")
+
+
+def test_slow_steps_are_timed_no_more_often_than_a_gain_needs() -> None:
+    steps: list[str] = []
+
+    def step(name: str, seconds: float) -> None:
+        steps.append(name)
+        time.sleep(seconds)
+
+    from simstrag.workloads import training_task
+
+    found = training_task.gain(
+        lambda _: step("full", 0.04), lambda _: step("amp", 0.02), limit=0.01
+    )
+    assert steps == ["full", "full", "amp", "amp"]
+    assert 1.5 < found < 2.5

@@ -144,6 +144,7 @@ def validate(
     minutes: float = 45.0,
     seed: int = 0,
     on_run: OnRun = lambda *_: None,
+    on_plan: Callable[[str], None] = lambda _: None,
 ) -> Validation:
     """Run cases on real ranks of this machine and compare each with its prediction.
 
@@ -157,6 +158,7 @@ def validate(
     minutes: time for real runs; if too short, there are fewer repetitions and a remark.
     seed: determines the schedules of load.
     on_run: progress callback (runs done, runs in total, description).
+    on_plan: receives, before the first run, a sentence on what does not fit.
 
     Raises `InputError` for mistakes that the caller can correct.
     """
@@ -176,6 +178,8 @@ def validate(
         )  # fmt: skip
         fit = campaign.repetitions(repetitions, minutes)
         runs = fit * len(plan.cases)
+        if fit < repetitions:
+            on_plan(_describe_fit(fit, repetitions, minutes))
 
         def calibrate(share: float) -> Path:
             """Go on with the calibration, if there is one; returns the profile in force."""
@@ -266,6 +270,14 @@ def _check_cases(
     return cases
 
 
+def _describe_fit(fit: int, requested: int, minutes: float) -> str:
+    spread = "unknown" if fit == 1 else "less certain"
+    return (
+        f"only {fit} of {requested} repetitions fit into {minutes:g} minutes, so the spread of "
+        f"real runs is {spread}"
+    )
+
+
 def _remarks(
     profile: Profile,
     plan: ValidationPlan,
@@ -278,10 +290,7 @@ def _remarks(
     assert profile.step is not None
     remarks = []
     if fit < requested:
-        remarks.append(
-            f"only {fit} of {requested} repetitions fit into {minutes:g} minutes, so the spread of "
-            "real runs is " + ("unknown" if fit == 1 else "less certain")
-        )
+        remarks.append(_describe_fit(fit, requested, minutes))
     compute = profile.step.compute.value
     if compute < LONG:
         remarks.append(

@@ -16,6 +16,7 @@ from simstrag.cli import console
 from simstrag.cli.console import format_cell, print_json, print_path, warn
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Json, Policy, Quiet, argument, given_options, option, out_option
+from simstrag.cli.progress import show_training
 from simstrag.cli.read_inputs import find_profile
 from simstrag.errors import InputError
 
@@ -116,11 +117,17 @@ def ddp(
                 str(folder), checkpoint,
             )  # fmt: skip
             training, done = prepare(training, folder, ranks)
-            if done and not (quiet or as_json):
-                print(f"going on at {done} of {limit} samples", file=sys.stderr)
+            hidden = quiet or as_json
+            if not hidden:
+                begin = f"{ranks} ranks train {what} under {policy}:"
+                begin = f"going on at {done} of" if done else begin
+                print(f"{begin} {limit} samples", file=sys.stderr)
             try:
                 record = attempt_folder(folder, training.attempt)
-                with _loaded(schedule, record, quiet or as_json) as network:
+                with (
+                    _loaded(schedule, record, hidden) as network,
+                    show_training(record, own, done, limit, hidden),
+                ):
                     failed = run(command(training), network)
             except KeyboardInterrupt:
                 raise Interrupted(_describe_interrupted(out)) from None

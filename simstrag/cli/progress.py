@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simstrag.cli.console import capture_warnings, console, warn
@@ -20,6 +22,8 @@ FOUND = "found finished"
 """The item of those that an earlier command had finished."""
 PAUSE = 0.1
 """Seconds between two updates of a run's bar."""
+LOOK = 1.0
+"""Seconds between two looks at the journal of ranks."""
 
 OnUpdate = Callable[[float, int, float | None], None]
 
@@ -112,6 +116,50 @@ def show_seconds(quiet: bool = False) -> Iterator[Callable[[float, float, str], 
             )  # fmt: skip
 
         yield update
+
+
+@contextmanager
+def show_training(
+    folder: Path, batch: int, done: int, total: int, quiet: bool = False
+) -> Iterator[None]:
+    """A bar of ranks that train: seconds so far, the time left, samples computed.
+
+    folder: where the ranks keep their journal.
+    batch: samples of a gradient; done: samples before this start.
+    """
+    from rich.progress import TimeElapsedColumn
+
+    from simstrag.ddp.record.journal import GradientCount
+
+    begin = "starting the ranks, and timing their precisions"
+    with _task(begin, TimeElapsedColumn(), quiet, thread=False) as (bar, task):
+        gradients, ended = GradientCount(folder), threading.Event()
+
+        def look() -> None:
+            first, began = 0, 0.0
+            while not ended.wait(LOOK):
+                count, left = gradients.update(), None
+                if count and not first:
+                    first, began = count, time.monotonic()
+                elif count > first:
+                    left = (time.monotonic() - began) / (count - first)
+                samples = min(done + count * batch, total)
+                bar.update(
+                    task, completed=samples, total=total if count else None, refresh=True,
+                    description=f"{samples} of {total} samples" if count else begin,
+                    left=describe_time_left(left and left * (total - samples) / batch),
+                )  # fmt: skip
+
+        watch = threading.Thread(target=look, daemon=True)
+        if not bar.disable:
+            bar.refresh()
+            watch.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if not bar.disable:
+                watch.join()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -119,12 +120,19 @@ def validate(
                 calibration_minutes, seed,
             )  # fmt: skip
             known = InterleavedCalibration(asked, out, policy or (), ranks or ())
+            if not (quiet or as_json):
+                print(
+                    f"{workload}: calibration, {calibration_minutes:g} minutes at most, half of it "
+                    f"before the real runs, which take {minutes:g} minutes at most",
+                    file=sys.stderr,
+                )
             with show_seconds(quiet) as visit:
                 known.begin(visit)
         with show_count(quiet) as show:
             outcome = run_validation(
                 known, out, policy or (), ranks or (), steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
+                on_plan=lambda text: warn([] if quiet or as_json else [text]),
             )  # fmt: skip
             page = outcome.write(command_line())
     except KeyboardInterrupt:

@@ -38,6 +38,9 @@ LABELS = {
     ("fp32", ""): "fp32 only",
 }
 
+PATIENCE = 10.0
+"""Seconds after which no more steps are timed than are needed."""
+
 FIRST_SCALE, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
 """Parameters of the loss scale, as in `torch.amp.GradScaler`."""
 
@@ -169,8 +172,9 @@ class NumberFormats:
         """Decide what "auto" left open, with the closure of the first step; collective.
 
         On a CPU forward and backward are timed in full and reduced precision, 12 times each in
-        turns, unless the gain is known; they leave no trace.  The lowest gain of all ranks decides
-        for all.  The gain of a pair that the user asked for is recorded, and decides nothing.
+        turns, or as often as `PATIENCE` allows, unless the gain is known; they leave no trace.  The
+        lowest gain of all ranks decides for all.  The gain of a pair that the user asked for is
+        recorded, and decides nothing.
         """
         here = self.module.device == "cpu"
         if not self.unsettled and not (here and self.amp and math.isnan(self.gain)):
@@ -202,7 +206,7 @@ class NumberFormats:
 
         with without_side_effects(self.module), local_error():
             try:
-                return gain(stepping(self.full), stepping(self.amp), rounds=3, steps=4)
+                return gain(stepping(self.full), stepping(self.amp), 3, 4, PATIENCE)
             finally:
                 self.module.format = self.full
 

@@ -6,6 +6,7 @@ CPU without AMX and AVX512-BF16 runs bf16, three times slower than fp32.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -148,14 +149,20 @@ def choose_precisions(workload: Workload, device: str = "cpu", steps: int = 6) -
 
 
 def gain(
-    full: Callable[[int], object], amp: Callable[[int], object], rounds: int = 4, steps: int = 8
+    full: Callable[[int], object],
+    amp: Callable[[int], object],
+    rounds: int = 4,
+    steps: int = 8,
+    limit: float = math.inf,
 ) -> float:
     """Median time of a full step over the median time of an amp step.
 
     The two take turns of `steps` steps, so that drift affects both; the first step of a turn does
     not count.
+
+    limit: seconds after which a turn ends with the first step that counts, and the rounds with it.
     """
-    seconds: tuple[list[float], list[float]] = [], []
+    begin, seconds = time.monotonic(), (list[float](), list[float]())
     for _ in range(rounds):
         for step, times in zip((full, amp), seconds, strict=True):
             for number in range(steps):
@@ -163,4 +170,8 @@ def gain(
                 step(number)
                 if number > 0:
                     times.append(time.monotonic() - start)
+                    if time.monotonic() - begin > limit:
+                        break
+        if time.monotonic() - begin > limit:
+            break
     return statistics.median(seconds[0]) / statistics.median(seconds[1])
