@@ -155,6 +155,28 @@ def test_a_target_of_accuracy_is_replaced_by_one_of_progress() -> None:
     assert re.search(r"enough for target_progress: \S+ in place of target_accuracy; or", text)
 
 
+def test_a_study_of_hours_says_so_before_it_starts(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise InputError("it has started")
+
+    monkeypatch.setattr("simstrag.experiments.sweep.sweep", refuse)
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(
+        "scenario: {workers: 8, step: {compute: 0.1}}\nseeds: 10\npolicies: [bsp, lb_bsp]\n"
+        "grid: {target_progress: [1.0e+8, 1.0e+9]}\n"
+    )
+    _, _, err = call("sweep", "study.yaml", "--jobs", "1")
+    hours = re.match(r"warning: this takes about (\S+) h here, for 2 points; to shorten", err)
+    assert hours, err
+    _, _, part = call("sweep", "study.yaml", "--jobs", "1", "--shard", "1/4")
+    share = re.match(r"warning: this takes about (\S+) h", part)
+    assert share
+    assert float(share[1]) == pytest.approx(float(hours[1]) / 4, rel=0.5)
+    assert call("sweep", "study.yaml", "-q")[2] == "error: it has started\n"
+
+
 @pytest.mark.parametrize("command", ["compare", "sensitivity", "run"])
 def test_a_command_of_hours_says_so_before_it_starts(
     command: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch

@@ -215,6 +215,20 @@ def warn_of_hours(
     warn([text] if text else [])
 
 
+def warn_of_hours_of_study(study: Path, parts: int, jobs: int | None, quiet: bool) -> None:
+    """The same of a study, of which one of `parts` runs here."""
+    from simstrag.experiments.forecast import describe_hours_of_study
+    from simstrag.experiments.study import Study
+    from simstrag.processes.pool import core_count
+
+    if quiet:
+        return
+    with capture_warnings():
+        points = [point.scenario for point in Study.read(study).points()]
+        text = describe_hours_of_study(points, (jobs or core_count()) * parts)
+    warn([text] if text else [])
+
+
 def describe_time_left(seconds: float | None) -> str:
     """A time left, rounded; empty if it is not known.
 

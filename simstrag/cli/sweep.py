@@ -13,7 +13,7 @@ import typer
 from simstrag.cli.console import capture_warnings, print_result
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
-from simstrag.cli.progress import show_count
+from simstrag.cli.progress import show_count, warn_of_hours_of_study
 from simstrag.documents.file_io import require_path, write_atomically
 from simstrag.errors import InputError
 
@@ -45,7 +45,7 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run a grid of scenarios; run it again to go on where it stopped."""
-    from simstrag.experiments.sweep import TABLES, Sweep
+    from simstrag.experiments.sweep import MARKER, TABLES, Sweep
     from simstrag.experiments.sweep import sweep as run_sweep
 
     folder, page = Path("reports") / study.stem if out is None else out, None
@@ -64,6 +64,8 @@ def sweep(
     else:
         part, path = _parse_shard(shard), require_path(study)
         sys.path.append(str(path.absolute().parent))
+        if backend is None and not (folder / MARKER).exists():  # nothing is finished
+            warn_of_hours_of_study(path, part[1] if part else 1, jobs, quiet)
         try:
             with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
                 result = run_sweep(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 
 from simstrag.engine.simulate import simulate
+from simstrag.errors import SimstragError
 from simstrag.scenario.scenario import Scenario
 
 STEPS_IN_AN_HOUR = 1e9
@@ -54,6 +56,32 @@ def describe_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: in
     if len(names) > 1:
         ways.append(f"leave out {longest}, which takes {seconds[longest] / HOUR:.3g} h of it")
     return f"this takes about {total / HOUR:.3g} h here; to shorten it: {'; or '.join(ways)}"
+
+
+def describe_hours_of_study(points: Sequence[Scenario], jobs: int) -> str:
+    """The same of the points of a study, each under its own policies and seeds.
+
+    Each policy is measured at the point with the most steps alone.
+
+    >>> small = Scenario(workers=4, samples=10_000, step={"compute": 0.1})
+    >>> describe_hours_of_study([small], jobs=1)
+    ''
+    """
+    steps = [expected_steps(point) * len(point.seed_list) for point in points]
+    if sum(steps) * len(points[0].policies) < STEPS_IN_AN_HOUR * jobs:
+        return ""
+    largest = max(points, key=expected_steps)
+    rounds = sum(steps) / expected_steps(largest) / jobs
+    total = 0.0
+    for name in largest.policies:
+        with contextlib.suppress(SimstragError):  # a run that fails is an outcome of a sweep
+            total += rounds * _seconds_of_run(largest, name, expected_steps(largest))
+    if total <= HOUR:
+        return ""
+    return (
+        f"this takes about {total / HOUR:.3g} h here, for {len(points)} points; to shorten it: "
+        "take fewer seeds, policies or values, or divide it among machines with --shard"
+    )
 
 
 def _seconds_of_run(scenario: Scenario, name: str, steps: float) -> float:
