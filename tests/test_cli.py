@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from simstrag.cli import commands
 from simstrag.cli.commands import EXAMPLES
 from simstrag.cli.doctor import examine
 from simstrag.ddp import policy_support
@@ -255,11 +256,38 @@ def test_a_help_fits_a_screen(command: str, call: Call, monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = call(*command.split(), "--help")
     assert code == 0
-    # One for the prompt; some have other commands below them, `validate` calibrates too, and
-    # `trace import` has the options of nine formats.
-    most = {"": 36, "calibrate": 36, "validate": 36, "trace import": 26}
-    assert len(out.splitlines()) <= most.get(command, 23)
+    # One for the prompt; those with many options have them in groups, some have other commands
+    # below them, `validate` calibrates too, and `trace import` has the options of nine formats.
+    most = dict.fromkeys(("", "calibrate", "validate", "trace import"), 40)
+    assert len(out.splitlines()) <= most.get(command, 35 if "\nOutput:\n" in out else 23)
     assert max(map(len, out.splitlines())) <= 80
+
+
+LONG = {"compare", "init", "calibrate", "ddp", "validate", "sweep", "trace import"}
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_a_long_help_has_its_options_in_groups_and_hides_none(command: str, call: Call) -> None:
+    out = call(*command.split(), "--help")[1].partition("\n  Examples:")[0]
+    titles = re.findall(r"(?m)^(\w[^:\n]*):$", out.partition("\n")[2])
+    groups = [title for title in titles if title not in {"Arguments", "Options", "Commands"}]
+    assert (len(groups) > 1) >= (command in LONG), groups
+    if groups:
+        assert [each for each in titles if each != "Commands"][-1] == "Output"
+    found = command_of(command)
+    assert [p.name for p in found.params if getattr(p, "hidden", False)] == []
+    for each in found.params:
+        assert any(f"{name}" in out for name in [*each.opts, each.metavar or ""]), each.name
+    mentioned = re.findall(r"(?<!\S)--?[a-z][a-z-]*", " ".join(EXAMPLES[command]))
+    assert [name for name in mentioned if name not in out] == []
+
+
+def command_of(path: str) -> Any:
+    """A command by its name."""
+    found = commands.command()
+    for name in path.split():
+        found = found.commands[name]
+    return found
 
 
 def test_the_help_lists_every_command_in_a_group_and_cuts_no_sentence(

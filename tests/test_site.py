@@ -257,7 +257,10 @@ COMMANDS = {
 
 def listed(help_: str) -> list[str]:
     """Names of the commands that a help lists."""
-    return re.findall(r"(?m)^  ([a-z]+)  ", help_.partition("\n\nOptions:")[2])
+    sections = re.findall(r"(?m)^(\w[^:\n]*):\n((?:  .*\n)+)", help_)
+    options = {"Arguments", "Options", *(title for title, rows in sections if "  --" in rows)}
+    rows = "".join(rows for title, rows in sections if title not in options)
+    return re.findall(r"(?m)^  ([a-z]+)  ", rows)
 
 
 def test_every_command_has_its_line(call: Call) -> None:

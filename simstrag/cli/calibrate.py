@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     from simstrag.calibration.calibrate import Forecast
     from simstrag.profile.profile import Profile
 
-Device = Annotated[str | None, option("cpu or cuda; by default a GPU if any.", "WORD")]
+CELLS = "What to measure"
+
+Device = Annotated[str | None, option("cpu or cuda; by default a GPU if any.", "WORD", group=CELLS)]
 
 
 def calibrate(
     context: typer.Context,
     workload: Annotated[
-        str | None, option("Name, or your own module:function.", "NAME", "--workload", "-w")
+        str | None,
+        option("Name, or your own module:function.", "NAME", "--workload", "-w", group=CELLS),
     ] = None,
     out: Annotated[
         Path | None,
@@ -50,12 +53,16 @@ def calibrate(
             "Measure only this: step, contention, allreduce, overlap, lockstep, server or "
             "gradient; may be repeated.",
             "PART",
+            group=CELLS,
         ),
     ] = None,
     batch: Annotated[
-        list[int] | None, option("Batch of a step, the middle one nominal.", "N", min=1)
+        list[int] | None,
+        option("Batch of a step, the middle one nominal.", "N", min=1, group=CELLS),
     ] = None,
-    precision: Annotated[list[str] | None, option("Full, then reduced precision.", "WORD")] = None,
+    precision: Annotated[
+        list[str] | None, option("Full, then reduced precision.", "WORD", group=CELLS)
+    ] = None,
     seed: Seed = 0,
     plan: Annotated[
         bool,

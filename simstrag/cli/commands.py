@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from simstrag.cli import calibrate, calibrate_show
@@ -14,6 +14,7 @@ from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
 from simstrag.cli.doctor import doctor
 from simstrag.cli.init import init
+from simstrag.cli.options import OUTPUT
 from simstrag.cli.policies import policies
 from simstrag.cli.report import report
 from simstrag.cli.run import run
@@ -109,23 +110,50 @@ GROUPS = {
 }
 """The commands of each group of the help."""
 
+OTHER = "Options"
+"""The title of options without a group."""
 WIDEST = 1000
 """Most characters in a line of help."""
+
+
+def write_options(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the parameters of a command below the titles of their groups, output last."""
+    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], OTHER: []}
+    for parameter in command.get_params(ctx):
+        group = getattr(parameter, "rich_help_panel", None) or OTHER
+        title = "Arguments" if parameter.param_type_name == "argument" else group
+        if record := parameter.get_help_record(ctx):
+            sections.setdefault(title, []).append(record)
+    output = sections.pop(OUTPUT, [])
+    if len(sections) == 2 or not output:  # a short command
+        sections[OTHER] = [*sections[OTHER][:-1], *output, *sections[OTHER][-1:]]
+    else:  # --help is the last
+        sections[OUTPUT] = [*output, sections[OTHER].pop()]
+    for title, rows in sections.items():
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+class Command(TyperCommand):
+    """A command whose help lists the options of a group together."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write its arguments and options."""
+        write_options(self, ctx, formatter)
 
 
 class Grouped(TyperGroup):
     """Commands whose help lists those of a group together, and cuts no sentence."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands: those of `GROUPS`, then all others."""
-        grouped = {name for names in GROUPS.values() for name in names}
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write its options, then its commands: those of `GROUPS`, then all others."""
+        write_options(self, ctx, formatter)
+        groups = GROUPS if ctx.parent is None else {}
+        grouped = {name for names in groups.values() for name in names}
         others = {"Commands": [name for name in self.commands if name not in grouped]}
-        for title, names in {**GROUPS, **others}.items():
-            rows = [
-                (name, self.commands[name].get_short_help_str(WIDEST))
-                for name in names
-                if name in self.commands
-            ]
+        for title, names in {**groups, **others}.items():
+            rows = [(name, self.commands[name].get_short_help_str(WIDEST)) for name in names]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -157,7 +185,7 @@ def command() -> Any:
     for path, function in COMMANDS.items():
         *group, name = path.split()
         owner = groups[group[0]] if group else app
-        owner.command(name, epilog=_epilog(path))(function)
+        owner.command(name, cls=Command, epilog=_epilog(path))(function)
     app.add_typer(groups["trace"], name="trace")
     app.add_typer(groups["calibrate"], name="calibrate", epilog=_epilog("calibrate"))
     return get_command(app)

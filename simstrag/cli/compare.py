@@ -32,6 +32,8 @@ from simstrag.cli.read_inputs import comparison_folder, partial_folder, read_sce
 if TYPE_CHECKING:
     from simstrag.experiments.comparison import Comparison
 
+NUMBERS = "Numbers that were not measured"
+
 DRAWING = 10.0
 """Seconds that drawing a report takes."""
 LEAST = (
@@ -49,9 +51,12 @@ def compare(
         Path | None, out_option("Folder to write; reports/<scenario> by default.")
     ] = None,
     sensitivity: Annotated[
-        bool, flag("Find what would change the ranking; twice the time.", "--sensitivity")
+        bool,
+        flag("Find what would change the ranking; twice the time.", "--sensitivity", group=NUMBERS),
     ] = False,
-    no_sensitivity: Annotated[bool, flag("Try no placeholders.", "--no-sensitivity")] = False,
+    no_sensitivity: Annotated[
+        bool, flag("Try no placeholders.", "--no-sensitivity", group=NUMBERS)
+    ] = False,
     jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -15,7 +15,15 @@ import typer
 from simstrag.cli import console
 from simstrag.cli.console import format_cell, print_json, print_path, warn
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Json, Policy, Quiet, argument, given_options, option, out_option
+from simstrag.cli.options import (
+    Json,
+    Quiet,
+    argument,
+    given_options,
+    option,
+    out_option,
+    policy_option,
+)
 from simstrag.cli.progress import show_training
 from simstrag.cli.read_inputs import find_profile
 from simstrag.errors import InputError
@@ -34,6 +42,7 @@ STEPS = 200
 TURN, HOUR = 5.0, 3600.0
 """Mean seconds with and without load; length in seconds of a drawn schedule."""
 
+OF_RANKS, OF_WORKLOAD = "Ranks", "Training of a workload; a script has options of its own"
 OF_WORKLOADS = (
     "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint", "load",
 )  # fmt: skip
@@ -48,27 +57,44 @@ def ddp(
     context: typer.Context,
     what: Annotated[str, argument("digits, module:function or train.py.", "WORKLOAD|SCRIPT")],
     arguments: Annotated[
-        list[str] | None, argument("Arguments of the script.", "ARGUMENTS", hidden=True)
+        list[str] | None, argument("Arguments of the script, after --.", "ARGUMENTS")
     ] = None,
-    ranks: Annotated[int, option("Number of ranks.", "N", min=1)] = 2,
-    policy: Policy = "korel",
+    ranks: Annotated[int, option("Number of ranks.", "N", min=1, group=OF_RANKS)] = 2,
+    policy: Annotated[str, policy_option("Such as ssp:bound=5.", OF_WORKLOAD)] = "korel",
     samples: Annotated[
-        int | None, option("Samples of all ranks; else 200 steps each.", "N", min=1)
+        int | None,
+        option("Samples of all ranks; else 200 steps each.", "N", min=1, group=OF_WORKLOAD),
     ] = None,
-    batch: Annotated[int | None, option("Samples of a rank's batch.", "N", min=1)] = None,
-    profile: Annotated[Path | None, option("Calibration for hints.", "FILE")] = None,
-    precision: Annotated[Precision, option("full, bf16, fp16, stand-in, ...", "WORD")] = "auto",
-    seed: Annotated[int, option(None, "N", "--seed", "-s", min=0, hidden=True)] = 0,
+    batch: Annotated[
+        int | None, option("Samples of a rank's batch.", "N", min=1, group=OF_WORKLOAD)
+    ] = None,
+    profile: Annotated[
+        Path | None, option("Calibration for hints.", "FILE", group=OF_WORKLOAD)
+    ] = None,
+    precision: Annotated[
+        Precision, option("full, bf16, tf32+bf16, fp16 or stand-in.", "WORD", group=OF_WORKLOAD)
+    ] = "auto",
+    seed: Annotated[
+        int,
+        option("Seed of weights and batches.", "N", "--seed", "-s", min=0, group=OF_WORKLOAD),
+    ] = 0,
     out: Annotated[Path | None, out_option("Run directory to write.")] = None,
-    on_fault: Annotated[Fault, option("stop, restart or continue.", "WORD")] = "stop",
-    checkpoint: Annotated[int, option("Steps between two checkpoints.", min=0, hidden=True)] = 0,
+    on_fault: Annotated[
+        Fault, option("stop, restart or continue.", "WORD", group=OF_RANKS)
+    ] = "stop",
+    checkpoint: Annotated[
+        int, option("Steps between two; 0: none.", "N", min=0, group=OF_WORKLOAD)
+    ] = 0,
     stall_limit: Annotated[
-        float, option("Seconds of silence that end a rank.", hidden=True)
+        float, option("Seconds of silence that end a rank.", "S", group=OF_RANKS)
     ] = 60.0,
     load: Annotated[
-        str | None, option("Real load beside ranks.", "RANKS|FILE", hidden=True)
+        str | None,
+        option(
+            "Real load beside these, such as 0,1, or a schedule.", "RANKS|FILE", group=OF_WORKLOAD
+        ),
     ] = None,
-    pin: Annotated[bool, option("Pin rank r to core r, modulo the cores.", hidden=True)] = True,
+    pin: Annotated[bool, option("Pin rank r to core r, modulo the cores.", group=OF_RANKS)] = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

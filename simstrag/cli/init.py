@@ -15,6 +15,8 @@ from simstrag.cli.read_inputs import check_trace
 from simstrag.documents.units import BYTES_PER_SECOND, COUNTS, SECONDS, parse_quantity
 from simstrag.errors import InputError
 
+JOB = "The job"
+
 SHOWN_NODES = 8
 """Most nodes that are listed."""
 UNITS: dict[str, tuple[Mapping[str, float], str, str]] = {
@@ -34,7 +36,7 @@ ASKED = {
 
 def _flag(name: str) -> Any:
     _, example, what = UNITS[name]
-    return option(f"{what}.", example)
+    return option(f"{what}.", example, group=JOB)
 
 
 def init(
@@ -44,8 +46,10 @@ def init(
     link: Annotated[str | None, _flag("link")] = None,
     batch: Annotated[str | None, _flag("batch")] = None,
     latency: Annotated[str | None, _flag("latency")] = None,
-    precision: Annotated[str, option("Of gradients.", "WORD")] = "fp32",
-    workers: Annotated[int | None, option("By default the nodes of the trace.", "N", min=1)] = None,
+    precision: Annotated[str, option("Of gradients.", "WORD", group=JOB)] = "fp32",
+    workers: Annotated[
+        int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)
+    ] = None,
     out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
     as_json: Json = False,
     quiet: Quiet = False,

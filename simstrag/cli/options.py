@@ -10,25 +10,34 @@ import typer
 
 from simstrag.errors import InputError
 
+OUTPUT = "Output"
+"""The group of the options that say what is written and printed."""
+
 
 def argument(help: str, metavar: str, **more: Any) -> Any:
     """An argument of a command."""
     return typer.Argument(help=help, metavar=metavar, **more)
 
 
-def option(help: str | None, metavar: str | None = None, *names: str, **more: Any) -> Any:
-    """An option of a command. names: its names; by default that of its parameter."""
-    return typer.Option(*names, help=help, metavar=metavar, **more)
+def option(
+    help: str, metavar: str | None = None, *names: str, group: str | None = None, **more: Any
+) -> Any:
+    """An option of a command.
+
+    names: its names; by default that of its parameter.
+    group: the title of its section in the help; "Options" by default.
+    """
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=group, **more)
 
 
-def flag(help: str, *names: str) -> Any:
+def flag(help: str, *names: str, group: str | None = None) -> Any:
     """An option without a value."""
-    return typer.Option(*names, help=help)
+    return typer.Option(*names, help=help, rich_help_panel=group)
 
 
 def out_option(help: str, metavar: str = "FOLDER") -> Any:
     """The option `--out`, `-o` of a command."""
-    return option(help, metavar, "--out", "-o")
+    return option(help, metavar, "--out", "-o", group=OUTPUT)
 
 
 def complete_policy(incomplete: str) -> list[str]:
@@ -73,11 +82,12 @@ def refuse_commas(value: Any) -> Any:
     return value
 
 
-def policy_option(help: str) -> Any:
+def policy_option(help: str, group: str | None = None) -> Any:
     """The option `--policy`, `-p` of a command."""
     return option(
-        help, "POLICY", "--policy", "-p", callback=refuse_commas, autocompletion=complete_policy
-    )
+        help, "POLICY", "--policy", "-p", group=group, callback=refuse_commas,
+        autocompletion=complete_policy,
+    )  # fmt: skip
 
 
 ScenarioFile = Annotated[Path, argument("A scenario in YAML.", "SCENARIO")]
@@ -87,5 +97,7 @@ Policies = Annotated[list[str] | None, policy_option("Instead of the scenario's;
 Seed = Annotated[int, option("Seed of all random numbers.", "N", "--seed", "-s", min=0)]
 Seeds = Annotated[int | None, option("Number of seeds instead of the scenario's.", "N", min=1)]
 Jobs = Annotated[int | None, option("Processes; all cores by default.", "N", "--jobs", "-j", min=1)]
-Json = Annotated[bool, flag("Print one JSON document.", "--json")]
-Quiet = Annotated[bool, flag("Print errors and the path of the result alone.", "--quiet", "-q")]
+Json = Annotated[bool, flag("Print one JSON document.", "--json", group=OUTPUT)]
+Quiet = Annotated[
+    bool, flag("Print errors and the path of the result alone.", "--quiet", "-q", group=OUTPUT)
+]

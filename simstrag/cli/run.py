@@ -15,7 +15,17 @@ from simstrag.cli.console import (
     print_table,
     warn,
 )
-from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed, flag, option, out_option
+from simstrag.cli.options import (
+    OUTPUT,
+    Json,
+    Policy,
+    Quiet,
+    ScenarioFile,
+    Seed,
+    flag,
+    option,
+    out_option,
+)
 from simstrag.cli.progress import show_run, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable
@@ -38,11 +48,16 @@ def run(
     policy: Policy = "bsp",
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("Run directory to write.")] = None,
-    steps: Annotated[bool, flag("Also write steps.parquet.", "--steps")] = False,
-    gradients: Annotated[bool, flag("Also write gradients.parquet.", "--gradients")] = False,
-    timeline: Annotated[Path | None, option("Also write a timeline for Perfetto.", "FILE")] = None,
+    steps: Annotated[bool, flag("Also write steps.parquet.", "--steps", group=OUTPUT)] = False,
+    gradients: Annotated[
+        bool, flag("Also write gradients.parquet.", "--gradients", group=OUTPUT)
+    ] = False,
+    timeline: Annotated[
+        Path | None, option("Also write a timeline for Perfetto.", "FILE", group=OUTPUT)
+    ] = None,
     window: Annotated[
-        str | None, option("Only these seconds of the timeline, such as 10:20.", "FROM:TO")
+        str | None,
+        option("Only these seconds of the timeline, such as 10:20.", "FROM:TO", group=OUTPUT),
     ] = None,
     engine: Annotated[str, option("native, or plain: in Python alone.", "NAME")] = "native",
     as_json: Json = False,

@@ -20,6 +20,8 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.experiments.sweep import Planned, Sweep
 
+MACHINES, NOTHING = "Many machines", "Finished runs"
+
 MOST = 10
 """Most failed runs to list."""
 DRAWING = 3.0
@@ -32,14 +34,18 @@ def sweep(
         Path | None, out_option("Folder of the results; reports/<study> by default.")
     ] = None,
     jobs: Jobs = None,
-    backend: Annotated[str | None, option("processes by default, dask or ray.", "NAME")] = None,
-    address: Annotated[str | None, option("Of the cluster.", "ADDRESS")] = None,
-    shard: Annotated[str | None, option("Only part i of k, for a batch scheduler.", "I/K")] = None,
+    backend: Annotated[
+        str | None, option("processes by default, dask or ray.", "NAME", group=MACHINES)
+    ] = None,
+    address: Annotated[str | None, option("Of the cluster.", "ADDRESS", group=MACHINES)] = None,
+    shard: Annotated[
+        str | None, option("Only part i of k, for a batch scheduler.", "I/K", group=MACHINES)
+    ] = None,
     collect: Annotated[
-        bool, flag("Run nothing; write the tables of finished runs.", "--collect")
+        bool, flag("Run nothing; write the tables of finished runs.", "--collect", group=NOTHING)
     ] = False,
     status: Annotated[
-        bool, flag("Run nothing; count finished and failed runs.", "--status")
+        bool, flag("Run nothing; count finished and failed runs.", "--status", group=NOTHING)
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,

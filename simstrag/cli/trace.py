@@ -18,7 +18,17 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
 )
-from simstrag.cli.options import Json, Quiet, Seed, TraceFile, argument, flag, option, out_option
+from simstrag.cli.options import (
+    OUTPUT,
+    Json,
+    Quiet,
+    Seed,
+    TraceFile,
+    argument,
+    flag,
+    option,
+    out_option,
+)
 from simstrag.cli.read_inputs import TRACES, check_trace, find_import
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.documents.suggestions import nearest
@@ -26,6 +36,9 @@ from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.traces.provenance import Labelled
+
+STEPS, LOADS = "Steps and episodes", "Utilisation"
+EPISODES = "Episodes"
 
 PICTURES = (".png", ".svg", ".pdf")
 MODELS = ("episodes", "on-off")
@@ -91,17 +104,23 @@ def generate(
     seconds: Annotated[float, option("Length of the trace.", "S")] = 3600.0,
     seed: Seed = 0,
     resource: Annotated[str, option("gpu, host, net or step.", "WORD")] = "gpu",
-    model: Annotated[str, option("episodes or on-off.", "WORD")] = "episodes",
+    model: Annotated[str, option("episodes or on-off.", "WORD", group=EPISODES)] = "episodes",
     severity: Annotated[
-        str, option("fixed:S, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA.", "HOW")
+        str, option("fixed:S, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA.", "HOW", group=EPISODES)
     ] = "fixed:2",
-    mean_interarrival: Annotated[float, option("Mean clean seconds before one.", "S")] = 240.0,
-    duration_mean: Annotated[float, option("Mean seconds of an episode.", "S")] = 120.0,
+    mean_interarrival: Annotated[
+        float, option("Mean clean seconds before one.", "S", group=EPISODES)
+    ] = 240.0,
+    duration_mean: Annotated[
+        float, option("Mean seconds of an episode.", "S", group=EPISODES)
+    ] = 120.0,
     duration_sd: Annotated[
-        float | None, option("Standard deviation; not on-off.", "S", show_default="20")
+        float | None,
+        option("Standard deviation; not on-off.", "S", show_default="20", group=EPISODES),
     ] = None,
     gap: Annotated[
-        float | None, option("Clean seconds after; not on-off.", "S", show_default="60")
+        float | None,
+        option("Clean seconds after; not on-off.", "S", show_default="60", group=EPISODES),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -136,27 +155,29 @@ def import_(
     files: Annotated[list[Path], argument("What to import.", "FILE...")],
     out: Annotated[Path, out_option("CSV, or parquet by its name.", "TRACE")],
     scenario: Annotated[
-        Path | None, option("Write a first scenario, too, as init does.", "FILE")
+        Path | None, option("Write a first scenario, too, as init does.", "FILE", group=OUTPUT)
     ] = None,
     column: Annotated[
         list[str] | None, option("Column of a meaning: time=NAME, gpu=NAME, ...", "WHAT=NAME")
     ] = None,
     resource: Annotated[
-        str | None, option("Steps, episodes: what is slowed; step.", "WORD")
+        str | None, option("gpu, host, net or step, which is slowed; step.", "WORD", group=STEPS)
     ] = None,
     hosts: Annotated[
-        int | None, option("Episodes: all hosts, with those never slowed.", "N")
+        int | None, option("Of episodes: all hosts, with those never slowed.", "N", group=STEPS)
     ] = None,
     response: Annotated[
-        str | None, option("Utilisation: fair-share or reciprocal.", "WORD")
+        str | None, option("What a load costs: fair-share or reciprocal.", "WORD", group=LOADS)
     ] = None,
     fraction: Annotated[
-        bool | None, flag("Unit of utilisation; percent.", "--fraction/--percent")
+        bool | None, flag("Unit; percent.", "--fraction/--percent", group=LOADS)
     ] = None,
     own: Annotated[
-        list[str] | None, option("Share of it that is the job's own: gpu=0.6.", "WHAT=SHARE")
+        list[str] | None, option("Share that is the job's own: gpu=0.6.", "WHAT=SHARE", group=LOADS)
     ] = None,
-    clean: Annotated[float | None, option("PAI: quantile of times taken as clean; 0.", "Q")] = None,
+    clean: Annotated[
+        float | None, option("Quantile of times taken as clean; 0.", "Q", group="Alibaba PAI")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

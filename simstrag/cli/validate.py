@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from simstrag.validation.case_results import Result
     from simstrag.validation.replay import Replayed
 
+CALIBRATION, REAL = "Calibration", "Real runs"
+
 OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
 """Options of the calibration before a validation."""
 
@@ -49,7 +51,9 @@ OF_REAL_RUNS = (
 def validate(
     context: typer.Context,
     run: Annotated[Path | None, argument("Recorded real run to replay instead.", "RUN")] = None,
-    profile: Annotated[Path | None, option("Calibration of this machine.", "FILE")] = None,
+    profile: Annotated[
+        Path | None, option("Calibration of this machine.", "FILE", group=CALIBRATION)
+    ] = None,
     workload: Annotated[
         str | None,
         option(
@@ -57,27 +61,29 @@ def validate(
             "NAME",
             "--workload",
             "-w",
+            group=CALIBRATION,
         ),
     ] = None,
     batch: Annotated[
-        list[int] | None, option("Batch sizes to calibrate; may be repeated.", "N", min=1)
+        list[int] | None, option("Batch sizes; may be repeated.", "N", min=1, group=CALIBRATION)
     ] = None,
     precision: Annotated[
-        list[str] | None, option("Precision to calibrate; give two.", "WORD")
+        list[str] | None, option("Precision; give two.", "WORD", group=CALIBRATION)
     ] = None,
     calibration_minutes: Annotated[
-        float, option("Time limit of the calibration.", "M", min=0.1)
+        float, option("Time limit.", "M", min=0.1, group=CALIBRATION)
     ] = 20.0,
     out: Annotated[Path, out_option("Folder to write.")] = Path("reports/validation"),
     policy: Annotated[
-        list[str] | None, policy_option("Replaces the default cases; may be repeated.")
+        list[str] | None, policy_option("Replaces the default cases; may be repeated.", REAL)
     ] = None,
     ranks: Annotated[
-        list[int] | None, option("World sizes, by default 2 and 4; may be repeated.", "N", min=2)
+        list[int] | None,
+        option("World sizes, by default 2 and 4; may be repeated.", "N", min=2, group=REAL),
     ] = None,
-    steps: Annotated[int, option("Steps of a rank per run.", "N", min=1)] = 300,
-    repetitions: Annotated[int, option("Real runs per case.", "N", min=1)] = 5,
-    minutes: Annotated[float, option("Time limit of the real runs.", "M", min=0.1)] = 45.0,
+    steps: Annotated[int, option("Steps of a rank per run.", "N", min=1, group=REAL)] = 300,
+    repetitions: Annotated[int, option("Real runs per case.", "N", min=1, group=REAL)] = 5,
+    minutes: Annotated[float, option("Time limit.", "M", min=0.1, group=REAL)] = 45.0,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
