@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Hashable, Mapping, MutableSequence, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -194,7 +194,8 @@ class Plan:
         self._check_average()
 
     def _check_kinds(self) -> None:
-        quorums = () if isinstance(self.quorums, (Quorum, str)) else tuple(self.quorums)
+        listed = isinstance(self.quorums, Iterable) and not isinstance(self.quorums, str)
+        quorums = tuple(self.quorums) if listed else ()
         if not quorums or not all(isinstance(quorum, Quorum) for quorum in quorums):
             raise PlanError(f"a plan needs a tuple of one quorum or more, not {self.quorums!r}")
         object.__setattr__(self, "quorums", quorums)

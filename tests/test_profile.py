@@ -188,22 +188,22 @@ def test_a_list_is_no_profile(file: Path) -> None:
         (
             "step.compute.kind",
             "guessed",
-            "step.compute.kind is 'guessed': input should be 'measured'",
+            "step.compute.kind is 'guessed': must be 'measured'",
         ),
         (
             "format",
             "simstrag-profile/9",
-            "format is 'simstrag-profile/9': input should be 'simstrag",
+            "format is 'simstrag-profile/9': must be 'simstrag",
         ),
         (
             "step.compute.value",
             "fast",
-            "step.compute.value is 'fast': input should be a valid number",
+            "step.compute.value is 'fast': must be a number",
         ),
         (
             "step.compute.value",
             math.nan,
-            "step.compute.value is nan: input should be a finite number",
+            "step.compute.value is nan: must be a finite number",
         ),
         ("step.compute.value", 0.0, "step.compute: value 0 must be greater than 0"),
         ("step.amp_ratio.value", -1.0, "step.amp_ratio: value -1 must be greater than 0"),
@@ -218,7 +218,7 @@ def test_a_list_is_no_profile(file: Path) -> None:
         (
             "step.noise.quantiles",
             [0.0, 2.0],
-            "step.noise.quantiles.0 is 0.0: input should be greater",
+            "step.noise.quantiles.0 is 0.0: must be",
         ),
         (
             "step.noise.quantiles",
@@ -233,7 +233,7 @@ def test_a_list_is_no_profile(file: Path) -> None:
         (
             "step.noise.lag1_autocorrelation",
             -1.5,
-            "step.noise.lag1_autocorrelation is -1.5: input should be greater than or equal to -1",
+            "step.noise.lag1_autocorrelation is -1.5: must be -1 or more",
         ),
     ],
 )
@@ -333,12 +333,12 @@ def test_what_a_file_holds_is_read_back(file: Path) -> None:
     ("path", "value", "message"),
     [
         ("batches.0.knee", quantity(4), "batches.0: knee belongs to law knee, which needs it"),
-        ("batches.0.law", "cubic", "batches.0.law is 'cubic': input should be 'proportional', "),
-        ("cells.0.batch", 0, "cells.0.batch is 0: input should be greater than or equal to 1"),
+        ("batches.0.law", "cubic", "batches.0.law is 'cubic': must be 'proportional', "),
+        ("cells.0.batch", 0, "cells.0.batch is 0: must be 1 or more"),
         ("responses.0.constants", {}, "responses.0: law linear has the constants slope, not none"),
-        ("responses.0.resource", "cpu", "responses.0.resource is 'cpu': input should be 'gpu', "),
+        ("responses.0.resource", "cpu", "responses.0.resource is 'cpu': must be 'gpu', "),
         ("collectives.0.byts", 1, "unknown key 'collectives.0.byts'"),
-        ("held_out.0.median", -0.1, "held_out.0.median is -0.1: input should be greater than or"),
+        ("held_out.0.median", -0.1, "held_out.0.median is -0.1: must be 0 or more"),
     ],
 )
 def test_a_mistake_in_a_cell_is_named_with_its_place(

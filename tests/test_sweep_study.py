@@ -92,12 +92,12 @@ def test_a_trace_is_read_once_for_all_points_that_have_it(tmp_path: Path) -> Non
             {"grid": {"server.servce": [0]}},
             "study.yaml: unknown key 'server.servce' in the grid. Did you mean 'server.service'?",
         ),
-        ({"grid": {"workers": 8}}, "study.yaml: grid.workers is 8: input should be a valid list"),
-        ({"grid": {"workers": []}}, "study.yaml: grid.workers is []: list should have at least"),
+        ({"grid": {"workers": 8}}, "study.yaml: grid.workers is 8: must be a list"),
+        ({"grid": {"workers": []}}, "study.yaml: grid.workers is []: must be a list of 1 or more"),
         ({"grid": {"workers": [8, 8]}}, "study.yaml: grid.workers names 8 twice"),
         ({"grid": {"seeds": [1]}}, "study.yaml: seeds is no part of the grid; it is a key of its"),
         ({"seeds": [1, 1]}, "study.yaml: seeds names a seed twice"),
-        ({"seeds": True}, "study.yaml: seeds is True: input should not be a boolean"),
+        ({"seeds": True}, "study.yaml: seeds is True: must not be true or false"),
         ({"policies": ["bps"]}, "there is no policy 'bps'; known: amp_all, "),
         ({"policies": ["bsp", "bsp:via=allreduce"]}, "bsp:via=allreduce is bsp; name it once"),
         ({"scenario": "case.yml"}, "case.yml: no such file or folder"),
@@ -119,11 +119,9 @@ def test_all_points_that_cannot_be_are_told_at_once_each_mistake_with_its_first_
     with pytest.raises(simstrag.InputError) as error:
         of(grid={"step.cv": [0.1, -1], "workers": [4, 0, 8]}).points()
     assert str(error.value).splitlines() == [
-        "study.yaml: workers is 0: input should be greater than or equal to 1 "
-        "[point 1 (step.cv=0.1, workers=0)]",
-        "study.yaml: step.cv is -1: input should be greater than or equal to 0 "
-        "[point 3 (step.cv=-1, workers=4) and 1 more]",
-        "study.yaml: workers is 0: input should be greater than or equal to 1 (and 1 more) "
+        "study.yaml: workers is 0: must be 1 or more [point 1 (step.cv=0.1, workers=0)]",
+        "study.yaml: step.cv is -1: must be 0 or more [point 3 (step.cv=-1, workers=4) and 1 more]",
+        "study.yaml: workers is 0: must be 1 or more (and 1 more) "
         "[point 4 (step.cv=-1, workers=0)]",
     ]
 

@@ -178,7 +178,7 @@ class TestBehind:
             row = cells[policy]
             assert row["goodput (samples/s)"] == number(ranking["goodput"][policy])
             assert row["S_stale/b (gradients)"] == number(ranking["effective_staleness"][policy])
-            assert row["AMP steps (%)"] == percent(ranking["amp_share"][policy])
+            assert row["in reduced precision (%)"] == percent(ranking["amp_share"][policy])
             assert row["detection: recall (%)"] == percent(ranking["detection_recall"][policy])
         assert float(cells["backup"]["steps thrown away (%)"]) > 10
 

@@ -32,7 +32,7 @@ from simstrag.analysis.text.cautions import cautions, turnover
 from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.number_format import number, percent
 from simstrag.analysis.text.sensitivity_text import thresholds
-from simstrag.documents.file_io import write_atomically
+from simstrag.documents.file_io import path_of, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.sweep import MARKER, Sweep
@@ -53,7 +53,7 @@ def report(
     from simstrag.ddp.record.journal import NAME
     from simstrag.ddp.record.run_from_journal import finish
 
-    folder = Path(folder)
+    folder = path_of(folder, "a comparison, a sweep or a run")
     if (folder / MARKER).exists():
         page = sweep_report.render(Sweep.read(folder), x, y)
     elif x is not None or y is not None:

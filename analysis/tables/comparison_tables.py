@@ -124,7 +124,7 @@ BEHIND: tuple[tuple[str, str, Callable[[float], Number]], ...] = (
     ("mean staleness (updates)", "mean_staleness", Number.of),
     ("S_stale/b (gradients)", "effective_staleness", Number.of),
     ("deviation", "deviation", Number.of),
-    ("AMP steps (%)", "amp_share", Number.percent),
+    ("in reduced precision (%)", "amp_share", Number.percent),
     ("switches", "switches", Number.of),
     ("detection: precision (%)", "detection_precision", Number.percent),
     ("detection: recall (%)", "detection_recall", Number.percent),

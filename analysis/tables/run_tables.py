@@ -15,7 +15,7 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import join
 
 DID = {
-    "full": "computing in full precision", "amp": "computing in AMP",
+    "full": "computing in full precision", "amp": "computing in reduced precision",
     "lost": "computing thrown away", "communication": "communication", "wait": "waiting",
 }  # fmt: skip
 SHARES = {"least": 0.0, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "most": 1.0}

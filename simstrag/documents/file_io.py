@@ -13,6 +13,19 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
 
+def path_of(path: Any, what: str) -> Path:
+    """`path` as a `Path`. Raises `InputError` where it is none; what: what it should name.
+
+    >>> path_of(3, "a scenario")
+    Traceback (most recent call last):
+    simstrag.errors.InputError: 3 is no path; give that of a scenario
+    """
+    try:
+        return Path(path)
+    except TypeError:
+        raise InputError(f"{path!r} is no path; give that of {what}") from None
+
+
 def require_path(path: str | Path) -> Path:
     """`path`, which exists. Raises `InputError` that names the nearest existing path.
 

@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simstrag.documents.suggestions import nearest
+from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+
+LIMITS = {
+    "greater_than": ("more than {}", "gt"), "greater_than_equal": ("{} or more", "ge"),
+    "less_than": ("less than {}", "lt"), "less_than_equal": ("{} or less", "le"),
+    "too_short": ("a list of {} or more", "min_length"),
+}  # fmt: skip
+"""How a limit is said, and its name, by the type of pydantic's error."""
+KINDS = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping of keys"),
+    "string_type": "text",
+}
+"""What a value of the wrong kind must be, by the type of pydantic's error."""
+
+
+class Checked(BaseModel):
+    """The base of what a user may construct: unknown keys, NaN and infinities are refused.
+
+    Raises `InputError` that names the key, its value and the way out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # a type checker derives the constructor from the fields
+
+        def __init__(self, *values: Any, **data: Any) -> None:
+            source = type(self).__name__.removesuffix("Section").lower()
+            if values:
+                first = next(iter(type(self).model_fields))
+                raise InputError(
+                    f"{source}: {_short(values[0])} has no key; give it one, such as {first}=..."
+                )
+            try:
+                super().__init__(**data)
+            except ValidationError as error:
+                raise InputError(explain(error, type(self), source)) from None
+
+        __init__.__pydantic_base_init__ = True  # parts of others do not come through here
 
 
 def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
@@ -33,7 +77,7 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
         return f"{source}: not a {model.__name__.lower()} (JSON): {reason}"
     if first["type"] == "missing":
         return f"{source}: {place} is missing{more}"
-    message = " or ".join(dict.fromkeys(_message(detail) for detail in problems[0]))
+    message = _join(dict.fromkeys(_message(detail) for detail in problems[0]))
     if first["type"] == "value_error":
         if message.startswith(f"{source}: "):  # of a part that names its place itself
             return f"{message}{more}"
@@ -61,10 +105,26 @@ def _names(detail: ErrorDetails) -> list[str]:
 
 
 def _message(detail: ErrorDetails) -> str:
-    if detail["type"] in {"model_type", "model_attributes_type", "dict_type"}:
-        return "input should be a mapping of keys"
+    kind, limits = detail["type"], detail.get("ctx", {})
+    if kind in LIMITS:
+        word, key = LIMITS[kind]
+        limit = limits[key]
+        return f"must be {word.format(int(limit) if limit == int(limit) else limit)}"
+    if kind in KINDS:
+        return f"must be {KINDS[kind]}"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    return (message[:1].lower() + message[1:]).replace("tuple", "list")
+    message = message[:1].lower() + message[1:]
+    return message.replace("input should", "must").replace("tuple", "list")
+
+
+def _join(messages: Iterable[str]) -> str:
+    """What members of a union ask for, in one sentence.
+
+    >>> _join(["must be a whole number", "must be a list"])
+    'must be a whole number, or a list'
+    """
+    first, *others = messages
+    return ", or ".join([first, *(message.removeprefix("must be ") for message in others)])
 
 
 def _is_tag(detail: ErrorDetails, k: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self, get_args
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
-from simstrag.documents.file_io import require_path
+from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
@@ -92,7 +92,7 @@ class Study(Section):
     @classmethod
     def read(cls, path: str | Path) -> Study:
         """From a YAML file. Raises `InputError` that names the file, the field and the way out."""
-        path = Path(path)
+        path = path_of(path, "a study, or a Study")
         data = read_mapping(path, "study", "scenario: demo.yaml")
         if "workers" in data and "scenario" not in data:
             raise InputError(

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simstrag.documents.file_io import write_atomically
+from simstrag.documents.file_io import path_of, write_atomically
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.cluster_backends import first_line, load_backend
 from simstrag.experiments.runner import (
@@ -83,7 +83,7 @@ class Sweep:
     @classmethod
     def read(cls, folder: str | Path) -> Sweep:
         """From its folder, finished or not.  Raises `InputError` where it holds no sweep."""
-        folder = Path(folder)
+        folder = path_of(folder, "a sweep")
         try:
             data = json.loads((folder / MARKER).read_text(encoding="utf-8"))
             if not isinstance(data, dict) or data.get("format") != FORMAT:

@@ -6,15 +6,15 @@ import itertools
 from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+
+from simstrag.documents.validation_errors import Checked
 
 Kind = Literal["measured", "fitted", "assumed"]
 
 
-class ProfilePart(BaseModel):
-    """The base of all parts of a profile: unknown keys, NaN and infinity are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+class ProfilePart(Checked):
+    """The base of all parts of a profile."""
 
 
 class Quantity(ProfilePart):

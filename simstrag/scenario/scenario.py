@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from simstrag.documents.file_io import path_of
 from simstrag.documents.suggestions import nearest
 from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
@@ -113,7 +114,7 @@ class Scenario(Section):
         except ValidationError:
             if isinstance(value, Sequence) and value and not isinstance(value, str):
                 raise
-            reason = "input should be a number of seeds from 1 on, or a list such as [0, 1]"
+            reason = "must be a number of seeds from 1 on, or a list such as [0, 1]"
             raise PydanticCustomError("seeds", reason) from None
 
     @field_serializer("trace")
@@ -194,7 +195,7 @@ class Scenario(Section):
 
         Raises `InputError` that names the file, the field, the value and the way out.
         """
-        path = Path(path)
+        path = path_of(path, "a scenario, or a Scenario")
         data = read_mapping(path, "scenario", "workers: 8")
         if "scenario" in data:
             raise InputError(f"{path}: is a study, not a scenario; `simstrag sweep {path}` runs it")

@@ -6,11 +6,9 @@ import bisect
 import itertools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     field_serializer,
@@ -18,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from simstrag.documents.validation_errors import explain
+from simstrag.documents.validation_errors import Checked
 from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.timing.noise import Distribution
@@ -35,24 +33,8 @@ SUM_TOLERANCE = 1e-9
 """Allowed distance of the sum of shards from 1, because shares such as 1/3 are rounded."""
 
 
-class Section(BaseModel):
-    """The base of all sections: unknown keys, NaN and booleans as numbers are refused.
-
-    Raises `InputError` that names the key, its value and the way out.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    if not TYPE_CHECKING:  # a type checker derives the constructor from the fields
-
-        def __init__(self, **data: Any) -> None:
-            try:
-                super().__init__(**data)
-            except ValidationError as error:
-                source = type(self).__name__.removesuffix("Section").lower()
-                raise InputError(explain(error, type(self), source)) from None
-
-        __init__.__pydantic_base_init__ = True  # sections inside others do not come through here
+class Section(Checked):
+    """The base of all sections: booleans as numbers are refused, too."""
 
     @model_validator(mode="before")
     @classmethod
@@ -61,7 +43,7 @@ class Section(BaseModel):
         for key, value in data.items() if isinstance(data, Mapping) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and field.annotation is not bool:
-                problem = PydanticCustomError("boolean", "input should not be a boolean")
+                problem = PydanticCustomError("boolean", "must not be true or false")
                 details = InitErrorDetails(type=problem, loc=(key,), input=value)
                 raise ValidationError.from_exception_data(cls.__name__, [details])
         return data

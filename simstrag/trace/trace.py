@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.file_io import write_atomically
+from simstrag.documents.file_io import path_of, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.trace import read_files
@@ -82,6 +82,13 @@ class Trace:
     sha256_of_file: str | None = None
     shifted_from: Trace | None = None
     names: Mapping[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.histories, Histories):
+            raise InputError(
+                f"a trace is made by Trace.from_rows, Trace.from_frame or Trace.read, not of "
+                f"{self.histories!r}"
+            )
 
     def __eq__(self, other: object) -> bool:
         """Whether source and rows are equal."""
@@ -166,7 +173,7 @@ class Trace:
     @classmethod
     def read(cls, path: str | Path) -> Trace:
         """From a CSV or parquet file. Raises `InputError` for a file with any mistake."""
-        path = Path(path)
+        path = path_of(path, "a trace")
         if not path.exists():
             raise InputError(f"{path}: no such trace file")
         try:

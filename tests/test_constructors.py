@@ -1,0 +1,53 @@
+"""Public constructors and readers refuse what is wrong in one line of this project's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import simstrag
+from simstrag import InputError
+from simstrag.experiments.study import Study
+from simstrag.profile.quantity import Quantity
+
+CASE = {"step": {"compute": 0.1}}
+Make = Callable[[], Any]
+MISTAKES: list[tuple[Make, str]] = [
+    (Study, "study: scenario is missing"),
+    (lambda: Study(scenario=CASE, gird={}), "study: unknown key 'gird'. Did you mean 'grid'?"),
+    (lambda: Study(CASE), "study: {'step': {'compute': 0.1}} has no key; give it one, such as sce"),
+    (
+        lambda: Study(scenario=CASE, seeds="x"),
+        "study: seeds is 'x': must be a whole number, or a list",
+    ),
+    (lambda: simstrag.Scenario(4), "scenario: 4 has no key; give it one, such as workers=..."),
+    (lambda: simstrag.Scenario(workers="x"), "scenario: workers is 'x': must be a whole number"),
+    (lambda: simstrag.Scenario(workers=0), "scenario: workers is 0: must be 1 or more"),
+    (simstrag.Profile, "profile: name is missing (and 4 more)"),
+    (lambda: simstrag.Profile(name=3), "profile: name is 3: must be text (and 4 more)"),
+    (lambda: Quantity(value="x", kind="measured"), "quantity: value is 'x': must be a number"),
+    (lambda: simstrag.Trace([1, 2]), "a trace is made by Trace.from_rows, Trace.from_frame or Tra"),
+    (lambda: simstrag.Plan(3), "a plan needs a tuple of one quorum or more, not 3"),
+    (lambda: simstrag.compare(3), "3 is no path; give that of a scenario, or a Scenario"),
+    (lambda: simstrag.sweep(3, "out"), "3 is no path; give that of a study, or a Study"),
+    (lambda: simstrag.report(3), "3 is no path; give that of a comparison, a sweep or a run"),
+    (lambda: simstrag.Profile.read(3), "3 is no path; give that of a profile"),
+    (lambda: simstrag.Trace.read(3), "3 is no path; give that of a trace"),
+    (lambda: simstrag.Sweep.read(3), "3 is no path; give that of a sweep"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), MISTAKES, ids=[m[:40] for _, m in MISTAKES])
+def test_a_wrong_argument_is_one_line_of_our_own(make: Make, message: str) -> None:
+    with pytest.raises(InputError) as found:
+        make()
+    text = str(found.value)
+    assert text.startswith(message)
+    assert "\n" not in text
+    assert "pydantic" not in text.lower()
+
+
+def test_the_public_names_are_those_that_dir_shows() -> None:
+    assert dir(simstrag) == sorted(simstrag.__all__)
