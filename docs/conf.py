@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 project = "simstrag"
 version = release = installed("simstrag")
@@ -23,9 +23,8 @@ html_css_files = ["site.css"]
 
 
 def setup(app: Any) -> None:
-    """Register the tables of keys, and write the pages of the policies before any is read."""
-    from reference import Fields, name_folders, write_pages
+    """Write the pages of the policies before any is read."""
+    from reference import name_folders, write_pages
 
-    app.add_directive("fields", Fields)
     app.connect("builder-inited", lambda app: write_pages(HERE / "policy"))
     app.connect("doctree-read", name_folders)

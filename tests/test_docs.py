@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simstrag.policy import Policy, View
-from tools import reference_page
+from tools import format_tables, reference_page
 
 ROOT = Path(__file__).parent.parent
 RULES = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
@@ -64,3 +64,16 @@ def test_a_field_without_a_unit_and_a_rule_is_no_page(monkeypatch: pytest.Monkey
     monkeypatch.setitem(known, "amp", ("true or false", "99"))
     with pytest.raises(ValueError, match=r"docs/semantics\.md has no rule 99"):
         reference_page.page()
+
+
+@pytest.mark.parametrize("path", format_tables.PAGES, ids=lambda path: path.stem)
+def test_a_page_on_a_format_has_the_keys_of_the_code_and_is_plain_markdown(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert format_tables.filled(text) == text, "run python -m tools.format_tables"
+    assert "```{" not in text
+
+
+def test_a_key_that_a_page_forgets_is_an_error() -> None:
+    head = "<!-- simstrag.scenario.sections:StepSection -->\n| key | meaning |\n|---|---|\n"
+    with pytest.raises(ValueError, match=r"'host_share'.*not there: \['speed'\]"):
+        format_tables.filled(f"{head}| `compute` | seconds |\n| `speed` | no |\n")
