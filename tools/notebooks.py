@@ -26,7 +26,10 @@ SHOWN = {*TEXTS, "image/png"}
 
 def read(name: str) -> nbformat.NotebookNode:
     """A notebook by its name."""
-    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    found: nbformat.NotebookNode = nbformat.read(  # type: ignore[no-untyped-call]
+        FOLDER / f"{name}.ipynb", as_version=4
+    )
+    return found
 
 
 def names() -> list[str]:

@@ -75,7 +75,7 @@ HEAD = """\
 # What a policy sees and answers
 
 A policy is asked with a `View` and answers with a `Plan`, which is in force until the review that
-it asks for. [My policy](howto/policy.md) writes one; [Policies](policies.md#your-own) explains
+it asks for. [My policy](howto/policy.md) writes one, and explains
 parameters and state. Every name of this page is imported from `simstrag`. N is the number of ranks
 and W the width of a window, 16. The rules are those of [Semantics](semantics.md).
 
