@@ -179,3 +179,9 @@ def test_every_room_is_a_box_of_the_drawing_and_every_arrow_points_down() -> Non
 
 def test_the_drawing_is_that_of_the_imports() -> None:
     assert PICTURE.read_text(encoding="utf-8") == draw(), "run python -m tools.architecture"
+
+
+def test_no_chart_imports_the_words_of_the_answer() -> None:
+    answer = "analysis.text.answer"
+    assert [i.by for i in IMPORTS if i.target == answer and ".charts." in i.by] == []
+    assert [i.by for i in IMPORTS if i.target == answer and ".pages." in i.by]

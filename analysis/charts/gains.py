@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from simstrag.analysis.derived.decision import Decision
-from simstrag.analysis.derived.standings import faster
-from simstrag.analysis.text.answer import percent_of, saved
+from simstrag.analysis.derived.standings import Standing, Standings, faster
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -24,8 +24,15 @@ class GainRow(NamedTuple):
     bars: tuple[tuple[float, float, str], ...]
 
 
-def gain_rows(d: Decision) -> list[GainRow]:
-    """A row for each policy but bsp, best mean first."""
+def gain_rows(
+    d: Decision,
+    saved: Callable[[Standings, Standing], Estimate],
+    text_of: Callable[[Estimate], str],
+) -> list[GainRow]:
+    """A row for each policy but bsp, best mean first.
+
+    saved: the share of bsp's time that a policy saves; text_of: such a share in words.
+    """
     s = d.s
     shown = [p for p in s.policies if p.policy != BASELINE]
     gains = {p.policy: saved(s, p) for p in shown}
@@ -48,6 +55,6 @@ def gain_rows(d: Decision) -> list[GainRow]:
         bars.append(bar(0, 0, "zero"))
         if math.isfinite(clean) and s.comparison.scenario.inputs.trace is not None:
             bars.append(bar(clean, clean, "clean"))
-        text = percent_of(Estimate(*gain))
-        rows.append(GainRow(p.policy, d.effects[p.policy].lane, text, tuple(bars)))
+        lane = d.effects[p.policy].lane
+        rows.append(GainRow(p.policy, lane, text_of(gain), tuple(bars)))
     return rows

@@ -26,7 +26,8 @@ from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
 from simstrag.analysis.tables.profile_tables import describe
 from simstrag.analysis.tables.table import Number, Table, csv_data
-from simstrag.analysis.text.answer import TITLES, answer
+from simstrag.analysis.text.answer import TITLES, answer, percent_of
+from simstrag.analysis.text.answer import saved as saved_share
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions, turnover
 from simstrag.analysis.text.detection import detection
@@ -128,7 +129,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         job=comparison.made.get("job", "this job"),
         made=", ".join(comparison.made[key] for key in ("by", "at") if key in comparison.made),
         answer=found,
-        gains=gain_rows(found.decision),
+        gains=gain_rows(found.decision, saved_share, percent_of),
         clean=comparison.scenario.inputs.trace is not None,
         lanes=TITLES,
         cautions=[*cautions(s), *comparison.warnings],
