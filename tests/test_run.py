@@ -74,6 +74,15 @@ def test_tables_that_were_not_kept_are_none(tmp_path: Path) -> None:
     assert "this run kept no table 'stepps'" in refused(again.frame, "stepps")
 
 
+def test_a_table_says_its_units(run: Run) -> None:
+    assert run.frame().attrs["units"] == {
+        "time": "s", "staleness_mean": "updates", "staleness_max": "updates",
+        "progress": "noise-free updates",
+    }  # fmt: skip
+    steps = run.frame("steps").attrs["units"]
+    assert steps == dict.fromkeys(("start", "finish", "wait", "communication"), "s")
+
+
 def test_writing_twice_gives_the_same_bytes(run: Run, tmp_path: Path) -> None:
     first, second = run.write(tmp_path / "a"), run.write(tmp_path / "b")
     for path in first.iterdir():

@@ -61,6 +61,12 @@ UNITS = {
     "theta": "s",
 }  # fmt: skip
 """The unit of each number of a summary whose name does not say it."""
+COLUMN_UNITS = {
+    **dict.fromkeys(("time", "start", "finish", "wait", "communication"), "s"),
+    **dict.fromkeys(("staleness_mean", "staleness_max"), "updates"),
+    "progress": "noise-free updates", "weight": "share", "batch": "share",
+}  # fmt: skip
+"""The unit of each column of a table whose name does not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ class Run:
         return {k: v for k, v in plain(self.summary).items() if not isinstance(v, list)}
 
     def frame(self, table: str = "updates") -> pd.DataFrame:
-        """A table as a DataFrame: updates, steps, gradients or decisions.
+        """A table as a DataFrame: updates, steps, gradients or decisions; units in `.attrs`.
 
         Raises `InputError` for a table that the run did not keep.
         """
@@ -118,7 +124,7 @@ class Run:
             if table == "decisions":
                 way_out = "an older version wrote it; simulate it again"
             raise InputError(f"this run kept no table '{table}'; {way_out}")
-        return pd.DataFrame(
+        found = pd.DataFrame(
             {
                 name: np.asarray(values)
                 if isinstance(values, Column) and values.is_numeric
@@ -126,6 +132,8 @@ class Run:
                 for name, values in columns.items()
             }
         )
+        found.attrs["units"] = {n: COLUMN_UNITS[n] for n in found.columns if n in COLUMN_UNITS}
+        return found
 
     def _repr_html_(self) -> str:
         import pandas as pd
