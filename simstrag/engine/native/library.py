@@ -27,8 +27,8 @@ FUNCTIONS = {
     "advance": "f", "end": "", "refile": "", "report": "", "resize": "", "disband_all": "",
     "find_least": "", "serve_until": "f", "ends": "if", "threshold": "if",
 }  # fmt: skip
-"""Arguments after the first, an address: f, a float; i, a whole number; p, an address."""
-ARGUMENTS = {"f": ctypes.c_double, "i": ctypes.c_int64, "p": ctypes.c_void_p}
+"""Arguments after the first, an address: f, a float; i, a whole number."""
+ARGUMENTS = {"f": ctypes.c_double, "i": ctypes.c_int64}
 RESULTS = {"advance": ctypes.c_int, "threshold": ctypes.c_double}
 NOT_RECORDS = ("tables", "scalars", "stops", "states")
 
