@@ -146,6 +146,7 @@ def test_of_equal_regrets_the_lesser_change_of_training_is_chosen(base: Comparis
         "simulation's known error of 4.6 %, and asgd changes training more."
     )
     assert decide(times_of(base, {"bsp": 100, "asgd": 80, "korel": 84}, at_4=80)).safe == "asgd"
+    assert decide(times_of(base, {"bsp": 100, "asgd": 82, "korel": 80}, at_4=82)).safe == "korel"
 
 
 @pytest.mark.parametrize(("seconds", "safe"), [(95.3, "korel"), (95.5, "bsp")])
