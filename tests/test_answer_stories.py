@@ -55,7 +55,8 @@ def test_a_log_ends_in_the_decision_that_the_page_shows(
     code, out, _ = call("compare", "mine.yaml", "--seeds", "3", "--json", "--jobs", "1")
     assert code == 0
     found = json.loads(out)
-    choice, bill, *_ = found["answer"]["sentences"]
+    choice, *others = found["answer"]["sentences"]
+    (bill,) = (text for text in others if text.startswith("Contention cost "))
     assert found["answer"]["choice"] == "lb_bsp"
     (shown,) = re.findall(rf'`{log}\.csv`.*?"(If .*?)"', PAGE)
     assert choice.startswith(shown)
