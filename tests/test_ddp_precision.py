@@ -239,7 +239,7 @@ def test_the_stand_in_computes_in_float32_and_casts_what_the_bare_model_is_given
 def gain_of(ratio: float) -> Any:
     """Stands for the clock: calls each step once, and says that bf16 is so many times as fast."""
 
-    def measured(full: Any, amp: Any, rounds: int, steps: int) -> float:
+    def measured(full: Any, amp: Any, rounds: int, steps: int, limit: float) -> float:
         full(0)
         amp(0)
         return ratio
