@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.compiled import address
 from simstrag.engine.native import standing
 from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
@@ -25,19 +26,15 @@ from simstrag.engine.rules import Limits
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import COMPARED, Plan
 from simstrag.timing.timing import Timing
-from simstrag.view import WINDOW, Hints, View
+from simstrag.view import LAZY, Hints, View
 
 __all__ = ["Kernel", "Stop", "Truth"]
 
 Floats = npt.NDArray[np.float64]
 Truth = Callable[[], Floats]
 
-AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
-"""Row offsets into the ring buffer, oldest first."""
 FIELDS = ("version", "samples", "now")
 """Fields of the job that views show, read faster through arrays of their own."""
-UNEVEN = -1
-"""Stands for the steps of all ranks where these differ."""
 BUDGET = 1 << 22
 """Gradients after which native code returns, so that Python sees Ctrl-C and reports progress."""
 
@@ -100,9 +97,6 @@ class Kernel:
         m["keeps_steps"], m["keeps_fates"] = recorder.keeps("steps"), recorder.keeps("gradients")
         m["budget"] = BUDGET
         self._loading = Loading(timing, self.memory)
-        self._everybody = np.arange(world_size)
-        self._level: int | None = None
-        self._places: npt.NDArray[np.int64] | None = None
         self.plan = plan
         self._adopt(plan, set(COMPARED))
         self._file(plan, None)
@@ -171,7 +165,6 @@ class Kernel:
 
         truth: what an oracle is told, `Kernel.truth` for instance.
         """
-        self._level, self._places = None, None
         version, samples, now = [field.item() for field in self._fields]
         steps = self.memory.known.copy()
         return View.of(self._tell, version, samples, now, steps, hints, truth)
@@ -181,25 +174,13 @@ class Kernel:
         if name == "pending_since":
             self._native.report(self.memory.address)
             return np.where(self._idle(), math.nan, self.memory.ranks["pulled"])
-        table, level = self._shown[name], self._level
-        if level is None:
-            known = self.memory.known
-            even = np.count_nonzero(known == known[0]) == len(known)
-            self._level = level = known.item(0) if even else UNEVEN
-        if level == UNEVEN:
-            return table.take(self._cells()[WINDOW - columns :]).T
-        first = (level - columns) % WINDOW
-        if first + columns > WINDOW:
-            parts = [table[first:], table[: first + columns - WINDOW]]
-            return np.concatenate(parts).T
-        return table[first : first + columns].copy().T
-
-    def _cells(self) -> npt.NDArray[np.int64]:
-        """The places of all ranks' steps in a window's table, row by row, the oldest first."""
-        if self._places is None:
-            rows = (self.memory.known + AGES) & (WINDOW - 1)
-            self._places = rows * len(self._everybody) + self._everybody
-        return self._places
+        table = self._shown[name]
+        rows = np.empty((columns, table.shape[1]), table.dtype)
+        if columns:
+            self._native.newest(
+                self.memory.address, address(table), table.itemsize, columns, address(rows)
+            )
+        return rows.T
 
     def truth(self) -> Floats:
         """Seconds of each rank's noise-free full-precision step started now."""

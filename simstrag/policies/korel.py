@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.policies.estimators.columns import median_of_ordered
 from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
     find_suspects,
     full_precision_time,
     median,
-    median_of_ordered,
     robust_z,
     steps_without_outlier,
 )

@@ -22,6 +22,9 @@
 #include "refiling.c"
 #include "queues.c"
 #include "disband.c"
+#include "showing.c"
+#include "columns.c"
+#include "clusters.c"
 
 /* What the driver is asked before the next event; GO_ON for nothing. */
 static int wanted(struct job *m) {

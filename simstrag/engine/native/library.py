@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from simstrag.compiled import ARGUMENTS, LIBRARY
 from simstrag.errors import InputError
 
 __all__ = ["LIBRARY", "Library", "library"]
 
-SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-LIBRARY = Path(__file__).with_name(f"kernel{SUFFIX}")
-
 TYPES = {"double": "f8", "whole": "i8", "flag": "i1", "word": "u8"}
 FUNCTIONS = {
     "advance": "f", "end": "", "refile": "", "report": "", "resize": "", "disband_all": "",
-    "find_least": "", "serve_until": "f", "ends": "if", "threshold": "if",
+    "find_least": "", "serve_until": "f", "ends": "if", "threshold": "if", "newest": "piip",
 }  # fmt: skip
-"""Arguments after the first, an address: f, a float; i, a whole number."""
-ARGUMENTS = {"f": ctypes.c_double, "i": ctypes.c_int64}
+"""Arguments after the first, an address: f, a float; i, a whole number; p, an address."""
 RESULTS = {"advance": ctypes.c_int, "threshold": ctypes.c_double}
 NOT_RECORDS = ("tables", "scalars", "stops", "states")
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.policies.estimators.columns import medians, middle
 from simstrag.ties import TOLERANCE, is_at_most, is_less
 from simstrag.view import device_gain
 
@@ -46,23 +47,7 @@ def median(values: Floats) -> Floats:
     >>> median(np.array([[3.0, 1.0, 2.0, 9.0], [1.0, 1.0, 1.0, math.nan]]))
     array([2.5, nan])
     """
-    ordered = np.array(values, order="C")
-    ordered.sort(axis=-1)  # NaN is sorted to the end
-    return median_of_ordered(np.moveaxis(ordered, -1, 0))
-
-
-def median_of_ordered(ordered: Floats) -> Floats:
-    """The median along the first axis of ascending values, the last of which may be NaN.
-
-    ordered: shape (W, ...), seconds.  Returns shape (...); NaN where any of the W is NaN.
-
-    >>> median_of_ordered(np.array([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0], [9.0, math.nan]]))
-    array([2.5, nan])
-    """
-    half = len(ordered) // 2
-    middle: Floats = (ordered[half - 1 if len(ordered) % 2 == 0 else half] + ordered[half]) / 2
-    unknown = np.isnan(ordered[-1])
-    return np.where(unknown, math.nan, middle) if np.count_nonzero(unknown) else middle
+    return medians(values.T, skip=False).T
 
 
 def mad(values: Floats) -> Floats:
@@ -126,24 +111,15 @@ def baseline(
     values = x[~unknown] if np.count_nonzero(unknown) else x
     if values.size == 0:
         return Baseline(math.nan, math.nan)
-    reference = _middle(values)
+    reference = middle(values)
     shifted = guard and clean is not None and is_less((1 + delta) * clean, reference)
     if values.size < 3 or shifted:
         reference = max(clean or 0.0, float(values.min()))
         rows = windows()[~unknown]
-        spread = _middle(mad(rows)) * NORMAL_MEDIAN / math.sqrt(rows.shape[-1])
+        spread = middle(mad(rows)) * NORMAL_MEDIAN / math.sqrt(rows.shape[-1])
     else:
-        spread = _middle(np.abs(values - reference))
+        spread = middle(np.abs(values - reference))
     return Baseline(reference, max(NORMAL_MAD * spread, floor * reference))
-
-
-def _middle(values: Floats) -> float:
-    """The median of a row without NaN."""
-    half = len(values) // 2
-    parted = values.copy()
-    parted.partition(half)
-    low = parted[half] if len(values) % 2 else parted[:half].max()
-    return float(low + parted[half]) / 2
 
 
 def find_suspects(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.policies.estimators.columns import medians
 from simstrag.view import WINDOW, View
 
 Floats = npt.NDArray[np.float64]
@@ -43,7 +44,7 @@ def median(local_times: Floats, communication: Floats) -> Floats:
     >>> median(np.array([[np.nan, 1.0, 9.0, 2.0]]), np.full((1, 4), np.nan))
     array([2.])
     """
-    return _sum(_middle(local_times), _middle(communication))
+    return _sum(medians(local_times.T, skip=True), medians(communication.T, skip=True))
 
 
 def _sum(computing: Floats, communication: Floats) -> Floats:
@@ -59,19 +60,6 @@ def _newest(window: Floats) -> Floats:
         return window[:, -1]
     newest = window.shape[1] - 1 - np.argmax(known[:, ::-1], axis=1)
     return np.take_along_axis(window, newest[:, np.newaxis], axis=1)[:, 0]
-
-
-def _middle(window: Floats) -> Floats:
-    """`np.nanmedian` without its warning about rows of NaN."""
-    ordered = np.array(window, order="C")
-    ordered.sort(axis=1)  # NaN is sorted to the end
-    width = ordered.shape[1]
-    if not np.count_nonzero(np.isnan(ordered[:, -1])):
-        return np.asarray((ordered[:, (width - 1) // 2] + ordered[:, width // 2]) / 2)
-    count = np.count_nonzero(~np.isnan(window), axis=1)
-    pair = np.stack([np.maximum(count - 1, 0) // 2, count // 2], axis=1)
-    middle: Floats = np.take_along_axis(ordered, pair, axis=1).mean(axis=1)
-    return middle
 
 
 class PredictorKind(enum.Enum):

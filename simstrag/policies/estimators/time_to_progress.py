@@ -23,10 +23,9 @@ import math
 
 import numpy as np
 
+from simstrag.compiled import address, loops
 from simstrag.ties import TOLERANCE, Bools, Floats, argsort, is_less
 
-FEW = 64
-"""Clusters up to which loops in Python are faster than operations on arrays."""
 SIMULATED_UPDATES = 1000
 """Updates in the mean of the simulated interval, as in the released code."""
 
@@ -88,36 +87,25 @@ def _merge(times: Floats, threshold: float) -> list[int]:
     """The sizes of the clusters of ascending times.
 
     By Ward's linkage a merger makes no pair cheaper than itself. So a pair that costs no more than
-    the pairs on both sides of it may be merged at once, whatever is cheaper elsewhere: of many
-    clusters all such pairs together, of few one by one, in a walk from the fastest to the slowest
-    (the nearest-neighbour chain of Murtagh, "Multidimensional Clustering Algorithms", 1985).
+    the pairs on both sides of it may be merged at once, whatever is cheaper elsewhere: in a walk
+    from the fastest to the slowest (the nearest-neighbour chain of Murtagh, "Multidimensional
+    Clustering Algorithms", 1985).
     """
-    tie, n = TOLERANCE * float(times[-1]), len(times)
-    slack, limit = np.array(tie), np.array(threshold + tie)  # faster than numbers beside arrays
-    means, sizes, stays = times.copy(), np.ones(n), np.ones(n, np.bool_)
-    costs = np.full(n + 1, math.inf)  # of each pair, between two that do not exist
-    while n > FEW:
-        left, right = sizes[:-1], sizes[1:]
-        both = left + right
-        cost = costs[1:n]
-        np.multiply(np.sqrt((left + left) * right / both), means[1:] - means[:-1], out=cost)
-        cost[cost > limit] = costs[n] = math.inf
-        merges = (cost < costs[: n - 1] - slack) & (cost <= costs[2 : n + 1] + slack)
-        at = merges.nonzero()[0]
-        if at.size < n // FEW:  # tied times are merged from the left, one at a time
-            break
-        sums = means * sizes
-        means[at] = ((sums[:-1] + sums[1:]) / both)[at]
-        sizes[at] = both[at]
-        np.logical_not(merges, out=stays[1:n])
-        kept = stays[:n].nonzero()[0]
-        means, sizes, n = means[kept], sizes[kept], len(kept)
-    return _merge_few(means.tolist(), sizes.astype(np.int64).tolist(), float(limit), tie)
+    tie, n, native = TOLERANCE * float(times[-1]), len(times), loops()
+    limit = threshold + tie
+    if native is None:
+        return _walk(times.tolist(), limit, tie)
+    sizes = np.empty(n, dtype=np.int64)
+    count = native.ward_sizes(address(times), n, limit, tie, address(sizes))
+    if count < 0:
+        raise MemoryError
+    found: list[int] = sizes[:count].tolist()
+    return found
 
 
-def _merge_few(means: list[float], sizes: list[int], limit: float, tie: float) -> list[int]:
-    """The same in a walk; limit: the largest cost of a merger."""
-    ahead = [*zip(reversed(means), reversed(sizes), strict=True)]  # the nearest last
+def _walk(times: list[float], limit: float, tie: float) -> list[int]:
+    """The same in Python; limit: the largest cost of a merger."""
+    ahead = [(mean, 1) for mean in reversed(times)]  # the nearest last
     walked: list[tuple[float, int, float]] = []  # with the cost to merge with the one before
     (mean, size), back = ahead.pop(), math.inf
     while True:

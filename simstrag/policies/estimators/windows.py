@@ -10,7 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.detectors import median_of_ordered
+from simstrag.policies.estimators.columns import enter, median_of_ordered
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -48,40 +48,10 @@ class Windows:
 
         steps: shape (ranks,), number of values of each rank so far.
         values: shape (rows, ranks), the last values, newest last; a NaN enters as a gap.
-        usable: shape (rows, ranks), whether a value enters; the others are left out.
+        usable: shape (rows, ranks), whether a value enters; the others are left out; overwritten.
         """
-        rows = len(values)
-        new = steps - self.seen
-        self.seen = steps.copy()
-        if np.count_nonzero(new < rows):
-            usable = usable & (np.arange(rows, 0, -1)[:, np.newaxis] <= new)
-        if rows == 1:
-            self._enter(values[0], usable[0])
-            one: Ints = usable[0].astype(np.int64)
-            return one
-        n, size = len(steps), self._values.size
-        count: Ints = usable.cumsum(axis=0)
-        places = (self._oldest + (count - 1) * n) % size
-        self._values[places[usable]] = values[usable]  # of several in one place the newest stays
-        entered: Ints = count[-1] if rows else np.zeros(n, dtype=np.int64)
-        self._oldest = (self._oldest + entered * n) % size
-        self.ordered = self._values.reshape(self.ordered.shape).copy()
-        self.ordered.sort(axis=0)
-        return entered
-
-    def _enter(self, row: Floats, enters: Bools) -> None:
-        """Replace the oldest value of some ranks; the order stays without a sort."""
-        places, size = self._oldest, self._values.size
-        old = self._values.take(places)
-        new = np.where(enters, row, old)
-        self._values[places] = new
-        np.add(places, len(places), out=places, where=enters)
-        np.subtract(places, size, out=places, where=places >= size)
-        lower, upper = self.ordered[:-1], self.ordered[1:]
-        kept = np.where(lower >= old, upper, lower)  # all but `old`; comparisons with NaN are false
-        np.fmin(kept, new, out=lower)
-        self.ordered[-1] = new
-        np.maximum(upper, kept, out=upper)
+        fresh, self.seen = steps - self.seen, steps.copy()
+        return enter(self.ordered, self._values, self._oldest, values, usable, fresh)
 
     def latest(self, rows: int) -> Floats:
         """The last values of each rank, shape (rows, ranks), newest last; NaN for none."""

@@ -1,0 +1,55 @@
+"""The compiled library: the native engine, and loops over ranks that policies share.
+
+It is compiled when the package is built. Everything that it does, Python does too, more slowly and
+with the same bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+LIBRARY = Path(__file__).parent / "engine" / "native" / f"kernel{SUFFIX}"
+LOOPS: dict[str, tuple[Any, str]] = {
+    "medians": (ctypes.c_int, "piiip"),
+    "enter_rows": (None, "pppiippipp"),
+    "middle": (ctypes.c_double, "pi"),
+    "ward_sizes": (ctypes.c_int64, "piffp"),
+}
+"""Result and arguments of each loop: p, an address; i, a whole number; f, a float."""
+ARGUMENTS = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_double}
+
+
+@functools.cache
+def loops() -> Any:
+    """The loops that policies share; None where the library was not built."""
+    if not LIBRARY.exists():
+        return None
+    library = ctypes.CDLL(str(LIBRARY))
+    for name, (result, arguments) in LOOPS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, [ARGUMENTS[kind] for kind in arguments]
+    return library
+
+
+def writable(array: Array) -> Array:
+    """An array itself, or a copy where it is not contiguous or may only be read."""
+    return array if array.flags.carray else np.array(array, order="C")
+
+
+def address(array: Array) -> int:
+    """Where the values of a contiguous array are; `ctypes.data`, and several times faster.
+
+    It stays right while the array lives. Raises `ValueError` or `TypeError` for other arrays, those
+    that are read-only and those without values.
+    """
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]

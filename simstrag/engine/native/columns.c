@@ -1,0 +1,106 @@
+/* Windows of recent values, for policies: a column per rank, the rows in order of time or of size.
+   Nothing here knows a job.  policies/estimators/columns.py calls these functions, and has each of
+   them in numpy too, with the same bits. */
+
+enum { ABREAST = 32 }; /* columns that are sorted together */
+
+/* Batcher's odd-even merge sort: every column of a block ascending, by the same comparisons. */
+COLUMNS static void sort_block(double (*restrict rows)[ABREAST], whole height) {
+    for (whole run = 1; run < height; run *= 2)
+        for (whole step = run; step >= 1; step /= 2)
+            for (whole first = step % run; first + step < height; first += 2 * step)
+                for (whole i = first; i < first + step && i + step < height; i++) {
+                    if (i / (2 * run) != (i + step) / (2 * run)) continue;
+                    double *restrict upper = rows[i], *restrict lower = rows[i + step];
+#pragma omp simd
+                    for (whole p = 0; p < ABREAST; p++) {
+                        double a = upper[p], b = lower[p];
+                        upper[p] = b < a ? b : a;
+                        lower[p] = b < a ? a : b;
+                    }
+                }
+}
+
+/* The mean of the two middle values of those that are known, the first `known` of a column. */
+static double middle_of(double (*rows)[ABREAST], whole p, whole known) {
+    return known ? (rows[(known - 1) / 2][p] + rows[known / 2][p]) / 2 : NAN;
+}
+
+/* The median of each column of `height` rows; with NaN in it, NaN, or the median of the others if
+   `skip`.  Returns whether there was room to work in. */
+EXPORT int medians(const double *values, whole height, whole width, whole skip, double *result) {
+    double(*rows)[ABREAST] = malloc((size_t)height * sizeof *rows);
+    if (!rows) return 0;
+    for (whole at = 0; at < width; at += ABREAST) {
+        whole count = width - at < ABREAST ? width - at : ABREAST, known[ABREAST];
+        for (whole p = 0; p < ABREAST; p++) known[p] = height;
+        for (whole k = 0; k < height; k++) {
+            const double *row = values + k * width + at;
+            for (whole p = 0; p < ABREAST; p++) {
+                double value = p < count ? row[p] : 0.0;
+                rows[k][p] = value != value ? INFINITY : value;
+                known[p] -= value != value;
+            }
+        }
+        sort_block(rows, height);
+        for (whole p = 0; p < count; p++)
+            result[at + p] = skip || known[p] == height ? middle_of(rows, p, known[p]) : NAN;
+    }
+    free(rows);
+    return 1;
+}
+
+/* The median of a row without NaN. */
+EXPORT double middle(const double *values, whole n) {
+    double upper = kth(values, n, n / 2 + 1);
+    return ((n % 2 ? upper : kth(values, n, n / 2)) + upper) / 2;
+}
+
+/* Enter a value in the columns that `enters` names, in the place of the oldest one.  ordered: the
+   values of each column, ascending, then NaN for none. */
+COLUMNS static void enter_row(double *restrict ordered, double *restrict values,
+                              whole *restrict oldest, whole height, whole width,
+                              const double *restrict row, const flag *restrict enters) {
+    double old[ABREAST], new[ABREAST], kept[ABREAST];
+    for (whole at = 0; at < width; at += ABREAST) {
+        whole count = width - at < ABREAST ? width - at : ABREAST;
+        for (whole p = 0; p < count; p++) {
+            whole *place = &oldest[at + p];
+            old[p] = values[*place];
+            new[p] = enters[at + p] ? row[at + p] : old[p];
+            kept[p] = -INFINITY;
+            values[*place] = new[p];
+            *place += enters[at + p] ? width : 0;
+            if (*place >= height * width) *place -= height * width;
+        }
+        for (whole k = 0; k + 1 < height; k++) {
+            double *restrict here = ordered + k * width + at, *restrict next = here + width;
+#pragma omp simd
+            for (whole p = 0; p < count; p++) { /* `stays`: the next value but `old` */
+                double stays = here[p] >= old[p] ? next[p] : here[p];
+                double least = stays <= new[p] || new[p] != new[p] ? stays : new[p];
+                here[p] = kept[p] >= least || kept[p] != kept[p] ? kept[p] : least;
+                kept[p] = stays;
+            }
+        }
+        double *restrict last = ordered + (height - 1) * width + at;
+#pragma omp simd
+        for (whole p = 0; p < count; p++)
+            last[p] = kept[p] >= new[p] || kept[p] != kept[p] ? kept[p] : new[p];
+    }
+}
+
+/* Enter `rows` rows, the oldest first, of which the newest `fresh` of a column may enter where they
+   are `usable`; says in `usable` which did, and in `entered` how many. */
+EXPORT void enter_rows(double *ordered, double *values, whole *oldest, whole height, whole width,
+                       const double *shown, flag *usable, whole rows, const whole *fresh,
+                       whole *entered) {
+    for (whole k = 0; k < rows; k++) {
+        flag *enters = usable + k * width;
+        for (whole p = 0; p < width; p++) {
+            enters[p] &= rows - k <= fresh[p];
+            entered[p] += enters[p];
+        }
+        enter_row(ordered, values, oldest, height, width, shown + k * width, enters);
+    }
+}

@@ -1,0 +1,121 @@
+"""Order statistics of columns of numbers, such as the recent times of ranks, a column per rank.
+
+Each runs in the compiled library (`simstrag.compiled`), and in numpy without it, with the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.compiled import address, loops, writable
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def medians(values: Floats, skip: bool) -> Floats:
+    """The median of each column; shape (W, ...) to (...).
+
+    skip: whether NaN is left out; else the median of a column with NaN is NaN.
+
+    >>> medians(np.array([[3.0, 1.0], [1.0, math.nan], [2.0, 4.0]]), skip=True)
+    array([2. , 2.5])
+    """
+    native = loops()
+    if native is None or not values.size:
+        return _medians(values, skip)
+    rows = writable(np.asarray(values, dtype=np.float64))
+    result = np.empty(rows.shape[1:])
+    if not native.medians(address(rows), len(rows), result.size, skip, address(result)):
+        raise MemoryError
+    median: Floats = result[()]
+    return median
+
+
+def _medians(values: Floats, skip: bool) -> Floats:
+    """The same in numpy; `np.nanmedian` without its warning about columns of NaN."""
+    ordered = np.sort(values, axis=0)  # NaN is sorted to the end
+    if not skip:
+        return median_of_ordered(ordered)
+    count = np.count_nonzero(~np.isnan(values), axis=0)
+    pair = np.stack([np.maximum(count - 1, 0) // 2, count // 2])
+    low, high = np.take_along_axis(ordered, pair, axis=0)
+    between: Floats = (low + high) / 2
+    return between
+
+
+def median_of_ordered(ordered: Floats) -> Floats:
+    """The median along the first axis of ascending values, the last of which may be NaN.
+
+    ordered: shape (W, ...), seconds.  Returns shape (...); NaN where any of the W is NaN.
+
+    >>> median_of_ordered(np.array([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0], [9.0, math.nan]]))
+    array([2.5, nan])
+    """
+    half = len(ordered) // 2
+    middle: Floats = (ordered[half - 1 if len(ordered) % 2 == 0 else half] + ordered[half]) / 2
+    unknown = np.isnan(ordered[-1])
+    return np.where(unknown, math.nan, middle) if np.count_nonzero(unknown) else middle
+
+
+def middle(values: Floats) -> float:
+    """The median of a row without NaN.
+
+    >>> middle(np.array([3.0, 1.0, 2.0, 9.0]))
+    2.5
+    """
+    native = loops()
+    if native is not None:
+        return float(native.middle(address(writable(values)), len(values)))
+    half = len(values) // 2
+    parted = values.copy()
+    parted.partition(half)
+    low = parted[half] if len(values) % 2 else parted[:half].max()
+    return float(low + parted[half]) / 2
+
+
+def enter(
+    ordered: Floats, values: Floats, oldest: Ints, shown: Floats, usable: Bools, fresh: Ints
+) -> Ints:
+    """Enter new values in windows; return their number for each rank, shape (N,).
+
+    ordered: shape (W, N), the values of each window, ascending, then NaN for none.
+    values: shape (W * N,), the same in rings; rank i has the places i, i + N, and so on.
+    oldest: shape (N,), the place of the value that leaves next.
+    shown: shape (rows, N), values, the oldest first; a NaN enters as a gap.
+    usable: shape (rows, N), whether a value may enter; overwritten.
+    fresh: shape (N,), of how many rows from the newest on values may enter.
+    """
+    native, (rows, n) = loops(), shown.shape
+    if native is None:
+        usable &= np.arange(rows, 0, -1)[:, np.newaxis] <= fresh
+        for row, enters in zip(shown, usable, strict=True):
+            _enter_row(ordered, values, oldest, row, enters)
+        count: Ints = np.count_nonzero(usable, axis=0)
+        return count
+    entered = np.zeros(n, dtype=np.int64)
+    if rows:
+        shown, usable = writable(shown), writable(usable)
+        native.enter_rows(
+            address(ordered), address(values), address(oldest), len(ordered), n, address(shown),
+            address(usable), rows, address(fresh), address(entered),
+        )  # fmt: skip
+    return entered
+
+
+def _enter_row(ordered: Floats, values: Floats, oldest: Ints, row: Floats, enters: Bools) -> None:
+    """Replace the oldest value of some ranks; the order stays without a sort."""
+    old = values.take(oldest)
+    new = np.where(enters, row, old)
+    values[oldest] = new
+    np.add(oldest, len(oldest), out=oldest, where=enters)
+    np.subtract(oldest, values.size, out=oldest, where=oldest >= values.size)
+    lower, upper = ordered[:-1], ordered[1:]
+    kept = np.where(lower >= old, upper, lower)  # all but `old`; comparisons with NaN are false
+    np.fmin(kept, new, out=lower)
+    ordered[-1] = new
+    np.maximum(upper, kept, out=upper)
