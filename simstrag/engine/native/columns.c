@@ -21,30 +21,38 @@ COLUMNS static void sort_block(double (*restrict rows)[ABREAST], whole height) {
                 }
 }
 
-/* The mean of the two middle values of those that are known, the first `known` of a column. */
-static double middle_of(double (*rows)[ABREAST], whole p, whole known) {
-    return known ? (rows[(known - 1) / 2][p] + rows[known / 2][p]) / 2 : NAN;
+/* Put a block of columns into `rows`, with infinity for NaN, and count what is known of each. */
+COLUMNS static void load_block(double (*restrict rows)[ABREAST], const double *values, whole height,
+                               whole width, whole count, double *restrict known) {
+    for (whole p = 0; p < ABREAST; p++) known[p] = (double)height;
+    for (whole k = 0; k < height; k++) {
+        const double *row = values + k * width;
+        double *restrict to = rows[k];
+#pragma omp simd
+        for (whole p = 0; p < count; p++) {
+            int is_unknown = row[p] != row[p];
+            to[p] = is_unknown ? INFINITY : row[p];
+            known[p] -= is_unknown ? 1.0 : 0.0;
+        }
+        for (whole p = count; p < ABREAST; p++) to[p] = 0.0;
+    }
 }
 
 /* The median of each column of `height` rows; with NaN in it, NaN, or the median of the others if
    `skip`.  Returns whether there was room to work in. */
 EXPORT int medians(const double *values, whole height, whole width, whole skip, double *result) {
-    double(*rows)[ABREAST] = malloc((size_t)height * sizeof *rows);
+    double(*rows)[ABREAST] = malloc((size_t)height * sizeof *rows), known[ABREAST];
     if (!rows) return 0;
     for (whole at = 0; at < width; at += ABREAST) {
-        whole count = width - at < ABREAST ? width - at : ABREAST, known[ABREAST];
-        for (whole p = 0; p < ABREAST; p++) known[p] = height;
-        for (whole k = 0; k < height; k++) {
-            const double *row = values + k * width + at;
-            for (whole p = 0; p < ABREAST; p++) {
-                double value = p < count ? row[p] : 0.0;
-                rows[k][p] = value != value ? INFINITY : value;
-                known[p] -= value != value;
-            }
-        }
+        whole count = width - at < ABREAST ? width - at : ABREAST;
+        load_block(rows, values + at, height, width, count, known);
         sort_block(rows, height);
-        for (whole p = 0; p < count; p++)
-            result[at + p] = skip || known[p] == height ? middle_of(rows, p, known[p]) : NAN;
+        for (whole p = 0; p < count; p++) {
+            whole those = (whole)known[p];
+            result[at + p] = those == 0 || (those < height && !skip)
+                                 ? NAN
+                                 : (rows[(those - 1) / 2][p] + rows[those / 2][p]) / 2;
+        }
     }
     free(rows);
     return 1;

@@ -1,6 +1,6 @@
 """Order statistics of columns of numbers, such as the recent times of ranks, a column per rank.
 
-Each runs in the compiled library (`simstrag.compiled`), and in numpy without it, with the same bits.
+Each runs in the compiled library (`simstrag.compiled`), or in numpy without it, with equal bits.
 """
 
 from __future__ import annotations
