@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -253,20 +255,22 @@ class Plan:
                 raise PlanError("a batch share must be positive, not 0, of a rank in a quorum")
 
     def _check_quorums(self) -> None:
-        seen: set[int] = set()
-        for quorum in self.quorums:
-            if quorum.ranks is ALL and len(self.quorums) > 1:
-                raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
-            ranks = _named(quorum)
-            if not seen.isdisjoint(ranks):
-                raise PlanError(f"rank {min(seen & ranks)} is in two quorums")
-            seen |= ranks
+        if len(self.quorums) > 1:
+            self._check_disjoint()
         diverge = any(q.via is Via.ALLREDUCE for q in self.quorums) and not self.average
         if len(self.quorums) > 1 and diverge:
             raise PlanError(
                 "more than one quorum needs via SERVER or LEADER in each, or average=True: "
                 "all-reduces of separate groups leave separate parameters"
             )
+
+    def _check_disjoint(self) -> None:
+        if any(quorum.ranks is ALL for quorum in self.quorums):
+            raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
+        named = [*itertools.chain.from_iterable(map(_named, self.quorums))]
+        if len(set(named)) < len(named):
+            rank = min(rank for rank, count in Counter(named).items() if count > 1)
+            raise PlanError(f"rank {rank} is in two quorums")
 
     def _check_average(self) -> None:
         if any(quorum.steps > 1 for quorum in self.quorums) and not self.average:
@@ -440,10 +444,10 @@ def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bo
     return least
 
 
-def _named(quorum: Quorum) -> set[int]:
+def _named(quorum: Quorum) -> tuple[int, ...]:
     """The ranks that a quorum names: members and riders, of `ALL` the riders alone."""
     members = () if quorum.ranks is ALL else quorum.members
-    return {*members, *(child for child, _ in quorum.riders)}
+    return (*members, *(child for child, _ in quorum.riders)) if quorum.riders else members
 
 
 def _values(field: Any) -> tuple[Any, ...]:

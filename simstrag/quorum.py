@@ -6,7 +6,10 @@ import enum
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
@@ -46,14 +49,15 @@ class _All(enum.Enum):
 ALL = _All.ALL
 """Every rank of the world, except the riders of the same quorum."""
 
-Ranks = tuple[int, ...] | _All
+Indices = npt.NDArray[np.int64]
+Ranks = tuple[int, ...] | Indices | _All
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
     """A set of ranks and the number of their gradients that close it; a closing is one update.
 
-    ranks: the members, or `ALL`.
+    ranks: the members, or `ALL`; an array is kept as a tuple, so that quorums can be compared.
     count: gradients per update; None means one of every member.
     via: how the gradients become an update.
     late: the treatment of late gradients (there are none without count and window).
@@ -78,25 +82,34 @@ class Quorum:
     steps: int = 1
     rounds: int = 1
 
+    _indices: Indices | None = field(default=None, init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         choice("a quorum's via", self.via, Via)
         choice("a quorum's late", self.late, Late)
         if self.ranks is not ALL:
             self._check_ranks(self.ranks)
-        self._check_riders()
+        if self.riders != ():
+            self._check_riders()
         if self.count is not None:
             count = whole("a quorum's count", self.count, least=1)
             object.__setattr__(self, "count", count)
-            if self.ranks is not ALL and count > len(self.ranks):
-                raise PlanError(f"a quorum of {len(self.ranks)} ranks cannot count {count}")
+            if self.ranks is not ALL and count > len(self.members):
+                raise PlanError(f"a quorum of {len(self.members)} ranks cannot count {count}")
         object.__setattr__(self, "window", real("a quorum's window", self.window))
         if self.window < 0:
             raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window:g}")
         self._check_private_work()
         if self.ranks is not ALL:
-            self._normalise(len(self.ranks))
+            self._normalise(len(self.members))
 
-    def _check_ranks(self, values: Iterable[int]) -> None:
+    def _check_ranks(self, values: Iterable[int] | Indices) -> None:
+        if isinstance(values, np.ndarray):
+            if _ascends(values):
+                object.__setattr__(self, "_indices", values.copy())
+                object.__setattr__(self, "ranks", tuple(values.tolist()))
+                return
+            values = values.tolist()
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise PlanError(f"a quorum's ranks must be ALL or several ranks, not {values!r}")
         ranks = tuple(sorted(wholes("a rank", values, least=0)))
@@ -122,9 +135,9 @@ class Quorum:
         for child, parent in riders:
             if parent in children:
                 raise PlanError(f"the parent {parent} of rider {child} is itself a rider")
-            if self.ranks is not ALL and parent not in self.ranks:
+            if self.ranks is not ALL and parent not in self.members:
                 raise PlanError(f"the parent {parent} of rider {child} is not in the quorum")
-            if self.ranks is not ALL and child in self.ranks:
+            if self.ranks is not ALL and child in self.members:
                 raise PlanError(f"rider {child} is a member of the quorum too")
 
     def _check_private_work(self) -> None:
@@ -151,7 +164,7 @@ class Quorum:
         """This quorum with explicit ranks, for a world of `world_size` ranks."""
         explicit = [rank for pair in self.riders for rank in pair]
         if self.ranks is not ALL:
-            explicit.append(self.ranks[-1])
+            explicit.append(self.members[-1])
         if explicit and max(explicit) >= world_size:
             raise PlanError(f"rank {max(explicit)} is beyond a world of {world_size} ranks")
         return _resolve_all(self, world_size) if self.ranks is ALL else self
@@ -159,8 +172,16 @@ class Quorum:
     @property
     def members(self) -> tuple[int, ...]:
         """The ranks of a resolved quorum."""
-        assert self.ranks is not ALL, "resolve the plan first"
+        assert isinstance(self.ranks, tuple), "resolve the plan first"
         return self.ranks
+
+    @property
+    def indices(self) -> Indices:
+        """`members` as an array."""
+        if self._indices is None:
+            object.__setattr__(self, "_indices", np.array(self.members, dtype=np.int64))
+        assert self._indices is not None
+        return self._indices
 
     @property
     def needed(self) -> int:
@@ -171,6 +192,13 @@ class Quorum:
     def private(self) -> bool:
         """Whether its ranks compute on models of their own between updates."""
         return self.steps > 1 or self.rounds > 1
+
+
+def _ascends(values: npt.NDArray[np.generic]) -> bool:
+    """Whether an array holds ranks in ascending order, one or more."""
+    if values.dtype != np.int64 or values.ndim != 1 or not len(values) or values[0] < 0:
+        return False
+    return np.count_nonzero(values[1:] > values[:-1]) == len(values) - 1
 
 
 @functools.lru_cache(maxsize=64)

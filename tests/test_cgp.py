@@ -57,12 +57,13 @@ def groups_of(plan: Plan, world_size: int) -> list[tuple[int, ...]]:
 def test_a_gap_to_the_fastest_opens_a_new_group(
     times: list[float], groups: list[tuple[int, ...]]
 ) -> None:
-    assert group_by_speed(np.array(times), ratio=1.2) == groups
+    found = group_by_speed(np.array(times), ratio=1.2)
+    assert [tuple(group) for group in found] == groups
 
 
 def test_a_full_group_opens_a_new_one_too() -> None:
     groups = group_by_speed(np.array([1.0, 1.0, 1.1, 1.1, 2.0]), ratio=1.2, max_group=2)
-    assert groups == [(0, 1), (2, 3), (4,)]
+    assert [tuple(group) for group in groups] == [(0, 1), (2, 3), (4,)]
 
 
 def test_the_all_reduce_is_inside_groups_and_leaders_fuse(engine: Engine) -> None:

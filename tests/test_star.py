@@ -40,6 +40,11 @@ PHIS = [phi for table in TABLES.values() for row in table for phi in row]
 OF_1024 = [phi for table in TABLES.values() for phi in table[BATCHES.index(1024)]]
 
 
+def tuples(groups: list[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(group.tolist()) for group in groups)
+
+
+
 def view(times: list[float], version: int = 1, **given: Any) -> View:
     """Facts after some update: every rank's known steps took the same time."""
     n = len(times)
@@ -162,18 +167,19 @@ def test_ward_merges_clusters_that_cost_less_than_50_ms(
     milliseconds: list[float], clusters: tuple[tuple[int, ...], ...]
 ) -> None:
     # 1:1 merge below 50 ms, 7:1 below 50/sqrt(2*7*1/8) = 37.8 ms, 4:4 below 25 ms.
-    assert ward_clusters(np.array(milliseconds) / 1000, 0.050) == clusters
+    assert tuples(ward_clusters(np.array(milliseconds) / 1000, 0.050)) == clusters
 
 
 def test_a_cost_of_exactly_the_threshold_is_a_tie_and_merges() -> None:
     for threshold in (math.nextafter(0.5, 0), 0.5, math.nextafter(0.5, 1)):
-        assert ward_clusters(np.array([1.0, 1.5]), threshold) == ((0, 1),)
+        assert tuples(ward_clusters(np.array([1.0, 1.5]), threshold)) == ((0, 1),)
     assert len(ward_clusters(np.array([1.0, 1.5]), 0.5 - 1e-8)) == 2
 
 
 def test_of_equally_cheap_pairs_the_faster_one_merges_first() -> None:
     for middle in (math.nextafter(2.0, 0), 2.0, math.nextafter(2.0, 3)):
-        assert ward_clusters(np.array([1.0, middle, 3.0]), 1.2) == ((0, 1), (2,))
+        clusters = ward_clusters(np.array([1.0, middle, 3.0]), 1.2)
+        assert tuples(clusters) == ((0, 1), (2,))
 
 
 @pytest.mark.parametrize("most", [40, 400])
@@ -193,7 +199,7 @@ def test_equal_times_are_one_cluster_among_many_ranks_too(ranks: int) -> None:
     times = np.repeat([1.0, 1.1, 2.0], ranks // 3)
     fast, slow = tuple(range(2 * ranks // 3)), tuple(range(2 * ranks // 3, ranks))
     merged = 0.1 * math.sqrt(ranks / 3)  # of two clusters of ranks/3 members, 0.1 s apart
-    assert ward_clusters(times, merged) == (fast, slow)
+    assert tuples(ward_clusters(times, merged)) == (fast, slow)
     assert len(ward_clusters(times, 0.99 * merged)) == 3
 
 
@@ -239,7 +245,7 @@ def test_the_simulated_worth_is_the_published_one_up_to_one_step_in_a_thousand()
 
 def test_the_groups_of_that_example_are_worth_406() -> None:
     groups = ward_clusters(EXAMPLE, 50)
-    assert groups == (tuple(range(7)), (7,))
+    assert tuples(groups) == (tuple(range(7)), (7,))
     assert round(dynamic_time(EXAMPLE, groups, 1131, B)) == 406
 
 
@@ -373,7 +379,7 @@ def test_by_sorted_times_groups_beat_every_static_x_in_every_state_that_has_grou
 def test_without_gradient_noise_groups_can_lose_by_sorted_times() -> None:
     times = np.array([1.0, 1.1, 100.0])
     groups = ward_clusters(times, 0.2)
-    assert groups == ((0, 1), (2,))
+    assert tuples(groups) == ((0, 1), (2,))
     for phi, groups_win in ((0.0, False), (69.0, True)):
         static = static_times(times, Interval.ORDER, phi, B).min()
         assert (dynamic_time(times, groups, phi, B) < static) == groups_win

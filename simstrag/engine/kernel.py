@@ -26,7 +26,7 @@ from simstrag.engine.rules import Limits
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import COMPARED, Plan
 from simstrag.timing.timing import Timing
-from simstrag.view import LAZY, Hints, View
+from simstrag.view import Hints, View
 
 __all__ = ["Kernel", "Stop", "Truth"]
 
@@ -198,7 +198,7 @@ class Kernel:
         self.recorder.planned(plan, self.version, self.now)
 
     def _file(self, plan: Plan, old: Plan | None) -> None:
-        token = self.recorder.names([quorum.members for quorum in plan.quorums])
+        token = self.recorder.names(plan.quorums)
         standing.file(plan, old, self._loading, token)
 
     # -- what native code asks ---------------------------------------------------------------

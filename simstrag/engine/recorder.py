@@ -6,7 +6,7 @@ Nothing here changes what happens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from simstrag.plan import Plan
 from simstrag.policies import architecture
+from simstrag.quorum import Quorum
 from simstrag.runs.tables import (
     MEMBERS,
     RANK_SET,
@@ -95,16 +96,17 @@ class Recorder:
             if len(self._decisions) == DECISIONS:
                 self._hand_on_decisions()
 
-    def names(self, members: Iterable[tuple[int, ...]]) -> int:
-        """The number of the first of some rank sets, which updates name instead of listing ranks.
+    def names(self, quorums: Sequence[Quorum]) -> int:
+        """The number of the members of the first quorum; updates name it instead of listing ranks.
 
-        Sets that were named together before keep their numbers.
+        Quorums whose members were named together before keep their numbers.
         """
-        arrays = [np.array(ranks, dtype=np.int32) for ranks in members]
-        key = tuple(map(len, arrays)), b"".join(ranks.tobytes() for ranks in arrays)
+        ranks = np.concatenate([quorum.indices for quorum in quorums]).astype(np.int32)
+        sizes = tuple([len(quorum.indices) for quorum in quorums])
+        key = sizes, ranks.tobytes()
         if key not in self._numbers:
-            self._numbers[key], self._sets = self._sets, self._sets + len(arrays)
-            sets = pa.RecordBatch.from_arrays([lists(arrays, np.int32)], names=["ranks"])
+            self._numbers[key], self._sets = self._sets, self._sets + len(sizes)
+            sets = pa.RecordBatch.from_arrays([lists_of(ranks, np.array(sizes))], names=["ranks"])
             self.storage.add(RANK_SETS, sets)
         return self._numbers[key]
 

@@ -34,6 +34,7 @@ from simstrag.policy import Damping, Plan, Quorum, Review, Via, View
 from simstrag.ties import TOLERANCE, argsort, is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 W, LEAST = 10, 3
 """Local times of a rank in its median, and the least number before groups are planned."""
 MARGIN, PATIENCE = 0.10, 3
@@ -156,10 +157,10 @@ class Cgp:
     def _replan(self, state: _State, t: Floats, view: View) -> None:
         """Plan groups; the plan stays the same object unless they change."""
         groups = group_by_speed(t, self.ratio, self.max_group)
-        for group in groups:
-            ranks, fastest = list(group), t[group[0]]
-            state.low[ranks] = (1 - MARGIN) * fastest
-            state.high[ranks] = (1 + MARGIN) * self.ratio * fastest
+        ranks = np.concatenate(groups)
+        fastest = np.repeat(t[[group[0] for group in groups]], [len(group) for group in groups])
+        state.low[ranks] = (1 - MARGIN) * fastest
+        state.high[ranks] = (1 + MARGIN) * self.ratio * fastest
         state.outside[:] = 0
         state.planned = state.checked
         quorums = self._quorums(state, groups, t, view)
@@ -169,7 +170,7 @@ class Cgp:
             state.replans += 1
 
     def _quorums(
-        self, state: _State, groups: list[tuple[int, ...]], t: Floats, view: View
+        self, state: _State, groups: list[Ints], t: Floats, view: View
     ) -> tuple[Quorum, ...]:
         if self.groups is Grouping.WINDOW:
             clean = view.hints.clean_seconds
@@ -184,7 +185,7 @@ class Cgp:
         if self.groups is Grouping.ROUNDS:
             rounds = [math.floor(max(slowest) / own * (1 + TOLERANCE)) for own in slowest]
         return tuple(
-            Quorum(group, via=Via.LEADER, rounds=count)
+            Quorum(np.sort(group), via=Via.LEADER, rounds=count)
             for group, count in zip(groups, rounds, strict=True)
         )
 
@@ -198,8 +199,8 @@ class Cgp:
         )
 
 
-def group_by_speed(t: Floats, ratio: float, max_group: int | None = None) -> list[tuple[int, ...]]:
-    """Groups of ranks, fastest first, each with its ranks in order of speed.
+def group_by_speed(t: Floats, ratio: float, max_group: int | None = None) -> list[Ints]:
+    """Groups of ranks as arrays, fastest first, each with its ranks in order of speed.
 
     A rank opens a new group if it takes more than `ratio` times as long as the fastest rank of the
     present group, or if that is full.
@@ -208,14 +209,14 @@ def group_by_speed(t: Floats, ratio: float, max_group: int | None = None) -> lis
     ratio: 1 or more.
 
     >>> group_by_speed(np.array([2.0, 1.0, 1.1, 2.1]), ratio=1.2)
-    [(1, 2), (0, 3)]
+    [array([1, 2]), array([0, 3])]
     """
-    groups: list[tuple[int, ...]] = []
+    groups: list[Ints] = []
     order, start, most = argsort(t), 0, max_group or len(t)
-    ranks, times = order.tolist(), t[order]
+    times = t[order]
     while start < len(t):
         alike = is_at_most(times[start : start + most], ratio * times[start])
         end = start + (int(alike.argmin()) or len(alike))  # argmin is 0 where all are alike
-        groups.append(tuple(ranks[start:end]))
+        groups.append(order[start:end])
         start = end
     return groups

@@ -68,7 +68,7 @@ class StarDynamic:
         if np.count_nonzero(np.isnan(t)):
             return before
         threshold = self.relative * t.min() if self.absolute is None else self.absolute
-        groups = ward_clusters(t, threshold)
+        groups = tuple(tuple(group.tolist()) for group in ward_clusters(t, threshold))
         return groups if len(groups) > 1 else ()
 
 

@@ -207,8 +207,8 @@ class Timing:
 
     def feels_net(self, ranks: Iterable[int], loaded: bool) -> bool:
         """Whether the network of any of these ranks is ever slowed."""
-        own = not self._slowed.isdisjoint(ranks)
-        return own or (loaded and not self.load.ranks.isdisjoint(ranks))
+        slowed = self._slowed | self.load.ranks if loaded else self._slowed
+        return bool(slowed) and not slowed.isdisjoint(ranks)
 
     def _net_factor(self, rank: int, loaded: bool) -> float:
         return self.load.net if loaded and rank in self.load.ranks else 1.0

@@ -96,8 +96,12 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
     memory.lists = np.zeros(len(rows), np.int64)
     at, queues = 0, _queues(plan, loading)
+    members = np.concatenate([quorum.indices for quorum in plan.quorums])
+    sizes = [len(quorum.indices) for quorum in plan.quorums]
+    memory.lists[: len(members)], rows["named"][members] = members, 1
+    rows["quorum"][members] = np.repeat(np.arange(len(sizes)), sizes)
     for index, quorum in enumerate(plan.quorums):
-        at = _file(index, quorum, plan, loading, at)
+        at = _file(index, quorum, loading, at)
         memory.quorums[index]["shape"] = _shape(quorum, plan, loading, queues)
         memory.quorums[index]["token"] = token + index
     for quorum in plan.quorums:
@@ -115,14 +119,10 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     memory.native.find_least(memory.address)
 
 
-def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> int:
+def _file(index: int, quorum: Quorum, loading: Loading, at: int) -> int:
     memory, timing = loading.memory, loading.timing
-    row, members = memory.quorums[index], np.array(quorum.members)
-    end = at + len(members)
-    memory.lists[at:end] = members
-    memory.ranks["named"][members] = 1
-    memory.ranks["quorum"][members] = index
-    row["members_at"], row["size"], row["needed"] = at, len(members), quorum.needed
+    row, size = memory.quorums[index], len(quorum.members)
+    row["members_at"], row["size"], row["needed"] = at, size, quorum.needed
     row["ready"] = row["joining"] = row["net"] = -1
     row["ready_count"] = row["asks"] = 0
     row["window"], row["steps"], row["rounds"] = quorum.window, quorum.steps, quorum.rounds
@@ -138,7 +138,7 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
             loading.seconds_by_count()
         elif felt:
             row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
-    return end
+    return at + size
 
 
 def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:

@@ -20,12 +20,15 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from simstrag.compiled import address, loops
 from simstrag.ties import TOLERANCE, Bools, Floats, argsort, is_less
 
+Ints = npt.NDArray[np.int64]
 SIMULATED_UPDATES = 1000
 """Updates in the mean of the simulated interval, as in the released code."""
 
@@ -58,29 +61,29 @@ def straggle(times: Floats, ratio: float) -> Bools:
     return is_less((1 + ratio) * np.minimum.reduce(times), times)
 
 
-def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...]:
+def ward_clusters(times: Floats, threshold: float) -> list[Ints]:
     """Ranks of similar times: agglomerative clusters by Ward's linkage.
 
     Two clusters A and B cost sqrt(2|A||B| / (|A|+|B|)) * |mean_A - mean_B| to merge; the cheapest
     pair is merged while its cost does not exceed `threshold`, in seconds.  That is scikit-learn's
     `AgglomerativeClustering(n_clusters=None, distance_threshold=threshold)`, as STAR calls it,
     except at ties: a cost equal to the threshold merges, and of equally cheap pairs the faster one.
-    Returns clusters of ranks in ascending order, by their lowest rank.
+    Returns clusters of ranks in ascending order, by their lowest rank, as arrays.
 
     On a line the cheapest pair are neighbours: with B between A and C, and a, b, c their sizes, the
     smaller of the costs of A-B and B-C is less than that of A-C, since
     sqrt(2ab/(a+b)) < sqrt(2a) and sqrt(a)+sqrt(c) >= sqrt(a+c).
 
     >>> ward_clusters(np.array([0.20, 0.40, 0.21, 0.20]), threshold=0.05)
-    ((0, 2, 3), (1,))
+    [array([0, 2, 3]), array([1])]
     """
     order, n = argsort(times), len(times)
     sizes = _merge(times[order], threshold)
     keys = np.repeat(np.arange(0, n * len(sizes), n), sizes) + order
     keys.sort()  # by cluster, then by rank
-    ranks = (keys % n).tolist()
-    ends = itertools.accumulate(sizes)
-    return tuple(sorted(tuple(ranks[end - n : end]) for n, end in zip(sizes, ends, strict=True)))
+    ranks, ends = keys % n, itertools.accumulate(sizes)
+    groups = [ranks[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return sorted(groups, key=lambda group: int(group[0]))
 
 
 def _merge(times: Floats, threshold: float) -> list[int]:
@@ -199,7 +202,7 @@ def static_times(
 
 def dynamic_time(
     times: Floats,
-    groups: tuple[tuple[int, ...], ...],
+    groups: Sequence[Ints],
     phi: float,
     batch: float,
     staleness: float = 0.0,
@@ -208,11 +211,12 @@ def dynamic_time(
 
     A group G makes one update of |G| gradients every max(t_i of G) seconds.
 
-    >>> dynamic_time(np.array([1.0, 1.0, 2.0]), ((0, 1), (2,)), phi=128, batch=128)
+    >>> groups = [np.array([0, 1]), np.array([2])]
+    >>> dynamic_time(np.array([1.0, 1.0, 2.0]), groups, phi=128, batch=128)
     1.090909090909091
     """
     sizes = np.array([len(group) for group in groups], dtype=np.float64)
-    slowest = np.array([times[list(group)].max() for group in groups])
+    slowest = np.array([np.maximum.reduce(times[group]) for group in groups])
     penalty = 1 + staleness * (len(times) / sizes - 1)
     return float(1 / np.sum(1 / (slowest * relative_updates(sizes, phi, batch) * penalty)))
 
