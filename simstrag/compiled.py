@@ -23,6 +23,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "medians": (ctypes.c_int, "piiip"),
     "enter_rows": (None, "pppiippipp"),
     "middle": (ctypes.c_double, "pi"),
+    "rounded_sum": (ctypes.c_double, "pi"),
     "ward_sizes": (ctypes.c_int64, "piffp"),
 }
 """Result and arguments of each loop: p, an address; i, a whole number; f, a float."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
-from simstrag.quorum import ALL, Quorum, Via
+from simstrag.quorum import ALL, Indices, Quorum, Via, ascends
 from simstrag.ties import TOLERANCE, argsort, is_less
 
 
@@ -132,8 +132,8 @@ class Plan:
     pause: seconds that a rank waits between its pull and its step, while this plan is in force.
     average: whether ranks keep models of their own, which an update averages.
     weigh, damping: the weight of a gradient in its update.
-    suspects: the ranks that the policy considers stragglers; logged only.  None means that the
-        policy makes no such judgement.
+    suspects: the ranks that the policy considers stragglers (a set, or an array); logged only.
+        None means that the policy makes no such judgement.
     review: when to ask the policy again.
 
     Values per rank are kept as tuples, so that plans can be compared.
@@ -158,7 +158,7 @@ class Plan:
     average: bool = False
     weigh: Weigh = Weigh.WORLD
     damping: Damping = UNDAMPED
-    suspects: frozenset[int] | None = None
+    suspects: frozenset[int] | Indices | None = None
     review: Review = NEVER
 
     _in_amp: npt.NDArray[np.bool_] | None = field(
@@ -172,6 +172,8 @@ class Plan:
     _sizes: tuple[int, int, npt.NDArray[np.int64]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
+
+    _suspected: Indices | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -206,7 +208,15 @@ class Plan:
             if not isinstance(getattr(self, name), kind):
                 raise PlanError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
         if self.suspects is not None:
-            object.__setattr__(self, "suspects", frozenset(wholes("a suspect", self.suspects, 0)))
+            self._check_suspects(self.suspects)
+
+    def _check_suspects(self, suspects: Iterable[int] | Indices) -> None:
+        if isinstance(suspects, np.ndarray) and ascends(suspects):
+            object.__setattr__(self, "_suspected", suspects.copy())
+            ranks: Iterable[int] = suspects.tolist()
+        else:
+            ranks = wholes("a suspect", suspects, 0)
+        object.__setattr__(self, "suspects", frozenset(ranks))
 
     def _check_precision(self) -> None:
         value: Any = self.precision
@@ -303,8 +313,9 @@ class Plan:
         Ranks, bounds, precisions and shares become tuples; `count=len(ranks)` becomes None, and so
         do shares of 1 each.  Raises `PlanError` where the plan does not fit the world.
         """
-        if self.suspects and max(self.suspects) >= world_size:
-            raise PlanError(f"suspect {max(self.suspects)} is beyond a world of {world_size} ranks")
+        if len(self.suspected) and self.suspected[-1] >= world_size:
+            last = self.suspected[-1]
+            raise PlanError(f"suspect {last} is beyond a world of {world_size} ranks")
         changes: dict[str, object] = {
             "quorums": tuple([quorum.resolved(world_size) for quorum in self.quorums])
         }
@@ -363,6 +374,15 @@ class Plan:
             object.__setattr__(self, "_in_amp", in_amp)
             return in_amp
         return self._in_amp
+
+    @property
+    def suspected(self) -> Indices:
+        """`suspects` as an array, ascending; empty for None."""
+        if self._suspected is None:
+            suspected = np.array(sorted(self.suspects or ()), dtype=np.int64)
+            object.__setattr__(self, "_suspected", suspected)
+            return suspected
+        return self._suspected
 
     @property
     def shares(self) -> npt.NDArray[np.float64] | None:

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +106,7 @@ class Quorum:
 
     def _check_ranks(self, values: Iterable[int] | Indices) -> None:
         if isinstance(values, np.ndarray):
-            if _ascends(values):
+            if len(values) and ascends(values):
                 object.__setattr__(self, "_indices", values.copy())
                 object.__setattr__(self, "ranks", tuple(values.tolist()))
                 return
@@ -194,11 +195,15 @@ class Quorum:
         return self.steps > 1 or self.rounds > 1
 
 
-def _ascends(values: npt.NDArray[np.generic]) -> bool:
-    """Whether an array holds ranks in ascending order, one or more."""
-    if values.dtype != np.int64 or values.ndim != 1 or not len(values) or values[0] < 0:
+def ascends(values: npt.NDArray[Any]) -> bool:
+    """Whether an array holds ranks in ascending order.
+
+    >>> ascends(np.array([0, 2])), ascends(np.array([2, 2])), ascends(np.array([-1]))
+    (True, False, False)
+    """
+    if values.dtype != np.int64 or values.ndim != 1 or (len(values) and values[0] < 0):
         return False
-    return np.count_nonzero(values[1:] > values[:-1]) == len(values) - 1
+    return not np.count_nonzero(values[1:] <= values[:-1])
 
 
 @functools.lru_cache(maxsize=64)

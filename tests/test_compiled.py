@@ -10,7 +10,7 @@ import pytest
 
 from simstrag.compiled import address, loops
 from simstrag.policies.estimators import columns, time_to_progress
-from simstrag.policies.estimators.columns import enter, medians, middle
+from simstrag.policies.estimators.columns import enter, exact_sum, medians, middle
 from simstrag.policies.estimators.time_to_progress import _merge
 
 WIDTHS = [1, 2, 31, 32, 33, 200]
@@ -55,6 +55,16 @@ def test_the_median_of_a_row(both: Any, width: int) -> None:
         row = np.round(random.lognormal(0, 0.1, width), digits)
         both(lambda row=row: [middle(row)])
         assert middle(row) == np.median(row)
+
+
+def test_a_sum_is_rounded_once(both: Any) -> None:
+    random = np.random.default_rng(0)
+    for n in (0, 1, 2, 3, 7, 512):
+        for spread in (0.0, 0.1, 3.0, 30.0):
+            row = random.lognormal(0, spread, n) * random.choice([1, -1], n)
+            halves = np.append(row, [2.0**53, 1.0, -(2.0**53), 2.0**-60])  # near a tie
+            for values in (row, np.round(row, 1), halves, np.append(row, -row)):
+                both(lambda values=values: [exact_sum(values)])
 
 
 @pytest.mark.parametrize("width", WIDTHS)

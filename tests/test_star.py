@@ -44,7 +44,6 @@ def tuples(groups: list[np.ndarray]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group.tolist()) for group in groups)
 
 
-
 def view(times: list[float], version: int = 1, **given: Any) -> View:
     """Facts after some update: every rank's known steps took the same time."""
     n = len(times)

@@ -179,8 +179,8 @@ class Plain:
 
     def _judge(self) -> None:
         """Suspects against truth (rule 27)."""
-        suspects, counts = self.plan.suspects, self._accounts.counts
-        if suspects is None:
+        suspects, counts = set(self.plan.suspected.tolist()), self._accounts.counts
+        if self.plan.suspects is None:
             return
         clean = {
             rank: self.timing.noise_free(

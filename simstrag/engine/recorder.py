@@ -158,7 +158,7 @@ class Recorder:
             return
         version, time, way, plans = zip(*self._decisions, strict=True)
         ways = list(dict.fromkeys(way))
-        suspects = [None if plan.suspects is None else sorted(plan.suspects) for plan in plans]
+        suspects = [None if plan.suspects is None else plan.suspected for plan in plans]
         columns = [
             numbers(np.array(version)), numbers(np.array(time)), lists(suspects, np.int32),
             lists([np.flatnonzero(plan.in_amp) for plan in plans], np.int32),

@@ -151,8 +151,8 @@ def _fields(plan: Plan, world_size: int) -> Iterator[tuple[str, str]]:
         yield "weigh", "an update is the mean of its gradients, however few"
     if damping := "; ".join(_damping(plan.damping)):
         yield "damping", damping
-    if plan.suspects:
-        yield "suspects", _ranks(sorted(plan.suspects), world_size)
+    if len(plan.suspected):
+        yield "suspects", _ranks(plan.suspected.tolist(), world_size)
     if review := " or ".join(_review(plan.review)):
         yield "review", review
 

@@ -194,8 +194,9 @@ class Korel:
             ranks: dict[str, npt.NDArray[Any]] = {name: np.zeros(n, kind) for name, kind in RANK}
             ranks["dwell"][:], ranks["cooldown"][:] = self.dwell, self.cooldown
             ranks["last_off"][:] = -math.inf
-            plan = _plan_of(np.zeros(n, dtype=np.bool_), frozenset())
-            state = _State(ranks, np.arange(n), np.arange(0), Windows(n, self.W), plan)
+            none = np.arange(0)
+            plan = _plan_of(np.zeros(n, dtype=np.bool_), none)
+            state = _State(ranks, np.arange(n), none, Windows(n, self.W), plan)
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
             return state
         return self.state_
@@ -447,14 +448,13 @@ class Korel:
         """A plan; the same object while precisions and suspects stay."""
         in_amp, plan = state.ranks["in_amp"], state.plan
         reduced = in_amp & ~state.ranks["in_trial"]
-        assert plan.suspects is not None
         # a suspect that is not in reduced precision is in a trial, and may only leave
-        same = np.count_nonzero(in_amp) == len(plan.suspects)
+        same = np.count_nonzero(in_amp) == len(plan.suspected)
         if same and np.array_equal(reduced, plan.in_amp):
             return plan
         state.full, state.amp = np.flatnonzero(~in_amp), np.flatnonzero(in_amp)
-        return _plan_of(reduced, frozenset(state.amp.tolist()))
+        return _plan_of(reduced, state.amp)
 
 
-def _plan_of(reduced: Bools, suspects: frozenset[int]) -> Plan:
+def _plan_of(reduced: Bools, suspects: Ints) -> Plan:
     return Plan(precision=reduced, suspects=suspects, review=EVERY_UPDATE)

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
 from simstrag.policies.estimators.predictors import PredictorKind, predict
@@ -31,6 +32,8 @@ from simstrag.policies.estimators.time_to_progress import (
 )
 from simstrag.policy import ALL, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import Bools, Floats, is_at_most, is_less
+
+Ints = npt.NDArray[np.int64]
 
 Quorums = tuple[Quorum, ...]
 COUNTED = ("decisions", "switches", "ssgd", "static", "dynamic", "ring")
@@ -106,7 +109,7 @@ class StarH:
     def plan(self, view: View) -> Plan:
         state = self.state_
         if state.plan is None:
-            state.plan = self._plan_of(self._together(), frozenset(), view)
+            state.plan = self._plan_of(self._together(), np.arange(0), view)
         if view.version > state.version:
             state.version = view.version
             state.plan = self._review(state.plan, view)
@@ -128,8 +131,9 @@ class StarH:
         state, slow = self.state_, straggle(t, self.ratio)
         if np.array_equal(slow, np.zeros_like(slow) if state.slow is None else state.slow):
             return before
-        suspects = frozenset(slow.nonzero()[0].tolist())
-        mode, quorums = self._choose_mode(t, view) if suspects else ("ssgd", self._together())
+        suspects = slow.nonzero()[0]
+        some = len(suspects) > 0
+        mode, quorums = self._choose_mode(t, view) if some else ("ssgd", self._together())
         after = self._plan_of(quorums, suspects, view)
         state.slow = slow
         counts = state.counts
@@ -178,7 +182,7 @@ class StarH:
         """The quorum of SSGD in this form."""
         return (Quorum() if self.form is Form.RING else Quorum(via=Via.SERVER),)
 
-    def _plan_of(self, quorums: Quorums, slow: frozenset[int], view: View) -> Plan:
+    def _plan_of(self, quorums: Quorums, slow: Ints, view: View) -> Plan:
         """A plan with a review once per round."""
         n, b = view.world_size, view.hints.batch
         review = Review(updates=n) if b is None else Review(samples=n * b)

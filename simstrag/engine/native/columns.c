@@ -64,6 +64,22 @@ EXPORT double middle(const double *values, whole n) {
     return ((n % 2 ? upper : kth(values, n, n / 2)) + upper) / 2;
 }
 
+/* The sum of a row, rounded once; NaN where its last bit is not certain.  What the additions round
+   off is added up apart, and `doubt` is more than what that sum may be wrong by. */
+EXPORT double rounded_sum(const double *values, whole n) {
+    double sum = 0, rest = 0, size = 0;
+    for (whole k = 0; k < n; k++) {
+        double before = sum, added;
+        sum += values[k];
+        added = sum - before;
+        double lost = (before - (sum - added)) + (values[k] - added);
+        rest += lost;
+        size += fabs(lost);
+    }
+    double doubt = (double)(n + 2) * 0x1p-51 * size;
+    return sum + (rest - doubt) == sum + (rest + doubt) ? sum + rest : NAN;
+}
+
 /* Enter a value in the columns that `enters` names, in the place of the oldest one.  ordered: the
    values of each column, ascending, then NaN for none. */
 COLUMNS static void enter_row(double *restrict ordered, double *restrict values,

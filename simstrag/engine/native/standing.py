@@ -50,10 +50,9 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     if "precision" in changed and in_amp.any() and not loading.knows_amp:
         loading.stretches(amp=True)
     if "suspects" in changed:
-        suspects = plan.suspects or frozenset()
         memory.suspected[:] = False
-        memory.suspected[list(suspects)] = True
-        m["judged"], m["suspects"] = plan.suspects is not None, len(suspects)
+        memory.suspected[plan.suspected] = True
+        m["judged"], m["suspects"] = plan.suspects is not None, len(plan.suspected)
     if not changed <= BY_RANK:
         _adopt_rules(plan, loading, unknown)
 
@@ -109,7 +108,8 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     loading.place()
     m["quorum_count"] = len(plan.quorums)
     m["bounded"] = plan.bound is not None
-    loading.filed = memory.quorums[: len(plan.quorums)].copy()
+    if plan.bound is not None:  # a later plan may change bounds alone
+        loading.filed = memory.quorums[: len(plan.quorums)].copy()
     if old is not None:
         named = rows["named"].astype(bool)
         if old.bound is None:

@@ -78,6 +78,20 @@ def middle(values: Floats) -> float:
     return float(low + parted[half]) / 2
 
 
+def exact_sum(values: Floats) -> float:
+    """`math.fsum`: the sum of a row, rounded once, so that the order of its numbers is no matter.
+
+    >>> exact_sum(np.array([1e16, 1.0, -1e16]))
+    1.0
+    """
+    native = loops()
+    if native is not None and len(values):
+        total = float(native.rounded_sum(address(writable(values)), len(values)))
+        if not math.isnan(total):
+            return total
+    return math.fsum(values.tolist())
+
+
 def enter(
     ordered: Floats, values: Floats, oldest: Ints, shown: Floats, usable: Bools, fresh: Ints
 ) -> Ints:
