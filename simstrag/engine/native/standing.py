@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Callable, Set
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,18 @@ VIA = {via: k for k, via in enumerate(Via)}
 LATE = {late: k for k, late in enumerate(Late)}
 EVENTS, QUEUED, BARRIER, RACE = range(4)
 """Shapes of a quorum, as in lockstep.c."""
+UNUSED = {
+    "ready": -1, "joining": -1, "net": -1, "pending": -1, "ready_count": 0, "asks": 0,
+    "lockstep": 0, "try_at": 0,
+}  # fmt: skip
+"""Fields of a quorum without gradients yet."""
+QUORUM: dict[str, Callable[[Quorum], float]] = {
+    "needed": attrgetter("needed"), "window": attrgetter("window"),
+    "steps": attrgetter("steps"), "rounds": attrgetter("rounds"),
+    "via": lambda quorum: VIA[quorum.via], "late": lambda quorum: LATE[quorum.late],
+    "ridden": lambda quorum: bool(quorum.riders),
+}  # fmt: skip
+"""Fields of a quorum as a plan states them."""
 BY_RANK = frozenset(("bound", "precision", "batch", "suspects"))
 """Fields of a plan that say something of each rank."""
 
@@ -94,15 +108,23 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     m, was = memory.job, rows["named"].astype(bool)
     rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
     memory.lists = np.zeros(len(rows), np.int64)
-    at, queues = 0, _queues(plan, loading)
+    queues = _queues(plan, loading)
     members = np.concatenate([quorum.indices for quorum in plan.quorums])
     sizes = [len(quorum.indices) for quorum in plan.quorums]
     memory.lists[: len(members)], rows["named"][members] = members, 1
     rows["quorum"][members] = np.repeat(np.arange(len(sizes)), sizes)
-    for index, quorum in enumerate(plan.quorums):
-        at = _file(index, quorum, loading, at)
-        memory.quorums[index]["shape"] = _shape(quorum, plan, loading, queues)
-        memory.quorums[index]["token"] = token + index
+    those = memory.quorums[: len(sizes)]
+    those["members_at"], those["size"] = np.cumsum([0, *sizes[:-1]]), sizes
+    those["token"] = np.arange(token, token + len(sizes))
+    for name, value in UNUSED.items():
+        those[name] = value
+    for name, of in QUORUM.items():
+        those[name] = [of(quorum) for quorum in plan.quorums]
+    those["shape"] = [_shape(quorum, plan, loading, queues) for quorum in plan.quorums]
+    for row, quorum in zip(those, plan.quorums, strict=True):
+        if quorum.via is not Via.SERVER:
+            _file_collective(row, quorum, loading)
+    at = len(members)
     for quorum in plan.quorums:
         at = _file_riders(quorum, loading, at)
     loading.place()
@@ -119,26 +141,16 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     memory.native.find_least(memory.address)
 
 
-def _file(index: int, quorum: Quorum, loading: Loading, at: int) -> int:
-    memory, timing = loading.memory, loading.timing
-    row, size = memory.quorums[index], len(quorum.members)
-    row["members_at"], row["size"], row["needed"] = at, size, quorum.needed
-    row["ready"] = row["joining"] = row["net"] = -1
-    row["ready_count"] = row["asks"] = 0
-    row["window"], row["steps"], row["rounds"] = quorum.window, quorum.steps, quorum.rounds
-    row["via"], row["late"], row["ridden"] = VIA[quorum.via], LATE[quorum.late], bool(quorum.riders)
-    full = quorum.count is None and quorum.window == math.inf
-    row["lockstep"], row["try_at"], row["pending"] = 0, 0, -1
-    if quorum.via is not Via.SERVER:
-        row["seconds"] = loading.seconds(quorum.members)
-        loaded = bool(memory.job["loaded"])
-        felt = timing.feels_net(quorum.members, loaded)
-        if not full:
-            row["asks"] = felt or timing.nodes is not None
-            loading.seconds_by_count()
-        elif felt:
-            row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
-    return at + size
+def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
+    """How long the all-reduce of a quorum takes."""
+    timing, loaded = loading.timing, bool(loading.memory.job["loaded"])
+    row["seconds"] = loading.seconds(quorum.members)
+    felt = timing.feels_net(quorum.members, loaded)
+    if quorum.count is not None or quorum.window < math.inf:
+        row["asks"] = felt or timing.nodes is not None
+        loading.seconds_by_count()
+    elif felt:
+        row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
 
 
 def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
