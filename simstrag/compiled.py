@@ -22,7 +22,7 @@ LIBRARY = Path(__file__).parent / "engine" / "native" / f"kernel{SUFFIX}"
 LOOPS: dict[str, tuple[Any, str]] = {
     "medians": (ctypes.c_int, "piiip"),
     "enter_rows": (None, "pppiippipp"),
-    "middle": (ctypes.c_double, "pi"),
+    "centre": (ctypes.c_int64, "pip"),
     "rounded_sum": (ctypes.c_double, "pi"),
     "ward_sizes": (ctypes.c_int64, "piffp"),
 }

@@ -13,9 +13,9 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set, Sized
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ class Weigh(enum.Enum):
     """The mean over the members of the update: x gradients make a full step."""
 
 
+PRECISIONS = np.array([Precision.FULL, Precision.AMP], dtype=object)
 T = TypeVar("T")
 
 
@@ -178,14 +179,7 @@ class Plan:
     def __post_init__(self) -> None:
         self._check_kinds()
         self._check_precision()
-        if isinstance(self.batch, np.ndarray):
-            if self.batch.dtype == np.float64 and self.batch.ndim == 1:
-                object.__setattr__(self, "_shares", self.batch.copy())
-            object.__setattr__(self, "batch", tuple(self.batch.tolist()))
-        for name in ("bound", "batch"):
-            value = getattr(self, name)
-            if isinstance(value, Sequence) and not isinstance(value, str):
-                object.__setattr__(self, name, tuple(value))
+        self._keep_tuples()
         if self.deadline is not None and not real("deadline", self.deadline) > 0:
             raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
         if self.deadline == math.inf:
@@ -196,6 +190,31 @@ class Plan:
         self._check_shares()
         self._check_quorums()
         self._check_average()
+
+    if not TYPE_CHECKING:  # called for a tuple that was not read yet, of a plan made from arrays
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "precision":
+                value = tuple(PRECISIONS.take(self._in_amp).tolist())
+            elif name == "batch":
+                value = tuple(self._shares.tolist())
+            else:
+                raise AttributeError(f"a Plan has no {name}")
+            object.__setattr__(self, name, value)
+            return value
+
+    def _keep_tuples(self) -> None:
+        """Keep sequences as tuples, an array of shares as it is until its tuple is read."""
+        for name in ("bound", "batch"):
+            value = getattr(self, name)
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(value))
+        if isinstance(self.batch, np.ndarray):
+            if self.batch.dtype == np.float64 and self.batch.ndim == 1:
+                object.__setattr__(self, "_shares", self.batch.copy())
+                object.__delattr__(self, "batch")
+            else:
+                object.__setattr__(self, "batch", tuple(self.batch.tolist()))
 
     def _check_kinds(self) -> None:
         listed = isinstance(self.quorums, Iterable) and not isinstance(self.quorums, str)
@@ -224,10 +243,7 @@ class Plan:
             return
         if isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.ndim == 1:
             object.__setattr__(self, "_in_amp", value.copy())
-            precisions, amp = [Precision.FULL] * len(value), Precision.AMP
-            for rank in value.nonzero()[0].tolist():
-                precisions[rank] = amp
-            object.__setattr__(self, "precision", tuple(precisions))
+            object.__delattr__(self, "precision")
             return
         if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str):
             object.__setattr__(self, "precision", tuple(value))
@@ -250,7 +266,11 @@ class Plan:
 
     def _check_shares(self) -> None:
         known = self._shares  # an array; others are checked one by one
-        if known is not None and ((known > 0) & (known < math.inf)).all():
+        if (
+            known is not None
+            and np.minimum.reduce(known, initial=math.inf) > 0
+            and np.maximum.reduce(known, initial=0.0) < math.inf
+        ):
             return
         shares = _values(self.batch)
         for share in shares:
@@ -321,37 +341,44 @@ class Plan:
         }
         if self.bound is not None:
             changes["bound"] = _bounds(self.bound, world_size)
-        if isinstance(self.precision, Precision):
+        if self._in_amp is not None:
+            _check_length("precision", self._in_amp, world_size)
+        elif isinstance(self.precision, Precision):
             changes["precision"], changes["_in_amp"] = _uniform(self.precision, world_size)
         else:
             precision = _per_rank("precision", self.precision, world_size, Precision.FULL)
             changes["precision"] = precision
-        if self.batch is not None:
-            changes["batch"], changes["_shares"] = self._resolved_shares(world_size)
+        if self._shares is not None or self.batch is not None:
+            changes |= self._resolved_shares(world_size)
         return self._with(changes)
 
-    def _resolved_shares(
-        self, world_size: int
-    ) -> tuple[tuple[float, ...] | None, npt.NDArray[np.float64] | None]:
-        """Shares that sum to the number of ranks, as a tuple and as an array; None for 1 each."""
-        per_rank: tuple[float, ...] = _per_rank("batch", self.batch, world_size, 1.0)
+    def _resolved_shares(self, world_size: int) -> dict[str, object]:
+        """Shares that sum to the number of ranks, as an array; None for 1 each."""
         shares = self._shares
         if shares is None:
-            shares = np.array(per_rank, dtype=np.float64)
-            per_rank = tuple(shares.tolist())
+            shares = np.array(_per_rank("batch", self.batch, world_size, 1.0), dtype=np.float64)
+        _check_length("batch", shares, world_size)
         total = float(np.add.reduce(shares))
         if abs(total - world_size) > TOLERANCE * world_size:
             raise PlanError(f"batch shares must sum to {world_size}, not {total:.9g}")
-        return (None, None) if (shares == 1).all() else (per_rank, shares)
+        if np.count_nonzero(shares == 1) == world_size:
+            return {"batch": None, "_shares": None}
+        return {"batch": UNREAD, "_shares": shares}
 
-    def changes(self, old: Plan) -> set[str]:
-        """The fields whose values differ from those of another plan.
+    def changes(self, old: Plan, among: Sequence[str] | None = None) -> set[str]:
+        """The fields, all or some of them, whose values differ from those of another plan.
 
         >>> Plan(fuse=True).changes(Plan())
         {'fuse'}
         """
         changed = set()
-        for name in COMPARED:
+        for name in among or COMPARED:
+            if name in ARRAYS:
+                new, before = getattr(self, ARRAYS[name]), getattr(old, ARRAYS[name])
+                if new is not None and before is not None and len(new) == len(before):
+                    if new is not before and np.count_nonzero(new != before):
+                        changed.add(name)
+                    continue
             new, before = getattr(self, name), getattr(old, name)
             if new is not before and new != before:
                 changed.add(name)
@@ -361,8 +388,12 @@ class Plan:
         """This plan with changes, which are not checked again."""
         changed = object.__new__(Plan)
         for name in FIELDS:
-            value = changes[name] if name in changes else getattr(self, name)
-            object.__setattr__(changed, name, value)
+            array = ARRAYS.get(name)
+            value = changes.get(name, UNREAD)
+            if value is UNREAD and (array is None or getattr(self, array) is None):
+                value = getattr(self, name)
+            if value is not UNREAD:
+                object.__setattr__(changed, name, value)
         return changed
 
     @property
@@ -402,7 +433,7 @@ class Plan:
 
     def sizes(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         """The same as `samples`, as an array of shape (N,), read-only."""
-        if self.batch is None:
+        if self._shares is None and self.batch is None:
             return _even(batch, world_size)
         if self._sizes is None or self._sizes[:2] != (batch, world_size):
             sizes = self._rounded(batch, world_size)
@@ -412,19 +443,22 @@ class Plan:
         return self._sizes[2]
 
     def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
-        assert isinstance(self.batch, tuple), "resolve the plan first"
-        exact = (np.array(self.batch) if self._shares is None else self._shares) * batch
+        shares = np.array(self.batch) if self._shares is None else self._shares
+        exact = shares * batch
         sizes: npt.NDArray[np.int64] = exact.astype(np.int64)
         left = world_size * batch - int(np.add.reduce(sizes))
         sizes += _are_least(1 + sizes - exact, left)
         if np.minimum.reduce(sizes) < 1 and len(short := np.flatnonzero((sizes < 1) & (exact > 0))):
             rank = int(short[0])
-            raise PlanError(f"rank {rank} gets no sample of {self.batch[rank]:g} x {batch}")
+            raise PlanError(f"rank {rank} gets no sample of {shares[rank]:g} x {batch}")
         return sizes
 
 
 FIELDS = tuple(field.name for field in fields(Plan))
 COMPARED = tuple(field.name for field in fields(Plan) if field.compare)
+ARRAYS = {"precision": "_in_amp", "batch": "_shares"}
+"""Fields with a value per rank that may stand in an array, their tuple unread."""
+UNREAD = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +542,11 @@ def _per_rank(name: str, value: Any, world_size: int, default: T) -> tuple[T, ..
             raise PlanError(f"{name} names a rank beyond a world of {world_size} ranks")
         return tuple(value.get(rank, default) for rank in range(world_size))
     if isinstance(value, tuple):
-        if len(value) != world_size:
-            raise PlanError(f"{name} has {len(value)} entries for a world of {world_size} ranks")
+        _check_length(name, value, world_size)
         return value
     return (value,) * world_size
+
+
+def _check_length(name: str, values: Sized, world_size: int) -> None:
+    if len(values) != world_size:
+        raise PlanError(f"{name} has {len(values)} entries for a world of {world_size} ranks")

@@ -45,6 +45,8 @@ DECISION_COLUMNS = ("update", "time", "suspects", "amp", "way", "groups", "batch
 
 SAMPLED = ("time", "version", "samples", "progress")
 """Columns of a sample of updates."""
+DECIDED = ("suspects", "precision", "batch")
+"""Fields of a plan that make it another decision, beside its architecture and groups."""
 DECISIONS = 64
 """Decisions in a record batch."""
 
@@ -74,7 +76,8 @@ class Recorder:
         self.detection: dict[str, int] = {}
         self._keeps = {"steps": keep_steps, "gradients": keep_gradients}
         self._on_update = on_update
-        self._decided: tuple[Any, ...] = ()
+        self._decided: Plan | None = None
+        self._shape: tuple[tuple[str, ...], int] = (), 0
         self._decisions: list[tuple[int, float, str, Plan]] = []
         self._sets = 0
         self._numbers: dict[tuple[tuple[int, ...], bytes], int] = {}
@@ -89,9 +92,9 @@ class Recorder:
         self.judged = self.judged or plan.suspects is not None
         way = architecture(plan)
         self.ways |= dict.fromkeys(way)
-        decided = (plan.suspects, plan.precision, way, len(plan.quorums), plan.batch)
-        if decided != self._decided:
-            self._decided = decided
+        shape = way, len(plan.quorums)
+        if self._decided is None or shape != self._shape or plan.changes(self._decided, DECIDED):
+            self._decided, self._shape = plan, shape
             self._decisions.append((version, time, " + ".join(way), plan))
             if len(self._decisions) == DECISIONS:
                 self._hand_on_decisions()

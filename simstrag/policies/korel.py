@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.columns import median_of_ordered
 from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
@@ -222,7 +221,8 @@ class Korel:
         usable &= amp == state.ranks["in_amp"]
         recorded = state.raw.follow(view.steps, times, usable)
         if len(state.amp):
-            state.ranks["steps"][state.amp] += recorded[state.amp]
+            steps = state.ranks["steps"]
+            np.add(steps, recorded, out=steps, where=state.ranks["in_amp"])
 
     def _equivalents(self, state: _State, view: View) -> Floats:
         """The equivalents of all times in the windows, shape (W, N), ascending; NaN for none."""
@@ -256,10 +256,10 @@ class Korel:
 
     def _judge(self, state: _State, view: View) -> None:
         """Judge all ranks; the first action of a rank ends its check (A.9.2)."""
-        x = median_of_ordered(state.raw.ordered)
+        x = state.raw.median(slice(None))
         if len(state.amp):
-            in_amp = state.raw.ordered.take(state.amp, axis=1)
-            x[state.amp] = median_of_ordered(self._equivalent(in_amp, view))
+            low, high = self._equivalent(state.raw.middles(state.amp), view)
+            x[state.amp] = (low + high) / 2
         against = baseline(
             x,
             lambda: self._equivalents(state, view).T,
@@ -450,7 +450,7 @@ class Korel:
         reduced = in_amp & ~state.ranks["in_trial"]
         # a suspect that is not in reduced precision is in a trial, and may only leave
         same = np.count_nonzero(in_amp) == len(plan.suspected)
-        if same and np.array_equal(reduced, plan.in_amp):
+        if same and not np.count_nonzero(reduced != plan.in_amp):
             return plan
         state.full, state.amp = np.flatnonzero(~in_amp), np.flatnonzero(in_amp)
         return _plan_of(reduced, state.amp)

@@ -129,7 +129,7 @@ class StarH:
         if np.count_nonzero(np.isnan(t)):
             return before
         state, slow = self.state_, straggle(t, self.ratio)
-        if np.array_equal(slow, np.zeros_like(slow) if state.slow is None else state.slow):
+        if not np.count_nonzero(slow if state.slow is None else slow != state.slow):
             return before
         suspects = slow.nonzero()[0]
         some = len(suspects) > 0

@@ -58,10 +58,37 @@ EXPORT int medians(const double *values, whole height, whole width, whole skip, 
     return 1;
 }
 
-/* The median of a row without NaN. */
-EXPORT double middle(const double *values, whole n) {
-    double upper = kth(values, n, n / 2 + 1);
-    return ((n % 2 ? upper : kth(values, n, n / 2)) + upper) / 2;
+/* The median of a row without NaN: the upper of its two middle values by `kth`, the lower in one
+   more pass. */
+static double middle(const double *values, whole n) {
+    double upper = kth(values, n, n / 2 + 1), lower = -INFINITY;
+    whole below = 0;
+#pragma omp simd reduction(+ : below) reduction(max : lower)
+    for (whole p = 0; p < n; p++) {
+        below += values[p] < upper;
+        lower = most(lower, values[p] < upper ? values[p] : -INFINITY);
+    }
+    return ((n % 2 || below < n / 2 ? upper : lower) + upper) / 2;
+}
+
+/* The median of a row without its NaN, and that of the deviations from it; how many are known, or
+   -1 without room to work in. */
+EXPORT whole centre(const double *values, whole n, double *result) {
+    double *known = malloc((size_t)n * sizeof *known);
+    whole count = 0;
+    if (!known) return -1;
+    for (whole p = 0; p < n; p++) {
+        known[count] = values[p];
+        count += values[p] == values[p];
+    }
+    result[0] = result[1] = NAN;
+    if (count) {
+        result[0] = middle(known, count);
+        for (whole p = 0; p < count; p++) known[p] = fabs(known[p] - result[0]);
+        result[1] = middle(known, count);
+    }
+    free(known);
+    return count;
 }
 
 /* The sum of a row, rounded once; NaN where its last bit is not certain.  What the additions round

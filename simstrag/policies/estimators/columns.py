@@ -6,6 +6,7 @@ Each runs in the compiled library (`simstrag.compiled`), or in numpy without it,
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,15 +63,36 @@ def median_of_ordered(ordered: Floats) -> Floats:
     return np.where(unknown, math.nan, middle) if np.count_nonzero(unknown) else middle
 
 
-def middle(values: Floats) -> float:
-    """The median of a row without NaN.
+class Centre(NamedTuple):
+    """How many numbers of a row are known, their median, and the median deviation from it."""
 
-    >>> middle(np.array([3.0, 1.0, 2.0, 9.0]))
-    2.5
+    known: int
+    middle: float
+    spread: float
+
+
+def centre(values: Floats) -> Centre:
+    """The median of a row without its NaN, and the median absolute deviation (MAD) from it.
+
+    >>> centre(np.array([3.0, 1.0, math.nan, 2.0, 9.0]))
+    Centre(known=4, middle=2.5, spread=1.0)
     """
     native = loops()
-    if native is not None:
-        return float(native.middle(address(writable(values)), len(values)))
+    if native is None or not len(values):
+        known = values[~np.isnan(values)]
+        middle = _middle(known)
+        return Centre(len(known), middle, _middle(np.abs(known - middle)))
+    result = np.empty(2)
+    count = native.centre(address(writable(values)), len(values), address(result))
+    if count < 0:
+        raise MemoryError
+    return Centre(count, *result.tolist())
+
+
+def _middle(values: Floats) -> float:
+    """The median of a row without NaN; NaN of none."""
+    if not len(values):
+        return math.nan
     half = len(values) // 2
     parted = values.copy()
     parted.partition(half)

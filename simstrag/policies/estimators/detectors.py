@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.columns import medians, middle
+from simstrag.policies.estimators.columns import centre, medians
 from simstrag.ties import TOLERANCE, is_at_most, is_less
 from simstrag.view import device_gain
 
@@ -107,18 +107,15 @@ def baseline(
     >>> baseline(median(windows), lambda: windows, clean=1.2, delta=0.1, floor=0.01)
     Baseline(reference=1.2, scale=0.012)
     """
-    unknown = np.isnan(x)
-    values = x[~unknown] if np.count_nonzero(unknown) else x
-    if values.size == 0:
+    count, reference, spread = centre(x)
+    if not count:
         return Baseline(math.nan, math.nan)
-    reference = middle(values)
     shifted = guard and clean is not None and is_less((1 + delta) * clean, reference)
-    if values.size < 3 or shifted:
-        reference = max(clean or 0.0, float(values.min()))
+    if count < 3 or shifted:
+        unknown = np.isnan(x)
+        reference = max(clean or 0.0, float(x[~unknown].min()))
         rows = windows()[~unknown]
-        spread = middle(mad(rows)) * NORMAL_MEDIAN / math.sqrt(rows.shape[-1])
-    else:
-        spread = middle(np.abs(values - reference))
+        spread = centre(mad(rows)).middle * NORMAL_MEDIAN / math.sqrt(rows.shape[-1])
     return Baseline(reference, max(NORMAL_MAD * spread, floor * reference))
 
 

@@ -67,3 +67,10 @@ class Windows:
     def median(self, ranks: int | Ints | slice) -> Floats:
         """The median of some ranks; NaN where a value is missing."""
         return median_of_ordered(self.ordered[:, ranks])
+
+    def middles(self, ranks: Ints) -> Floats:
+        """The two values whose mean is the median of each rank, shape (2, ranks); NaN for none."""
+        width = len(self.ordered)
+        low, high, last = self.ordered[[(width - 1) // 2, width // 2, -1]].take(ranks, axis=1)
+        pair: Floats = np.where(np.isnan(last), math.nan, (low, high))
+        return pair
