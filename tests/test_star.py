@@ -291,7 +291,7 @@ def test_the_staleness_factor_is_that_of_the_gradients_per_update() -> None:
     plain = static_times(times, Interval.ORDER, 100, B)
     penalised = static_times(times, Interval.ORDER, 100, B, staleness=0.5)
     np.testing.assert_allclose(penalised / plain, [2.5, 1.5, 1 + 0.5 / 3, 1.0])
-    groups = ((0, 1, 2), (3,))
+    groups = [np.array([0, 1, 2]), np.array([3])]
     rates = 1 / (1 + 100 / (3 * B)) / (1 + 0.5 / 3) + 1 / 2 / (1 + 100 / B) / 2.5
     assert dynamic_time(times, groups, 100, B, staleness=0.5) == pytest.approx(1 / rates)
 
