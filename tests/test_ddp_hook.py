@@ -228,6 +228,26 @@ def test_groups_meet_that_only_their_members_know_of(ranks: Ranks) -> None:
     ]
 
 
+def rank_returns(rank: int, world: int) -> list[str]:
+    """The names of the same group in two trainings of one process."""
+    names = []
+    for _ in range(2):
+        groups = ProcessGroups()
+        group = groups.get((0, 1))
+        assert group is not None
+        dist.all_reduce(torch.zeros(1), group=group)
+        names.append(group.group_name)
+        groups.close()
+    return names
+
+
+def test_a_later_training_finds_no_addresses_of_an_earlier_one(ranks: Ranks) -> None:
+    """The store keeps them under the group's name."""
+    names, others = ranks.run(rank_returns, 2)
+    assert names == others
+    assert len({*names}) == 2
+
+
 def rank_decides(rank: int, world: int, odd: int) -> tuple[int, str]:
     """Each decides from what all heard; rank `odd` does otherwise once, at step 10."""
     ddp, reducer = hooked(network())

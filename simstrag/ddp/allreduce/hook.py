@@ -190,15 +190,21 @@ class ProcessGroups:
 
 
 def _create(members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGroup:
-    """Create a group as `dist.new_group` does, under a name that all members know."""
+    """Create a group as `dist.new_group` does, under a name that all members know.
+
+    It has the number of times that this rank created the group, since the store keeps the addresses
+    of an earlier one of that name, which may be read in place of the new ones.
+    """
     backend = "gloo" if over_gloo else "nccl"
+    store, name = distributed_c10d._get_default_store(), f"simstrag {backend} {members}"
+    count = store.add(f"{name} by {dist.get_rank()}", 1)
     group, _ = distributed_c10d._new_process_group_helper(
         len(members),
         members.index(dist.get_rank()),
         list(members),
         dist.Backend(backend),
-        distributed_c10d._get_default_store(),
-        distributed_c10d.GroupName(f"simstrag {backend} {members}"),
+        store,
+        distributed_c10d.GroupName(f"{name} {count}"),
         timeout=limit,
     )
     places = {rank: place for place, rank in enumerate(members)}
