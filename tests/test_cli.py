@@ -18,6 +18,7 @@ from simstrag.cli import commands
 from simstrag.cli.commands import EXAMPLES
 from simstrag.cli.doctor import examine
 from simstrag.ddp import policy_support
+from simstrag.documents.units import BYTES_PER_SECOND, parse_quantity
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.policies import ask, describe, load, names
@@ -438,6 +439,18 @@ MISTAKES = {
         ("init", "slow.csv", "--link", "25Gib"), {},
         "--link 25Gib: there is no unit 'Gib' here; write it as in 25Gbit",
     ),
+    "init with a link without a unit": (
+        ("init", "slow.csv", "--link", "25"), {},
+        "--link 25: has no unit; write it as in 25Gbit or 3.1GB",
+    ),
+    "init with a step without a unit": (
+        ("init", "slow.csv", "--step", "0.35"), {},
+        "--step 0.35: has no unit; write it as in 0.35s or 350ms",
+    ),
+    "init with a latency without a unit": (
+        ("init", "slow.csv", "--latency", "50"), {},
+        "--latency 50: has no unit; write it as in 50us or 0.05ms",
+    ),
     "init with no number": (
         ("init", "slow.csv", "--step", "fast"), {},
         "--step fast: is no number with a unit; write it as in 0.35s",
@@ -698,6 +711,15 @@ def test_init_takes_a_job_in_the_units_of_people(folder: Path, call: Call) -> No
     assert case.step is not None
     assert case.inputs.allreduce.seconds([1, 1]) == pytest.approx(2 * 20e-6 + 0.128)
     assert (case.workers, case.step.compute, case.learner.batch) == (4, 0.35, 64)
+
+
+@pytest.mark.parametrize(
+    ("link", "bandwidth"),
+    [("25Gb/s", 3.125e9), ("25Gbps", 3.125e9), ("25Gbit/s", 3.125e9), ("25 Gbit", 3.125e9),
+     ("3GB/s", 3e9), ("800MB", 8e8)],
+)  # fmt: skip
+def test_a_link_is_in_bits_or_in_bytes(link: str, bandwidth: float) -> None:
+    assert parse_quantity(link, "--link", BYTES_PER_SECOND, "") == pytest.approx(bandwidth)
 
 
 def test_a_timeline_is_written_and_read_back(folder: Path, call: Call) -> None:

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 
 from simstrag.errors import InputError
 
-SECONDS = {"s": 1.0, "": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
 COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
 _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_SIZES = {"bit": 1 / 8, "bit/s": 1 / 8, "bps": 1 / 8, "B": 1.0, "B/s": 1.0, "Bps": 1.0}
-BYTES_PER_SECOND = {"": 1.0} | {
+_SIZES = {
+    "bit": 1 / 8, "bit/s": 1 / 8, "b": 1 / 8, "b/s": 1 / 8, "bps": 1 / 8,
+    "B": 1.0, "B/s": 1.0, "Bps": 1.0,
+}  # fmt: skip
+BYTES_PER_SECOND = {
     prefix + unit: factor * size
     for prefix, factor in _PREFIXES.items()
     for unit, size in _SIZES.items()
@@ -20,15 +23,15 @@ BYTES_PER_SECOND = {"": 1.0} | {
 
 
 def parse_quantity(text: str, name: str, units: Mapping[str, float], example: str) -> float:
-    """A positive quantity in the base unit of `units`; without a unit it is in the base unit.
+    """A positive quantity in the base unit of `units`; only what is counted needs no unit.
 
     name: of the flag, for the message of the `InputError`.
 
-    >>> parse_quantity("25Gbit/s", "--link", BYTES_PER_SECOND, "25Gbit")
+    >>> parse_quantity("25Gbit/s", "--link", BYTES_PER_SECOND, "25Gbit or 3.1GB")
     3125000000.0
-    >>> parse_quantity("25Gib", "--link", BYTES_PER_SECOND, "25Gbit")
+    >>> parse_quantity("25", "--link", BYTES_PER_SECOND, "25Gbit or 3.1GB")
     Traceback (most recent call last):
-    simstrag.errors.InputError: --link 25Gib: there is no unit 'Gib' here; write it as in 25Gbit
+    simstrag.errors.InputError: --link 25: has no unit; write it as in 25Gbit or 3.1GB
     """
     found = re.fullmatch(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(\S*)\s*", text)
     try:
@@ -38,9 +41,8 @@ def parse_quantity(text: str, name: str, units: Mapping[str, float], example: st
     if found is None or math.isnan(number):
         raise InputError(f"{name} {text}: is no number with a unit; write it as in {example}")
     if found[2] not in units:
-        raise InputError(
-            f"{name} {text}: there is no unit '{found[2]}' here; write it as in {example}"
-        )
+        why = f"there is no unit '{found[2]}' here" if found[2] else "has no unit"
+        raise InputError(f"{name} {text}: {why}; write it as in {example}")
     if not 0 < number * units[found[2]] < math.inf:
         raise InputError(f"{name} {text}: must be more than 0; write it as in {example}")
     return number * units[found[2]]
