@@ -374,6 +374,12 @@ def test_runs_that_see_little_of_the_trace_are_told(base: Comparison) -> None:
     assert "The runs see the first 101 s of the trace's 1000 s" in found
 
 
+def test_random_moments_that_see_little_of_the_trace_are_told(base: Comparison) -> None:
+    rows = [*CASE["trace"], {**CASE["trace"][0], "time": 9000.0, "value": 1.0}]
+    found = answer(times_of(base, TIMES, trace=rows, trace_per_seed="shift")).conditions
+    assert "moments of the trace and see " in found
+
+
 def test_a_lead_that_changes_from_a_cost_of_0_on_has_a_condition(base: Comparison) -> None:
     s = times_of(base, TIMES, learner={"c_tau": 0.0}, at_4=120)
     assert answer(s).conditions.startswith("asgd, the fastest here, has the best mean as long as ")

@@ -225,6 +225,29 @@ def test_a_trace_that_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "s.yaml").exists()
 
 
+LOADED = [
+    (30.0 * k, node, "gpu", "slowdown", 1 + (7 * k + node) % 5 / 10)
+    for k in range(121)
+    for node in (0, 1)
+]
+"""Samples of an hour, which end on slowed nodes."""
+
+
+def test_a_trace_that_ends_in_the_middle_of_a_slowdown_is_seen_from_any_moment() -> None:
+    """Held, the last sample would last for ever, and runs would see the first tenth alone."""
+    text = first_scenario(Trace.from_rows(LOADED), "load.csv", (), JobDescription(step=0.7))
+    assert re.search("^trace_end: loop", text, re.MULTILINE)
+    assert re.search("^trace_per_seed: shift", text, re.MULTILINE)
+    assert "# 10 seeds, of 350 s of computing each, see 51% or more." in text
+    assert "forgotten" not in text
+
+
+def test_what_begins_in_the_last_row_is_named() -> None:
+    rows = [*LOADED, (3600.0, 7, "gpu", "slowdown", 2.0)]
+    text = first_scenario(Trace.from_rows(rows), "load.csv")
+    assert "# What begins in the very last row is forgotten: of node 7 (gpu)." in text
+
+
 def test_a_slowdown_that_never_ends_is_held() -> None:
     """Begun anew, a trace forgets its last value in the very instant."""
     text = first_scenario(Trace.from_rows([(10, 3, "gpu", "slowdown", 2.0)]), "slow.csv")

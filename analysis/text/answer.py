@@ -28,9 +28,12 @@ from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES, value_of
+from simstrag.timing.noise import share_seen
 
 UNSEEN = 0.9
 """Runs that end before this share of the trace have not seen all of it."""
+SAMPLED = 0.5
+"""Runs from random moments that see less than this share of the trace are few for it."""
 TITLES = {
     "A": "nothing changes in training",
     "B": "some gradients late, left out, or in reduced precision",
@@ -423,11 +426,19 @@ def _slight(s: Standings, p: Standing) -> bool:
 
 
 def _unseen(s: Standings) -> str:
-    """A sentence on the part of the trace that no run reaches; empty where runs see all of it."""
+    """A sentence on the part of the trace that no run reaches; empty where runs see most of it."""
     scenario, trace = s.comparison.scenario, s.comparison.scenario.inputs.trace
-    if trace is None or trace.replays or scenario.trace_per_seed == "shift":
+    if trace is None or trace.replays or not trace.end:
         return ""
     longest = float(s.comparison.runs["makespan"].max())
+    if scenario.trace_per_seed == "shift":
+        seen = share_seen(scenario.seed_list, longest / trace.end)
+        if not 0 < seen < SAMPLED:
+            return ""
+        return (
+            f"The runs begin at {s.seeds} moments of the trace and see {percent(seen, 2)} % of its "
+            f"{seconds(trace.end)}: declare more work, or more seeds, to see more. "
+        )
     if not 0 < longest < UNSEEN * trace.end:
         return ""
     share = percent(longest / trace.end, 2)

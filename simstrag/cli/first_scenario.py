@@ -25,6 +25,7 @@ from simstrag.engine.simulate import check
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import AllReduce
+from simstrag.timing.noise import share_seen
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import quoted, scenario_of, workers
 
@@ -34,6 +35,8 @@ WORKERS_OF_ONE_NODE = 4
 """Workers for a trace of one node; only the first is ever slowed."""
 MOST_UPDATES, LEAST_UPDATES, STEPS = 500, 50, 40_000
 """Updates of a run, and steps of all its workers: a first comparison should take minutes."""
+SEEDS = 10
+"""Runs of each policy."""
 COMPUTE = 1.0
 """Seconds of a step of unknown length; less if the trace is short."""
 LATENCY, LINK, PARAMETERS = 5e-5, 1.25e9, 25e6
@@ -136,11 +139,9 @@ def first_scenario(
         placeholders="\n".join(listed) if placeholders else "",
         one_node="workers" in placeholders,
         workers=workers(nodes),
-        slowed=sorted(
-            f"{node} ({resource})"
-            for (node, resource, kind), rows in trace.by_key().items()
-            if kind == "slowdown" and rows[-1][1] != 1
-        ),
+        slowed=[] if _recovers(trace) else _slowed_at_the_end(trace),
+        forgotten=_slowed_at_the_end(trace, before=False),
+        seen=_seen(trace, updates * compute),
         compute=compute,
         sections={key: _lines(key, entries) for key, entries in sections.items()},
         slows_links=_slows(trace, "net"),
@@ -149,6 +150,7 @@ def first_scenario(
         share=TARGET,
         target=TARGET * updates * batch / (learner["noise_scale"].value + batch),
         policies=POLICIES,
+        seeds=SEEDS,
     )
 
 
@@ -201,6 +203,35 @@ def _nodes(trace: Trace, wanted: int | None) -> list[int]:
         )
     others = (node for node in itertools.count(nodes[0]) if node not in trace.nodes)
     return sorted([*nodes, *itertools.islice(others, wanted - len(nodes))])
+
+
+def _recovers(trace: Trace) -> bool:
+    """Whether a slowdown ends, or becomes less, within the trace."""
+    return any(
+        abs(after - 1) < abs(value - 1)
+        for (_, _, kind), rows in trace.by_key().items()
+        if kind == "slowdown"
+        for (_, value), (_, after) in itertools.pairwise(rows)
+    )
+
+
+def _slowed_at_the_end(trace: Trace, before: bool = True) -> list[str]:
+    """The nodes that the last rows leave slowed; before: also those that were slowed earlier."""
+    return [
+        f"{node} ({resource})"
+        for (node, resource, kind), rows in sorted(trace.by_key().items())
+        if kind == "slowdown"
+        and rows[-1][1] != 1
+        and (before or all(time == trace.end or value == 1 for time, value in rows))
+    ]
+
+
+def _seen(trace: Trace, length: float) -> str:
+    """How much of the trace the runs see that each begin at another moment."""
+    if trace.replays or not 0 < length < trace.end:
+        return ""
+    share = share_seen(range(SEEDS), length / trace.end)
+    return f"{SEEDS} seeds, of {length:.4g} s of computing each, see {share:.0%} or more"
 
 
 def _slows(trace: Trace, resource: str) -> bool:

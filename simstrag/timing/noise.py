@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from statistics import NormalDist
@@ -77,6 +77,19 @@ def stream(seed: int, number: int) -> np.random.Generator:
 def offset(seed: int) -> float:
     """The share of the trace at which a seed begins under `trace_per_seed: shift`."""
     return float(keys(seed, [OFFSET_STREAM])[0] >> np.uint64(11)) * 2.0**-53
+
+
+def share_seen(seeds: Iterable[int], length: float) -> float:
+    """The share of a trace that runs see under `trace_per_seed: shift`.
+
+    length: of a run, as a share of the trace.
+
+    >>> share_seen([0], 0.25), share_seen([0, 1], 1.5)
+    (0.25, 1.0)
+    """
+    begins = sorted({offset(seed) for seed in seeds})
+    gaps = np.diff(begins, append=begins[0] + 1)
+    return float(np.minimum(gaps, length).sum())
 
 
 @dataclass(frozen=True, eq=False, slots=True)
