@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+import simstrag
+from simstrag.cli.first_scenario import write_first_scenario
 from simstrag.errors import InputError
+from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.traces.importers import FORMATS, import_trace, recognise
 from simstrag.traces.provenance import Labelled, scenario_of
@@ -64,10 +67,10 @@ def test_two_commands_lead_from_a_log_to_a_decision(
     assert {*HOSTS} >= {*trace.names.values()} >= {"gpu01", "gpu03"}
     (slowest,) = (node for node, host in trace.names.items() if host == "gpu03")
     factor = SLOW[2][2]
-    worst = max(value for _, _, _, kind, value in trace.rows if kind == "slowdown")
+    worst = max(row.value for row in trace.rows)
     assert worst == max(row.value for row in trace.rows if row.node == slowest)
-    assert worst == pytest.approx(1 + (factor - 1) / 2 if "util" in name or "prom" in name
-                                  else factor, rel=0.03)  # fmt: skip
+    is_load = "util" in name or "prom" in name
+    assert worst == pytest.approx((factor - 1) / 2 if is_load else factor, rel=0.08)
 
 
 def next_command(printed: str) -> list[str]:
@@ -272,11 +275,29 @@ def test_an_assumed_response_makes_slowdowns_of_loads(
 ) -> None:
     path = written(tmp_path, "load.csv", LOADS)
     found = import_trace("utilisation", [path], response=response)
-    assert found.trace.series(0, "gpu", "slowdown") == [(0.0, 1.0), (9.0, factor)]
+    found.write(tmp_path / "t.csv")
+    case = Scenario.read(write_first_scenario(tmp_path / "t.csv", tmp_path / "t.yaml"))
+    assert case.inputs.contention is not None
+    series = case.inputs.contention.series(0, "gpu", "slowdown")
+    assert series == [(0.0, 1.0), (9.0, pytest.approx(factor, abs=1e-3))]
+    assert "contention.response" in case.placeholders
     assert note(found, f"Assumed: a load u slows a step by {'1 + u' if factor < 1.5 else '1 / '}")
     assert "(gpu 0.6, the median of all cells)" in note(found, "constant share")
     with pytest.raises(InputError, match="Did you mean 'fair-share'"):
         import_trace("utilisation", [path], response="fair_share")
+
+
+@pytest.mark.parametrize(("law", "other"), [(1, 2.0), (2, 1.0)])
+def test_both_laws_of_loads_are_settings_of_the_choice(law: int, other: float) -> None:
+    """Also where no number is a placeholder, as both are for the cost of staleness."""
+    rows = [(0, 0, "gpu", "utilisation", 0.6), (9, 0, "gpu", "utilisation", 0.0)]
+    case = Scenario(
+        workers=2, samples=2 * 128 * 50, step={"compute": 0.1}, policies=["bsp", "lb_bsp"],
+        trace=Trace.from_rows(rows), contention={"response": law},
+    )  # fmt: skip
+    found = simstrag.compare(case, seeds=2, jobs=1).answer
+    assert ("contention.response", other) in found.decision.states
+    assert f"as is assumed: a load u by {'1 + u' if law == 1 else '1 / (1 - u)'}" in found.bill
 
 
 # -- episodes

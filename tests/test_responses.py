@@ -176,8 +176,8 @@ def test_without_a_response_the_way_out_is_told(profile: Path, lacking: str) -> 
     assert str(caught.value) == (
         "scenario: trace, row 1: utilisation 0.8 of node 1 at 0.5 s cannot be translated into a "
         "slowdown: that takes a profile with a response of gpu (simstrag calibrate measures "
-        "them); or write factors as kind slowdown (1 is clean), or recorded step times as kind "
-        "duration"
+        "them), or an assumed law (contention: {response: 1}); or write factors as kind "
+        "slowdown (1 is clean), or step times as kind duration"
     )
 
 

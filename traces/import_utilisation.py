@@ -1,13 +1,14 @@
 """Utilisation over time as exporters of metrics write it: a row per node and moment.
 
 A utilisation says how busy a resource is, and not what that costs a step.  A response measured by
-calibration does (`simstrag.profile.responses`).  Without one, a law may be assumed:
+calibration does (`simstrag.profile.responses`).  Without one, the scenario may assume a law
+(`contention.response`), and a comparison simulates both:
 
     fair-share   1 + u        step and load want the whole resource and share it fairly
     reciprocal   1 / (1 - u)  the load keeps what it takes, and the step gets the rest
 
-They are the laws `fair_share` of demand 1 and `reciprocal` of share 1.  Which of them is nearer
-depends on the scheduler; docs/formats/profile.md shows how far either may be from a measurement.
+Which of them is nearer depends on the scheduler; docs/formats/profile.md shows how far either may
+be from a measurement.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.profile.responses import apply_law
+from simstrag.profile.responses import MOST, assume, law_of
 from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.log_columns import SHARES, LogColumns, plain
 from simstrag.traces.log_table import LogTable
@@ -31,13 +32,8 @@ from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, ru
 NAME = "utilisation"
 LOADED = ("gpu", "host", "net")
 MEANINGS = ("time", *LOADED, "node", "card")
-RESPONSES: dict[str, tuple[str, dict[str, float], str]] = {
-    "fair-share": ("fair_share", {"demand": 1.0}, "1 + u"),
-    "reciprocal": ("reciprocal", {"share": 1.0}, "1 / (1 - u)"),
-}
-"""Law, constants and formula of each response that may be assumed."""
-MOST = 0.9
-"""Loads above it count as this one under an assumed response: at 1 a reciprocal has no value."""
+RESPONSES = {"fair-share": 1, "reciprocal": 2}
+"""The `contention.response` of each law that may be assumed."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -61,7 +57,7 @@ def of_table(
     own: Mapping[str, float] | None = None,
     response: str | None = None,
 ) -> Labelled:
-    """Rows of kind `utilisation`, or with a `response` of kind `slowdown`.
+    """Rows of kind `utilisation`, and with a `response` a scenario that assumes it.
 
     name: the format.
     columns: names of columns (node, time, card, resource) that are not known.
@@ -128,23 +124,22 @@ def of_table(
             else []
         ),
     )
+    trace = replace(Trace.from_rows(sorted(rows), str(path)), names=names)
     if response is None:
-        trace = replace(Trace.from_rows(sorted(rows), str(path)), names=names)
         missing = (
             "Missing: what such a load costs a step. A scenario with this trace needs a profile "
             f"with a response of {' and '.join(loads)} (simstrag calibrate measures them), or an "
             "assumed one: --response fair-share."
         )
         return Labelled(trace, name, contents([path]), (*notes, missing))
-    time_, node_, resource_, _, load_ = zip(*sorted(rows), strict=True)
-    slowed = {law: _slowdowns(law, np.array(load_)) for law in RESPONSES}
-    kinds = ["slowdown"] * len(rows)
-    rows = list(zip(time_, node_, resource_, kinds, slowed[response].tolist(), strict=True))
-    trace = replace(Trace.from_rows(rows, str(path)), names=names)
     step = "{compute: 1.0, host_share: 0.2}" if "host" in loads else "{compute: 1.0}"
     return Labelled(
-        trace, name, contents([path]), (*notes, _note_on_response(response, slowed)),
-        (f"step: {step}  # ASSUMED", *run_of(STEPS, len(trace.nodes))),
+        trace, name, contents([path]),
+        (*notes, _note_on_response(response, np.array([row[-1] for row in rows]))),
+        (
+            f"contention: {{response: {RESPONSES[response]}}}  # --response {response}, ASSUMED",
+            f"step: {step}  # ASSUMED", *run_of(STEPS, len(trace.nodes)),
+        ),
     )  # fmt: skip
 
 
@@ -166,22 +161,17 @@ def _loads(log: LogColumns, resource: str, fraction: bool | None) -> Floats:
     return value / most
 
 
-def _slowdowns(response: str, loads: Floats) -> Floats:
-    """Slowdowns by an assumed response, in steps of a thousandth."""
-    law, constants, _ = RESPONSES[response]
-    return np.round(apply_law(law, constants, np.minimum(loads, MOST)), 3)
-
-
-def _note_on_response(response: str, slowed: Mapping[str, Floats]) -> str:
+def _note_on_response(response: str, loads: Floats) -> str:
     """The assumed response, and what the other one makes of the same loads."""
     other = next(name for name in RESPONSES if name != response)
+    slowed = {name: assume(law, loads) for name, law in RESPONSES.items()}
     means = {name: f"{each.mean():.3g} in the mean, {each.max():.3g} at most"
              for name, each in slowed.items()}  # fmt: skip
     return (
-        f"Assumed: a load u slows a step by {RESPONSES[response][2]} ({response}): "
-        f"{means[response]}. By {RESPONSES[other][2]} ({other}) it would be {means[other]}. "
-        f"Neither is measured: import with --response {other}, too, and trust a decision that "
-        f"is the same under both. Loads above {MOST:g} count as {MOST:g}."
+        f"Assumed: a load u slows a step by {law_of(RESPONSES[response])} ({response}): "
+        f"{means[response]}. By {law_of(RESPONSES[other])} ({other}) it would be {means[other]}. "
+        "Neither is measured: the scenario has the law (contention.response), and compare "
+        f"simulates both. Loads above {MOST:g} count as {MOST:g}."
     )
 
 

@@ -38,6 +38,7 @@ WORDS = {
     "noise_scale": ("gradient noise scale B_noise", "samples"),
     "c_tau": ("cost of a stale sample, c_tau", ""),
     "severity": ("severity of contention, times as recorded", ""),
+    "response": ("response to a load u (1: 1 + u, 2: 1 / (1 - u))", ""),
     "curve": ("accuracy from progress", "points"),
     "staleness_loss": ("final accuracy lost per update of mean staleness", ""),
 }
@@ -191,6 +192,9 @@ def _contention(scenario: Scenario) -> Iterator[Origin]:
     yield Origin("contention", value, "", kind, str(len(trace.rows)), note)
     name = "contention.severity"
     yield _plain("severity", value_of(scenario, name), kind_of(scenario, name))
+    name = "contention.response"
+    if assumed := value_of(scenario, name):
+        yield _plain("response", assumed, kind_of(scenario, name))
     for response in scenario.inputs.responses:
         constants = [f"{k} {number(q.value)}" for k, q in response.constants.items()]
         value = ", ".join([f"{response.law.replace('_', ' ')} law", *constants])

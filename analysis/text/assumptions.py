@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simstrag.analysis.text.cautions import REDUCING, SERVING
+from simstrag.analysis.text.cautions import REDUCING, SERVING, assumed_response
 from simstrag.analysis.text.number_format import join, number, seconds
+from simstrag.profile.responses import MOST, law_of
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.collectives import ranks_per_node
@@ -196,6 +197,12 @@ def _contention(scenario: Scenario) -> Iterator[str]:
         yield (
             f"What the trace's contention adds to a step is multiplied by {number(severity)}, the "
             "scenario's severity."
+        )
+    if assumed := assumed_response(scenario):
+        yield (
+            f"What a load costs is assumed, not measured: a load u of the trace's "
+            f"{join(sorted(scenario.inputs.loads))} slows what it loads by {law_of(assumed)}, and "
+            f"loads above {MOST:g} count as {MOST:g} (contention.response {assumed:g})."
         )
     for response in scenario.inputs.responses:
         u = trace.changes

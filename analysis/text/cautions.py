@@ -9,8 +9,9 @@ from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import join
 from simstrag.analysis.text.sensitivity_text import conditions, explain_lost_lead, leader
 from simstrag.experiments.comparison import BASELINE
+from simstrag.profile.responses import law_of
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import THROUGH
+from simstrag.scenario.varied_constants import THROUGH, value_of
 from simstrag.timing.collectives import ranks_per_node
 
 COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}
@@ -299,18 +300,28 @@ def contended(s: Standings) -> str:
     rows = () if trace is None else trace.rows
     busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
     texts = [f"{STRETCHED[resource]} ({resource})" for resource in _slowed(s)]
+    busy -= {*_slowed(s)}
     texts += [f"steps and transfers by the utilisation of {join(sorted(busy))}"] if busy else []
+    if response := assumed_response(s.comparison.scenario):
+        texts[-1] += f", as is assumed: a load u by {law_of(response)}"
     if replays(s):
         recorded = "the contention is in the recorded step times themselves"
         return f"the trace slows {join(texts)}, and {recorded}" if texts else recorded
     return f"the trace slows {join(texts) or 'nothing'}"
 
 
+def assumed_response(scenario: Scenario) -> float:
+    """The assumed law of the trace's utilisations; 0 for none."""
+    return value_of(scenario, "contention.response")
+
+
 def _slowed(s: Standings) -> list[str]:
-    """The resources that the trace slows by factors."""
-    trace = s.comparison.scenario.inputs.trace
-    rows = () if trace is None else trace.rows
+    """The resources that the trace slows by factors, or by loads under an assumed law."""
+    inputs = s.comparison.scenario.inputs
+    rows = () if inputs.trace is None else inputs.trace.rows
     slowed = {r.resource for r in rows if r.kind == "slowdown" and r.value != 1}
+    if assumed_response(s.comparison.scenario):
+        slowed |= inputs.loads
     return [resource for resource in STRETCHED if resource in slowed]
 
 

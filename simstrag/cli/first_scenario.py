@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 from simstrag.documents.file_io import check_writable, write_atomically
 from simstrag.engine.simulate import check
 from simstrag.errors import InputError
+from simstrag.profile.responses import law_of
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import AllReduce
 from simstrag.timing.noise import share_seen
@@ -46,6 +47,8 @@ WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}
 """Bytes of a parameter in a gradient, by its precision."""
 TARGET = 0.8
 """The target, as a share of the progress of bsp after the samples."""
+LOAD = "contention"
+"""The section of the assumed law of loads."""
 ORDER = ("step", "noise", "allreduce", "server", "learner")
 """The order of sections; others follow."""
 WIDTH = 96
@@ -245,15 +248,23 @@ def _mean_duration(trace: Trace) -> float:
 
 
 def _derived(recorded: Sequence[str]) -> Sections:
-    """The sections on the page beside a trace, without what its importer assumed."""
-    stated = _read("\n".join(line for line in recorded if "ASSUMED" not in line)) or {}
+    """The sections on the page beside a trace; of what its importer assumed, the law of loads."""
+    taken = [line for line in recorded if "ASSUMED" not in line or line.startswith(LOAD)]
+    stated = _read("\n".join(taken)) or {}
     return {
         section: {
             key: Entry(value, "as the trace's importer derived it") for key, value in keys.items()
         }
+        if section != LOAD
+        else {key: Entry(value, _law(value), False) for key, value in keys.items()}
         for section, keys in stated.items()
         if isinstance(keys, dict)
     }
+
+
+def _law(response: float) -> str:
+    other = 3 - response
+    return f"a load u slows by {law_of(response)}; {other}: by {law_of(other)}"
 
 
 def _sections(

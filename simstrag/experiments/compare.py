@@ -40,8 +40,8 @@ def compare(
     policies, seeds: they replace the scenario's; a plain string is one policy.
     sensitivity: also find the error of each assumed or fitted constant at which another policy
         leads.  Uses the first five seeds and about doubles the work.  By default only of the
-        scenario's placeholders, if it has any, and of the severity of contention, under a fifth of
-        the seeds.
+        scenario's placeholders and an assumed response, if it has any, and of the severity of
+        contention, under a fifth of the seeds.
     jobs: processes, all cores by default.
     on_progress: called as (done, total, what).
     keep: a folder for runs as they finish; finished runs of the same comparison there are not
@@ -85,10 +85,9 @@ def _search(scenario: Scenario, sensitivity: bool | None) -> _Search | None:
     n = len(scenario.seed_list)
     if sensitivity:
         return _Search(constants, min(n, THRESHOLD_SEEDS), HALVINGS)
-    if sensitivity is None and scenario.placeholders:
-        if not {*constants} & {*scenario.placeholders}:
-            return None
-        constants = [c for c in constants if c in scenario.placeholders or c in OWN_FACTORS]
+    unknown = {*constants} & {*scenario.placeholders, "contention.response"}
+    if sensitivity is None and unknown:
+        constants = [c for c in constants if c in unknown or c in OWN_FACTORS]
         return _Search(constants, max(1, n // placeholders.SEEDS_PER_TRIAL), placeholders.HALVINGS)
     return None
 

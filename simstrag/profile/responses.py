@@ -31,6 +31,8 @@ from simstrag.timing.constants import Step
 from simstrag.trace.row_validation import RESOURCES, SLOWDOWN, UTILISATION
 from simstrag.trace.trace import Trace
 
+MOST = 0.9
+"""Loads above it count as this one under an assumed law: at 1 a reciprocal has no value."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -120,8 +122,32 @@ def responses_for(trace: Trace, profile: Profile | None) -> tuple[Response, ...]
     return tuple(first.values())
 
 
-def translate(trace: Trace, profile: Profile | None, step: Step) -> Trace:
+def assume(response: float, levels: npt.ArrayLike) -> Floats:
+    """Slowdowns at some levels by the assumed law `contention.response` of a scenario.
+
+    >>> [assume(response, [0.0, 0.5, 0.75]).tolist() for response in (1, 2)]
+    [[1.0, 1.5, 1.75], [1.0, 2.0, 4.0]]
+    """
+    u = np.minimum(np.asarray(levels, np.float64), MOST)
+    return 1 + u / (1 - (response - 1) * u)
+
+
+def law_of(response: float) -> str:
+    """The formula of the assumed law.
+
+    >>> law_of(1), law_of(1.5), law_of(2)
+    ('1 + u', '1 + u / (1 - 0.5 u)', '1 / (1 - u)')
+    """
+    known = {1.0: "1 + u", 2.0: "1 / (1 - u)"}
+    return known.get(response) or f"1 + u / (1 - {response - 1:g} u)"
+
+
+def translate(
+    trace: Trace, profile: Profile | None, step: Step, assumed: float | None = None
+) -> Trace:
     """A trace with utilisations as slowdowns, for each resource with a response in the profile.
+
+    assumed: the law of the other resources (`assume`); None leaves their utilisations.
 
     A response was measured on whole steps, but a slowdown in a trace stretches only the part of the
     step that uses the resource: that part is stretched until the whole step is as slow as measured.
@@ -147,6 +173,10 @@ def translate(trace: Trace, profile: Profile | None, step: Step) -> Trace:
         rows = h.rows_of(chosen)
         value[rows] = 1 + (evaluate(response, value[rows]) - 1) / share
         kind[chosen] = SLOWDOWN
+    if assumed is not None:
+        rows = h.rows_of(kind == UTILISATION)
+        value[rows] = assume(assumed, value[rows])
+        kind[kind == UTILISATION] = SLOWDOWN
     slowed, counts = np.unique(
         (h.node * len(RESOURCES) + h.resource)[kind == SLOWDOWN], return_counts=True
     )

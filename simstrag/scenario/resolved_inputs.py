@@ -35,6 +35,14 @@ class Inputs:
     contention: Trace | None
     responses: tuple[Response, ...] = ()
 
+    @property
+    def loads(self) -> set[str]:
+        """The resources whose utilisation is in the trace, without a measured response."""
+        if self.trace is None:
+            return set()
+        used = {resource for _, resource, kind in self.trace.keys if kind == "utilisation"}
+        return used - {response.resource for response in self.responses}
+
 
 def step_of(
     section: StepSection | None,

@@ -391,7 +391,10 @@ class Scenario(Section):
                 f"{self._source}: noise.lag1 is {self.noise.lag1:g}, but steps have no noise: give "
                 "step.cv, a profile with noise, or no `noise`"
             )
-        contention = None if trace is None else translate(trace, profile, step)
+        contention = (
+            None if trace is None
+            else translate(trace, profile, step, self.contention.response)
+        )  # fmt: skip
         places = self.places or range(self.workers)
         if contention is not None and self.durations == "median":
             contention = contention.without_contention(places)

@@ -219,9 +219,12 @@ class ContentionSection(Section):
 
     severity: what a slowdown takes beyond a clean step is multiplied by it, and what a recorded
         duration has beyond the median of its step over ranks; 1 is as recorded, 0 none.
+    response: an assumed law r for utilisations without a measured response: a load u adds
+        u / (1 - (r - 1) u) to what it slows; 1 is a fair share, 2 a load that keeps what it takes.
     """
 
     severity: NonNegative = 1.0
+    response: Annotated[float, Field(ge=1, le=2)] | None = None
 
 
 class CostSection(Section):

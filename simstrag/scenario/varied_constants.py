@@ -14,6 +14,7 @@ QUANTITIES = {
     "learner.c_tau": "",
     "learner.noise_scale": "samples",
     "contention.severity": "",
+    "contention.response": "",
     "step.compute": "s",
     "step.host_share": "",
     "step.amp_ratio": "",
@@ -30,6 +31,7 @@ QUANTITIES = {
 """The constants that can be varied, as keys of a scenario, with their units."""
 
 BOUNDS = {
+    "contention.response": (1.0, 2.0),
     "step.host_share": (0.0, 1.0),
     "step.amp_ratio": (1.0, math.inf),
     "step.cv": (0.0, 1.0),
@@ -40,8 +42,8 @@ BOUNDS = {
 
 FACTORS = (1 / 4, 4)
 """Factors by which a constant is multiplied: a quarter and four times are further off than most."""
-OWN_FACTORS = {"contention.severity": (1 / 2, 2)}
-"""Factors of constants whose range is known better.
+OWN_FACTORS = {"contention.severity": (1 / 2, 2), "contention.response": (1 / 2, 2)}
+"""Factors of constants whose range is known better. An assumed response has two laws, 1 and 2.
 
 Contention of another day: in 90 of 100 jobs of a shared GPU cluster, the spread of step times over
 workers in the second half of the job was .6 to 1.6 times that in the first (5th to 95th percentile;
@@ -59,6 +61,7 @@ NAMES = {
     "learner.noise_scale": "the noise scale",
     "learner.batch": "the batch",
     "contention.severity": "the severity of contention (1 as recorded)",
+    "contention.response": "the assumed response to a load (1: 1 + u, 2: 1 / (1 - u))",
     "step.compute": "a clean step",
     "step.host_share": "the share of a step that precision cannot shorten",
     "step.amp_ratio": "the gain of reduced precision",
@@ -116,12 +119,14 @@ def kind_of(scenario: Scenario, name: str) -> str:
 def value_of(scenario: Scenario, name: str) -> float:
     """The constant in force; 0 if there is none, or if the profile gives the step or its noise.
 
-    The severity of contention is 0 where nothing contends.
+    The severity of contention is 0 where nothing contends, the response where none is assumed.
     """
     section, _, key = name.partition(".")
     if section == "noise" and scenario.inputs.step.noise is None:
         return 0.0
     if section == "contention" and not _is_contended(scenario):
+        return 0.0
+    if name == "contention.response" and not scenario.inputs.loads:
         return 0.0
     if section in ("learner", "contention", "step", "noise"):
         stated = getattr(scenario, section)

@@ -140,8 +140,8 @@ def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedu
         raise InputError(
             f"{where}: utilisation {row.value:g} of node {row.node} at {row.time:g} s cannot be "
             f"translated into a slowdown: that takes a profile with a response of {row.resource} "
-            "(simstrag calibrate measures them); or write factors as kind slowdown (1 is clean), "
-            "or recorded step times as kind duration"
+            "(simstrag calibrate measures them), or an assumed law (contention: {response: 1}); or "
+            "write factors as kind slowdown (1 is clean), or step times as kind duration"
         )
     if trace.speeds_up and not allow_speedup and (found := trace.find_first(lambda r: r.speeds_up)):
         where, row = found
