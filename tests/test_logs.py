@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 import simstrag
+from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.text.cautions import cautions
 from simstrag.cli.first_scenario import write_first_scenario
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
@@ -298,6 +300,50 @@ def test_both_laws_of_loads_are_settings_of_the_choice(law: int, other: float) -
     found = simstrag.compare(case, seeds=2, jobs=1).answer
     assert ("contention.response", other) in found.decision.states
     assert f"as is assumed: a load u by {'1 + u' if law == 1 else '1 / (1 - u)'}" in found.bill
+
+
+# -- gaps
+
+
+def test_a_host_that_is_absent_is_in_the_scenario_and_in_the_cautions(tmp_path: Path) -> None:
+    """gpu03 has no sample for 6 minutes; b begins late; both are held silently otherwise."""
+    lines = [
+        f"{30 * k},{host},{(40 if k % 2 else 90)}"
+        for k in range(60)
+        for host in ("a", "b", "gpu03")
+        if not (host == "gpu03" and 20 <= k < 31) and not (host == "b" and k < 5)
+    ]
+    path = written(tmp_path, "load.csv", "time,host,gpu_util\n" + "\n".join(lines) + "\n")
+    found = import_trace("utilisation", [path], response="fair-share")
+    gaps = (
+        "2 gaps without a sample, longer than 90 s, of gpu03 (longest 360 s), b (longest 150 s): "
+        "through them the load before them is held; before its first sample a host counts as "
+        "unloaded"
+    )
+    assert note(found, gaps) == f"Missing: {gaps}."
+    found.write(tmp_path / "t.csv")
+    case = Scenario.read(write_first_scenario(tmp_path / "t.csv", tmp_path / "t.yaml"))
+    assert f"The log of loads has {gaps}." in case.cautions
+    comparison = simstrag.compare(case, ["bsp", "lb_bsp"], seeds=1, sensitivity=False, jobs=1)
+    assert f"The log of loads has {gaps}." in cautions(standings(comparison))
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_gaps_between_steps_are_no_slow_steps(timed: bool, tmp_path: Path) -> None:
+    """Steps 20 to 39 take ten times as long; rank 1 has no steps from 50 to 57."""
+    seconds = [1.0 if 20 <= k < 40 else 0.1 for k in range(80)]
+    header = "rank,step,start,seconds" if timed else "rank,step,seconds"
+    rows = [
+        f"{r},{k}," + f"{sum(seconds[:k]):g}," * timed + f"{seconds[k] if r == 2 else 0.1}"
+        for k in range(80)
+        for r in range(3)
+        if not (r == 1 and 50 <= k < 58)
+    ]
+    path = written(tmp_path, "log.csv", "\n".join([header, *rows]) + "\n")
+    found = import_trace("steps", [path])
+    assert "1 gap without a sample, longer than 0.3 s, of rank 1 (longest 0.9 s)" in note(
+        found, "Missing: "
+    )
 
 
 # -- episodes

@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
+from simstrag.traces.gaps import describe_gaps
 from simstrag.traces.log_columns import LogColumns, describe_moment, match, number, since
 from simstrag.traces.log_table import LogTable, is_json, read_json
 from simstrag.traces.provenance import (
@@ -97,6 +98,7 @@ def steps(
     _require_same_meanings(logs)
     frame, names, begin = _frame(logs)
     frame, notes, transfer = _local(frame, logs)
+    gaps = _gaps(frame, names)
     level, noise = _clean_step(frame)
     trace = replace(_slowdowns(frame, level, noise, resource), names=names)
     ranks, most = len(trace.nodes), int(frame.groupby("node").size().max())
@@ -114,11 +116,13 @@ def steps(
         f"at most; a new row begins where a running median of {WINDOW} steps departs by more than "
         f"{_departure(noise):.0%}. What is faster than a clean step counts as clean.",
         f"Assumed: the slowdowns are of resource {resource} (--resource); {begin}.",
+        *(f"Missing: {gap}." for gap in gaps),
         *_doubts(frame),
     )
     variation = "" if noise.cv == 0 else f", cv: {noise.cv:.3g}"
     return Labelled(
         trace, name, contents(paths), measured,
+        tuple(f"The log of steps has {gap}." for gap in gaps),
         (
             f"step: {{compute: {level:.6g}{variation}}}  # measured",
             *([f"noise: {{lag1: {noise.lag1:.2g}}}  # measured"] if noise.lag1 else []),
@@ -309,6 +313,18 @@ def _local(
         begins = longest.cumsum().shift(fill_value=0.0)
         frame["time"] = frame["step"].map(begins)
     return frame, notes, transfer
+
+
+def _gaps(frame: pd.DataFrame, names: Mapping[int, str]) -> tuple[str, ...]:
+    """The gaps of a log, by a clock that counts a step of the slowest rank as a usual one."""
+    beyond = frame.groupby("step")["local"].max() - float(frame["local"].median())
+    waited = beyond.clip(lower=0).cumsum().shift(fill_value=0.0)
+    clock = frame["time"] - frame["step"].map(waited)
+    samples = (
+        (names.get(int(str(node)), f"rank {node}"), times.to_numpy())
+        for node, times in clock.groupby(frame["node"])
+    )
+    return describe_gaps(samples, "the slowdown", "clean")
 
 
 def _spread(frame: pd.DataFrame, column: str) -> float:

@@ -14,7 +14,7 @@ be from a measurement.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.profile.responses import MOST, assume, law_of
 from simstrag.trace.trace import RESOURCES, Trace
+from simstrag.traces.gaps import describe_gaps
 from simstrag.traces.log_columns import SHARES, LogColumns, plain
 from simstrag.traces.log_table import LogTable
 from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of
@@ -110,12 +111,15 @@ def of_table(
                     "is a second value of this node and time; several cards need a node each: "
                     "name the column of their numbers, --column card=NAME",
                 )  # fmt: skip
+    hosts = [names.get(each, f"node {each}") for each in node]
+    gaps = describe_gaps(_samples(hosts, time, loads.values()), "the load", "unloaded")
     highest = max(float(np.nanmax(cells, initial=0.0)) for cells in loads.values())
     unit = "as fractions" if all(_is_share(log, r, fraction) for r in loads) else "in percent"
     notes = (
         f"Measured: utilisation, {log.taken(*loads)}, {unit}; {log.taken('node', 'card', 'time')}.",
         f"Derived: time 0 is {begin} of the file.",
         _note_on_own(shares, own or {}, clipped),
+        *(f"Missing: {gap}." for gap in gaps),
         *count_note("Missing", (empty, "empty cells, where the one before stays in force")),
         *count_note("Dropped", (twice, "cells given twice with the same value")),
         *(
@@ -136,11 +140,24 @@ def of_table(
     return Labelled(
         trace, name, contents([path]),
         (*notes, _note_on_response(response, np.array([row[-1] for row in rows]))),
+        tuple(f"The log of loads has {gap}." for gap in gaps),
         (
             f"contention: {{response: {RESPONSES[response]}}}  # --response {response}, ASSUMED",
             f"step: {step}  # ASSUMED", *run_of(STEPS, len(trace.nodes)),
         ),
     )  # fmt: skip
+
+
+def _samples(
+    hosts: list[str], time: Floats, loads: Iterable[Floats]
+) -> Iterator[tuple[str, Floats]]:
+    """The times at which each host has a value of each load."""
+    for cells in loads:
+        of_host: dict[str, list[float]] = {}
+        for host, moment, value in zip(hosts, time.tolist(), cells.tolist(), strict=True):
+            if not math.isnan(value):
+                of_host.setdefault(host, []).append(moment)
+        yield from ((host, np.array(moments)) for host, moments in of_host.items())
 
 
 def _is_share(log: LogColumns, resource: str, fraction: bool | None) -> bool:

@@ -36,6 +36,7 @@ class Labelled:
     origin: the label: the format it was imported from, or a word such as `resampled`.
     sources: (name, sha256) of the files it was made of.
     notes: sentences on what is measured, derived, assumed, dropped and missing.
+    cautions: those that the report of every comparison with the trace repeats.
     scenario: lines of YAML that `lines` does not add; empty if they would not make a scenario.
 
     >>> trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2.0)])
@@ -52,6 +53,7 @@ class Labelled:
     origin: str
     sources: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
     scenario: tuple[str, ...] = ()
 
     def lines(self, file: str) -> tuple[str, ...]:
@@ -61,7 +63,11 @@ class Labelled:
         """
         if not self.scenario:
             return ()
-        return (*workers(self.trace.nodes), f"trace: {quoted(file)}", *self.scenario)
+        cautions = json.dumps(self.cautions, ensure_ascii=False)
+        return (
+            *workers(self.trace.nodes), f"trace: {quoted(file)}", *self.scenario,
+            *([f"cautions: {cautions}"] if self.cautions else []),
+        )  # fmt: skip
 
     def page(self, title: str, file: str = "") -> str:
         """The account in Markdown. file: name of the trace, in the scenario that the page shows."""

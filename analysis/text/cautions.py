@@ -38,8 +38,9 @@ REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 def cautions(s: Standings) -> list[str]:
     """What a reader must know before relying on the answer, most important first."""
     every = [
-        *_worth(s), *_contention(s), *_lead(s), *_profile(s), *_reduced_precision(s), *_work(s),
-        *_deadlines(s), *_free_communication(s), *_trace(s), *_resource(s),
+        *s.comparison.scenario.cautions, *_worth(s), *_contention(s), *_lead(s), *_profile(s),
+        *_reduced_precision(s), *_work(s), *_deadlines(s), *_free_communication(s), *_trace(s),
+        *_resource(s),
     ]  # fmt: skip
     if _free_server(s) and _reduces(s.comparison.scenario):
         free = list(_free_communication(s))

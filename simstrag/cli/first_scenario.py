@@ -8,6 +8,7 @@ typical number, never 0, and named in the scenario's `placeholders`.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
@@ -152,6 +153,7 @@ def first_scenario(
         length=f"{updates} updates, {updates * compute:.4g} s of computing{span}",
         share=TARGET,
         target=TARGET * updates * batch / (learner["noise_scale"].value + batch),
+        cautions=[_wrapped(text) for text in _cautions(recorded)],
         policies=POLICIES,
         seeds=SEEDS,
     )
@@ -260,6 +262,20 @@ def _derived(recorded: Sequence[str]) -> Sections:
         for section, keys in stated.items()
         if isinstance(keys, dict)
     }
+
+
+def _cautions(recorded: Sequence[str]) -> list[str]:
+    """What the importer says that a report must repeat."""
+    lines = [line for line in recorded if line.startswith("cautions:")]
+    return [str(each) for line in lines for each in _read(line)["cautions"]]
+
+
+def _wrapped(text: str) -> str:
+    """An item of a list in YAML; a line's end in quotes is a space."""
+    shown = json.dumps(text, ensure_ascii=False)
+    return textwrap.fill(
+        f"- {shown}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _law(response: float) -> str:

@@ -93,6 +93,7 @@ class Scenario(Section):
     allow_speedup: bool = False
     straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
     placeholders: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
     policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("bsp",)
     seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
     _folder: Path = PrivateAttr(Path())
