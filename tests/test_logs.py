@@ -16,7 +16,7 @@ import pytest
 import simstrag
 from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.text.cautions import cautions
-from simstrag.cli.first_scenario import write_first_scenario
+from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
@@ -361,8 +361,27 @@ def test_overlapping_and_lasting_episodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("hosts", "workers", "is_placeholder"), [(None, 2, True), ("4", 4, False), ("c,a,b", 3, False)]
+)
+def test_hosts_that_were_never_slow_are_workers_or_a_placeholder(
+    hosts: str | None, workers: int, is_placeholder: bool, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "e.csv", "start,end,host,factor\n0,9,a,2\n20,30,b,2\n")
+    found = import_trace("episodes", [path], hosts=hosts)
+    found.write(tmp_path / "t.csv")
+    case = Scenario.read(write_first_scenario(tmp_path / "t.csv", tmp_path / "t.yaml"))
+    assert (case.workers, "workers" in case.placeholders) == (workers, is_placeholder)
+    assert found.notes[0].startswith("Missing: hosts that were never slow") == is_placeholder
+    assert ("c" in found.trace.names.values()) == (hosts == "c,a,b")
+    given = JobDescription(workers=6)
+    case = Scenario.read(write_first_scenario(tmp_path / "t.csv", tmp_path / "u.yaml", given))
+    assert (case.workers, "workers" in case.placeholders) == (6, False)
+
+
+@pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
+        ("0,9,a,2x", {"hosts": "b,c"}, "--hosts b,c: "),
         ("0,9,a,busy", {}, "row 2: note 'busy' states no factor; write one such as 2x"),
         ("0,9,a,0.5x", {}, "row 2: note '0.5x' is no slowdown"),
         ("9,0,a,2x", {}, "row 2: end '0' is not after the start"),

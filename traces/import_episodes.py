@@ -28,12 +28,13 @@ def episodes(
     path: str | Path,
     columns: Mapping[str, str] | None = None,
     resource: str = "step",
-    hosts: int | None = None,
+    hosts: int | str | None = None,
 ) -> Labelled:
     """Slowdowns of one resource from a CSV file with a row per episode.
 
     columns: names of columns (start, end, node, factor, note) that are not known.
-    hosts: number of all hosts of the job; those beyond the log's are never slowed.
+    hosts: number of all hosts of the job, or their names with commas in between; those that are
+        not in the log are never slowed.  Without it the number of workers is a placeholder.
 
     An episode without an end lasts to the end of the log.  Where episodes of a node overlap, the
     larger factor counts.  Raises `InputError` that names the row.
@@ -60,11 +61,9 @@ def episodes(
             overlaps += bool(active.sum() > 1)
             value = float(factors[active].max(initial=1.0))
             rows.append((moment, number, resource, "slowdown", value))
-    missing = 0 if hosts is None else hosts - len(set(node))
-    if missing < 0:
-        raise InputError(f"--hosts {hosts}: {log.table.source} alone has {len(set(node))}")
-    free = (k for k in itertools.count() if k not in set(node))
-    rows += [(0.0, k, resource, "slowdown", 1.0) for k in itertools.islice(free, missing)]
+    others = _others(hosts, set(node), names, log)
+    rows += [(0.0, k, resource, "slowdown", 1.0) for k in others]
+    names = names | {k: name for k, name in others.items() if name}
     rows.append((float(end.max()), node[int(end.argmax())], resource, "slowdown", 1.0))
     trace = replace(Trace.from_rows(sorted(set(rows)), str(path)), names=names)
     return Labelled(
@@ -72,6 +71,13 @@ def episodes(
         NAME,
         contents([path]),
         notes=(
+            *(
+                ["Missing: hosts that were never slow. The number of workers is a placeholder, the "
+                 f"{len(trace.nodes)} hosts with an episode; say how many there are in all, or "
+                 "their names, with --hosts."]
+                if hosts is None
+                else []
+            ),
             f"Measured: {len(node)} episodes of {len(trace.nodes)} nodes over {trace.end:g} s; "
             f"{log.taken()}.",
             f"Derived: time 0 is {begin} of the file, the first start.",
@@ -81,15 +87,39 @@ def episodes(
                 (sum(ongoing), "episodes without an end last to the last start or end"),
                 (overlaps, "times at which episodes of a node overlap: the larger factor counts"),
             ),
-            f"Derived: {missing} further hosts that are never slowed (--hosts)."
-            if hosts
-            else "Missing: hosts without an episode; say how many there are in all, with --hosts.",
+            *count_note("Derived", (len(others), "further hosts that are never slowed (--hosts)")),
             "Missing: what a step and communication cost.",
         ),
         scenario=(
+            *(["placeholders: [workers]"] if hosts is None else []),
             "step: {compute: 1.0}  # ASSUMED", *run_of(STEPS, len(trace.nodes)),
         ),
     )  # fmt: skip
+
+
+def _others(
+    hosts: int | str | None, slow: set[int], names: Mapping[int, str], log: LogColumns
+) -> dict[int, str]:
+    """The nodes of the hosts that are not in the log, with their names; "" for none."""
+    if hosts is None:
+        return {}
+    known = {names.get(k, str(k)) for k in slow}
+    listed = [name.strip() for name in str(hosts).split(",")]
+    if len(listed) == 1 and listed[0].isdecimal():
+        missing = [""] * (int(listed[0]) - len(slow))
+        if int(listed[0]) < len(slow):
+            raise InputError(f"--hosts {hosts}: {log.table.source} alone has {len(slow)}")
+    else:
+        if absent := sorted(known - {*listed}):
+            raise InputError(
+                f"--hosts {hosts}: {log.table.source} has {', '.join(absent)}, too; name all hosts "
+                "of the job, with commas in between, or say how many they are"
+            )
+        missing = [name for name in dict.fromkeys(listed) if name not in known]
+        if not names and all(name.isdecimal() for name in missing):
+            return {int(name): "" for name in missing}
+    free = (k for k in itertools.count() if k not in slow)
+    return dict(zip(free, missing, strict=False))
 
 
 def _factors(log: LogColumns) -> npt.NDArray[np.float64]:

@@ -48,6 +48,8 @@ WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}
 """Bytes of a parameter in a gradient, by its precision."""
 TARGET = 0.8
 """The target, as a share of the progress of bsp after the samples."""
+UNKNOWN_WORKERS = "placeholders: [workers]"
+"""The line by which an importer says that its log may lack workers."""
 LOAD = "contention"
 """The section of the assumed law of loads."""
 ORDER = ("step", "noise", "allreduce", "server", "learner")
@@ -124,7 +126,7 @@ def first_scenario(
     """
     nodes = _nodes(trace, job.workers)
     sections = _sections(trace, nodes, job, _derived(recorded))
-    placeholders = _placeholders(trace, sections, job)
+    placeholders = _placeholders(trace, sections, job, recorded)
     listed = textwrap.wrap(f"[{', '.join(placeholders)}]", WIDTH, subsequent_indent=" " * 15)
     learner = sections["learner"]
     step = sections.get("step") or {"compute": Entry(_mean_duration(trace), "")}
@@ -141,7 +143,8 @@ def first_scenario(
         trace=trace,
         name=quoted(name),
         placeholders="\n".join(listed) if placeholders else "",
-        one_node="workers" in placeholders,
+        one_node="workers" in placeholders and len(trace.nodes) == 1,
+        only_slow="workers" in placeholders,
         workers=workers(nodes),
         slowed=[] if _recovers(trace) else _slowed_at_the_end(trace),
         forgotten=_slowed_at_the_end(trace, before=False),
@@ -162,14 +165,17 @@ def first_scenario(
 def missing(path: Path, job: JobDescription) -> list[str]:
     """The placeholders of a first scenario for a trace file."""
     trace = Trace.read(path)
-    sections = _sections(trace, _nodes(trace, job.workers), job, _derived(scenario_of(path)))
-    return _placeholders(trace, sections, job)
+    recorded = scenario_of(path)
+    sections = _sections(trace, _nodes(trace, job.workers), job, _derived(recorded))
+    return _placeholders(trace, sections, job, recorded)
 
 
-def _placeholders(trace: Trace, sections: Sections, job: JobDescription) -> list[str]:
+def _placeholders(
+    trace: Trace, sections: Sections, job: JobDescription, recorded: Sequence[str]
+) -> list[str]:
     """The numbers not given."""
-    names = ["workers"] if len(trace.nodes) == 1 and job.workers is None else []
-    return names + [
+    is_known = job.workers is not None or (len(trace.nodes) > 1 and UNKNOWN_WORKERS not in recorded)
+    return ([] if is_known else ["workers"]) + [
         f"{section}.{key}"
         for section, entries in sections.items()
         for key, entry in entries.items()

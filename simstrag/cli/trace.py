@@ -164,7 +164,8 @@ def import_(
         str | None, option("gpu, host, net or step, which is slowed; step.", "WORD", group=STEPS)
     ] = None,
     hosts: Annotated[
-        int | None, option("Of episodes: all hosts, with those never slowed.", "N", group=STEPS)
+        str | None,
+        option("Of episodes: all hosts, a number or names.", "N|A,B,...", group=STEPS),
     ] = None,
     response: Annotated[
         str | None, option("What a load costs: fair-share or reciprocal.", "WORD", group=LOADS)
