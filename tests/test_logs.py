@@ -302,6 +302,28 @@ def test_both_laws_of_loads_are_settings_of_the_choice(law: int, other: float) -
     assert f"as is assumed: a load u by {'1 + u' if law == 1 else '1 / (1 - u)'}" in found.bill
 
 
+def test_what_slows_all_hosts_at_once_is_said_to_be_unseen(tmp_path: Path) -> None:
+    """Both hosts are full for 6 of 10 samples, and no load of others is left."""
+    rows = [f"{k},{host},{100 if k < 6 else 50}" for k in range(10) for host in "ab"]
+    path = written(tmp_path, "load.csv", "time,host,gpu_util\n" + "\n".join(rows) + "\n")
+    found = import_trace("utilisation", [path], response="fair-share")
+    assert {row.value for row in found.trace.rows} == {0.0}
+    words = "Not seen: what loads all hosts at once for half of the log or more."
+    assert note(found, words)
+    assert found.cautions[0].startswith(words)
+    own = import_trace("utilisation", [path], response="fair-share", own={"gpu": 0.5})
+    assert {row.value for row in own.trace.rows} == {0.0, 0.5}
+    assert not own.cautions
+
+
+def test_steps_that_are_slow_on_all_ranks_are_said_to_be_unseen(tmp_path: Path) -> None:
+    text = step_log("rank,step,seconds", lambda r, k: f"{r},{k},{0.1 if k < 2 else 0.3}")
+    found = import_trace("steps", [written(tmp_path, "log.csv", text)])
+    assert {row.value for row in found.trace.rows} == {1.0}
+    assert found.cautions[0].startswith("Not seen: what slows most ranks at once")
+    assert note(found, "Not seen: what slows most ranks at once")
+
+
 # -- gaps
 
 

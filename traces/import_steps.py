@@ -63,6 +63,10 @@ DEPARTURE = 0.1
 """Least relative change of a slowdown that begins a new row."""
 INSIDE = 0.5
 """Step times include communication if adding it more than doubles their spread over ranks."""
+UNSEEN = (
+    "Not seen: what slows most ranks at once for three quarters of the log or more. A clean step "
+    "is ASSUMED to be as long as the faster quarter of steps."
+)
 SHORTEST = {"seconds": 1e-9, "compute": 1e-9, "communication": 0.0}
 LONGEST = 1e7
 """Least and most seconds of a step."""
@@ -116,13 +120,14 @@ def steps(
         f"at most; a new row begins where a running median of {WINDOW} steps departs by more than "
         f"{_departure(noise):.0%}. What is faster than a clean step counts as clean.",
         f"Assumed: the slowdowns are of resource {resource} (--resource); {begin}.",
+        UNSEEN,
         *(f"Missing: {gap}." for gap in gaps),
         *_doubts(frame),
     )
     variation = "" if noise.cv == 0 else f", cv: {noise.cv:.3g}"
     return Labelled(
         trace, name, contents(paths), measured,
-        tuple(f"The log of steps has {gap}." for gap in gaps),
+        (*(f"The log of steps has {gap}." for gap in gaps), UNSEEN),
         (
             f"step: {{compute: {level:.6g}{variation}}}  # measured",
             *([f"noise: {{lag1: {noise.lag1:.2g}}}  # measured"] if noise.lag1 else []),

@@ -129,6 +129,8 @@ def of_table(
         ),
     )
     trace = replace(Trace.from_rows(sorted(rows), str(path)), names=names)
+    unseen = tuple(_unseen(shares, own or {}))
+    cautions = (*(f"The log of loads has {gap}." for gap in gaps), *unseen)
     if response is None:
         missing = (
             "Missing: what such a load costs a step. A scenario with this trace needs a profile "
@@ -139,8 +141,8 @@ def of_table(
     step = "{compute: 1.0, host_share: 0.2}" if "host" in loads else "{compute: 1.0}"
     return Labelled(
         trace, name, contents([path]),
-        (*notes, _note_on_response(response, np.array([row[-1] for row in rows]))),
-        tuple(f"The log of loads has {gap}." for gap in gaps),
+        (*notes, *unseen, _note_on_response(response, np.array([row[-1] for row in rows]))),
+        cautions,
         (
             f"contention: {{response: {RESPONSES[response]}}}  # --response {response}, ASSUMED",
             f"step: {step}  # ASSUMED", *run_of(STEPS, len(trace.nodes)),
@@ -190,6 +192,16 @@ def _note_on_response(response: str, loads: Floats) -> str:
         "Neither is measured: the scenario has the law (contention.response), and compare "
         f"simulates both. Loads above {MOST:g} count as {MOST:g}."
     )
+
+
+def _unseen(shares: Mapping[str, float], given: Mapping[str, float]) -> Iterator[str]:
+    """What is not seen where the job's own share is a median."""
+    if assumed := [f"{each} {share:.4g}" for each, share in shares.items() if each not in given]:
+        yield (
+            f"Not seen: what loads all hosts at once for half of the log or more. It is taken as "
+            f"the job's own share, which is ASSUMED to be the median of all hosts and times "
+            f"({', '.join(assumed)}); --own states it."
+        )
 
 
 def _note_on_own(shares: Mapping[str, float], given: Mapping[str, float], clipped: int) -> str:
