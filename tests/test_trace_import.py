@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from ruamel.yaml import YAML
 
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -23,7 +25,7 @@ from simstrag.traces.import_kineto import kineto, steps_of
 from simstrag.traces.import_pai import alibaba_pai_minibatch
 from simstrag.traces.import_utilisation import utilisation
 from simstrag.traces.importers import FORMATS, import_trace
-from simstrag.traces.provenance import Labelled, origin_of
+from simstrag.traces.provenance import Labelled, origin_of, scenario_of
 from tests.test_logs import KINDS
 from tools.make_example_logs import FOLDER
 
@@ -453,6 +455,28 @@ def test_what_an_importer_prints_and_writes_runs_unchanged(
         scenario = Scenario.read(tmp_path / folder / "s.yaml")
         assert simulate(scenario, "bsp").summary["makespan"] > 0
     assert cli("compare", "s.yaml", "--seeds", "1", "-q") == 0
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_command_after_an_import_runs_and_names_the_comparison(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It writes the numbers that the import printed; those that it assumed are placeholders."""
+    monkeypatch.chdir(tmp_path)
+    assert cli("trace", "import", name, *source(name, tmp_path), "--out", "a t.csv") == 0
+    words = [""]
+    while words[0] != "compare":  # an import without a response names another import
+        last = capsys.readouterr().out.splitlines()[-1]
+        program, *words = shlex.split(last.removeprefix("next: "))
+        assert program == "simstrag"
+        assert words[0] == "compare" or cli(*words) == 0
+    case = Scenario.read(words[-1])
+    (page,) = (p for p in tmp_path.glob("*.md") if scenario_of(p.with_suffix(".csv")))
+    stated = YAML(typ="safe").load("\n".join(scenario_of(page.with_suffix(".csv"))))
+    assert case.learner.batch == stated["learner"]["batch"]
+    assert case.step is None or case.step.compute == stated["step"]["compute"]
+    assert cli("compare", words[-1], "--seeds", "1", "-p", "bsp", "-p", "ssp", "-q") == 0
 
 
 WHOLE = {

@@ -15,7 +15,7 @@ from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.log_columns import LogColumns, describe_moment, since
 from simstrag.traces.log_table import EMPTY, LogTable
-from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of
+from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
 NAME = "episodes"
 MEANINGS = ("start", "end", "rank", "node", "factor", "note")
@@ -92,7 +92,8 @@ def episodes(
         ),
         scenario=(
             *(["placeholders: [workers]"] if hosts is None else []),
-            "step: {compute: 1.0}  # ASSUMED", *run_of(STEPS, len(trace.nodes)),
+            f"step: {{compute: {typical_step(trace.end):.6g}}}  # ASSUMED",
+            *run_of(STEPS, len(trace.nodes)),
         ),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ import numpy as np
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.log_table import LogTable
-from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of
+from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
 NAME = "alibaba-pai-minibatch"
 VALUE = "batch_time_norm"
@@ -94,7 +94,8 @@ def alibaba_pai_minibatch(path: str | Path, clean: float = 0.0) -> Labelled:
             ),
         ),
         scenario=(
-            f"step: {{compute: 1.0}}  # ASSUMED: the seconds of a step at {level:g} units",
+            f"step: {{compute: {typical_step(trace.end):.6g}}}  # ASSUMED: the seconds of a step at "
+            f"{level:g} units",
             *run_of(STEPS, len(trace.nodes)),
         ),
     )

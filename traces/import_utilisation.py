@@ -28,7 +28,7 @@ from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.gaps import describe_gaps
 from simstrag.traces.log_columns import SHARES, LogColumns, plain
 from simstrag.traces.log_table import LogTable
-from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of
+from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
 NAME = "utilisation"
 LOADED = ("gpu", "host", "net")
@@ -138,7 +138,8 @@ def of_table(
             "assumed one: --response fair-share."
         )
         return Labelled(trace, name, contents([path]), (*notes, missing))
-    step = "{compute: 1.0, host_share: 0.2}" if "host" in loads else "{compute: 1.0}"
+    host = ", host_share: 0.2" if "host" in loads else ""
+    step = f"{{compute: {typical_step(trace.end):.6g}{host}}}"
     return Labelled(
         trace, name, contents([path]),
         (*notes, *unseen, _note_on_response(response, np.array([row[-1] for row in rows]))),

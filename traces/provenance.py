@@ -23,8 +23,8 @@ ORIGIN = "origin"
 """The column of the label."""
 SUFFIXES = (".csv", ".parquet")
 HEADING = "A scenario that runs as it is:"
-BATCH = 128
-"""Samples in a batch of such a scenario."""
+BATCH, COMPUTE = 32, 1.0
+"""Samples in a batch, and seconds of a step of unknown length; less if the trace is short."""
 STEPS = 500
 """Steps of each worker in such a scenario, if the record does not say."""
 
@@ -203,11 +203,20 @@ def constant_allreduce(seconds: float, ranks: int) -> str:
     return f"allreduce: {{alpha: {seconds / hops:.6g}, bytes: 0}}  {how}"
 
 
+def typical_step(end: float) -> float:
+    """Seconds of a step of unknown length, such that a run does not outlast a trace.
+
+    >>> typical_step(3600.0), typical_step(50.0), typical_step(0.0)
+    (1.0, 0.1, 1.0)
+    """
+    return min(COMPUTE, end / STEPS) or COMPUTE
+
+
 def run_of(steps: int, ranks: int) -> list[str]:
     """The end of a run: the samples of `steps` steps of each rank.
 
     >>> run_of(100, 4)
-    ['samples: 51200  # 100 steps of each worker', 'learner: {batch: 128}  # ASSUMED']
+    ['samples: 12800  # 100 steps of each worker', 'learner: {batch: 32}  # ASSUMED']
     """
     samples = f"samples: {steps * ranks * BATCH}  # {steps} steps of each worker"
     return [samples, f"learner: {{batch: {BATCH}}}  # ASSUMED"]

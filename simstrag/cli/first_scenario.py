@@ -29,21 +29,19 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import AllReduce
 from simstrag.timing.noise import share_seen
 from simstrag.trace.trace import Trace
-from simstrag.traces.provenance import quoted, scenario_of, workers
+from simstrag.traces.provenance import BATCH, STEPS, quoted, scenario_of, typical_step, workers
 
 POLICIES = ("bsp", "lb_bsp", "drain", "backup", "ssp", "cgp", "asgd")
 """Policies that do not need the gain of reduced precision."""
 WORKERS_OF_ONE_NODE = 4
 """Workers for a trace of one node; only the first is ever slowed."""
-MOST_UPDATES, LEAST_UPDATES, STEPS = 500, 50, 40_000
-"""Updates of a run, and steps of all its workers: a first comparison should take minutes."""
+LEAST_UPDATES, MOST_STEPS = 50, 40_000
+"""Least updates of a run, and most steps of all workers: a first comparison takes minutes."""
 SEEDS = 10
 """Runs of each policy."""
-COMPUTE = 1.0
-"""Seconds of a step of unknown length; less if the trace is short."""
 LATENCY, LINK, PARAMETERS = 5e-5, 1.25e9, 25e6
 """Seconds per hop of TCP; bytes/s of 10 Gbit Ethernet; the parameters of a ResNet-50."""
-BATCH, NOISE_SCALE = 32, 500
+NOISE_SCALE = 500
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}
 """Bytes of a parameter in a gradient, by its precision."""
 TARGET = 0.8
@@ -131,7 +129,7 @@ def first_scenario(
     learner = sections["learner"]
     step = sections.get("step") or {"compute": Entry(_mean_duration(trace), "")}
     compute = step["compute"].value
-    updates = max(LEAST_UPDATES, min(MOST_UPDATES, STEPS // len(nodes)))
+    updates = max(LEAST_UPDATES, min(STEPS, MOST_STEPS // len(nodes)))
     batch = len(nodes) * learner["batch"].value
     span = f"; the trace spans {trace.end:.4g} s" if trace.end > 0 else ""
     environment = jinja2.Environment(
@@ -311,8 +309,8 @@ def _step(trace: Trace) -> dict[str, Entry]:
     """A step on an idle node; without recorded durations, all updates fit within the trace."""
     compute = Entry(_mean_duration(trace), "seconds: the mean of those recorded")
     if math.isnan(compute.value):
-        typical = min(COMPUTE, trace.end / MOST_UPDATES) or COMPUTE
-        compute = Entry(typical, "seconds of a step in full precision; an example, --step", False)
+        what = "seconds of a step in full precision; an example, --step"
+        compute = Entry(typical_step(trace.end), what, False)
     host = Entry(0.2, "the part of it that host contention stretches", False)
     return {
         "compute": compute,
