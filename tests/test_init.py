@@ -10,8 +10,14 @@ from ruamel.yaml import YAML
 
 import simstrag
 from simstrag import Scenario, Trace
-from simstrag.cli.first_scenario import JobDescription, first_scenario, write_first_scenario
+from simstrag.cli.first_scenario import (
+    JobDescription,
+    describe_measured_allreduce,
+    first_scenario,
+    write_first_scenario,
+)
 from simstrag.traces.generate import generate
+from simstrag.traces.provenance import Labelled
 
 TRACES: dict[str, list[tuple[Any, ...]]] = {
     "eight nodes": [(9.0 * n, n, "gpu", "slowdown", 1.5) for n in range(8)],
@@ -170,10 +176,22 @@ def test_given_keys_replace_derived_ones_and_leave_the_measured_bytes() -> None:
         assert not [key for key in scenario.placeholders if key.startswith("allreduce")]
 
 
-def test_a_latency_of_0_replaces_a_whole_time_in_alpha() -> None:
-    scenario, _ = scenario_for("eight nodes", RECORDED, latency=0.0)
-    assert scenario.inputs.allreduce.alpha == 0
-    assert {"allreduce.bandwidth", "allreduce.bytes"} <= {*scenario.placeholders}
+@pytest.mark.parametrize("job", [{"latency": 5e-5}, {"link": 3e9}, {"parameters": 1e8}])
+def test_a_measured_all_reduce_is_replaced_by_a_link_and_parameters_alone(
+    job: dict[str, Any], tmp_path: Path
+) -> None:
+    """A latency of a hop is in the measured time; alone it made 0.28 s a placeholder of 80 ms."""
+    scenario, _ = scenario_for("eight nodes", RECORDED, **job)
+    assert scenario.inputs.allreduce.seconds([1] * 8) == pytest.approx(0.28)
+    assert not [key for key in scenario.placeholders if key.startswith("allreduce")]
+    found = Labelled(Trace.from_rows(TRACES["eight nodes"]), "mine", scenario=RECORDED[6:7])
+    found.write(tmp_path / "slow.csv")
+    said = describe_measured_allreduce(tmp_path / "slow.csv", JobDescription(**job))
+    (flag,) = job
+    assert said.startswith(f"the all-reduce stays as the log measured it, without --{flag}")
+    whole = JobDescription(link=3e9, parameters=1e8)
+    assert "not as the log measured it" in describe_measured_allreduce(tmp_path / "slow.csv", whole)
+    assert not describe_measured_allreduce(tmp_path / "slow.csv", JobDescription())
 
 
 def test_64_workers_do_not_get_a_server_for_nothing(tmp_path: Path) -> None:

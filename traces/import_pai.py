@@ -94,8 +94,7 @@ def alibaba_pai_minibatch(path: str | Path, clean: float = 0.0) -> Labelled:
             ),
         ),
         scenario=(
-            f"step: {{compute: {typical_step(trace.end):.6g}}}  # ASSUMED: the seconds of a step at "
-            f"{level:g} units",
+            f"step: {{compute: {typical_step(trace.end):.6g}}}  # ASSUMED: of {level:g} units",
             *run_of(STEPS, len(trace.nodes)),
         ),
     )

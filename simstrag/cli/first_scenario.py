@@ -322,8 +322,8 @@ def _step(trace: Trace) -> dict[str, Entry]:
 def _allreduce(job: JobDescription, derived: dict[str, Entry]) -> dict[str, Entry]:
     """Given values replace derived ones, derived ones typical ones.
 
-    Beside a given value nothing derived is kept unless its bytes are known: without them, alpha
-    holds the time of the whole all-reduce (`provenance.constant_allreduce`).
+    Without derived bytes, alpha holds the time of the whole all-reduce
+    (`provenance.constant_allreduce`), which only a link and parameters together replace.
     """
     width = WIDTHS[job.precision]
     typical = {
@@ -340,10 +340,38 @@ def _allreduce(job: JobDescription, derived: dict[str, Entry]) -> dict[str, Entr
         given["bandwidth"] = Entry(job.link, "bytes/s of a link")
     if job.parameters is not None:
         given["bytes"] = Entry(width * job.parameters, f"{width} x {job.parameters:.4g} parameters")
-    if derived and not given:
+    if derived and (not given or _is_kept(derived, job)):
         return derived
-    has_bytes = "bytes" in derived and derived["bytes"].value
-    return typical | (derived if has_bytes else {}) | given
+    return typical | ({} if _is_whole(derived) else derived) | given
+
+
+def _is_whole(derived: Mapping[str, Entry]) -> bool:
+    """Whether a derived all-reduce is its whole time, without bytes."""
+    return bool(derived) and not ("bytes" in derived and derived["bytes"].value)
+
+
+def _is_kept(derived: Mapping[str, Entry], job: JobDescription) -> bool:
+    return _is_whole(derived) and None in (job.link, job.parameters)
+
+
+FLAGS = ("latency", "link", "parameters")
+"""The flags that describe an all-reduce."""
+
+
+def describe_measured_allreduce(path: Path, job: JobDescription) -> str:
+    """What flags do to the all-reduce that a log measured; empty if they do nothing."""
+    derived = _derived(scenario_of(path)).get("allreduce", {})
+    flags = [f"--{name}" for name in FLAGS if getattr(job, name) is not None]
+    if not flags or not derived:
+        return ""
+    if _is_kept(derived, job):
+        return (
+            f"the all-reduce stays as the log measured it, without {' and '.join(flags)}; --link "
+            "and --parameters together replace it"
+        )
+    if not _is_whole(derived):
+        return f"{' and '.join(flags)} replaced what the log measured of the all-reduce"
+    return "the all-reduce is that of --link and --parameters, not as the log measured it"
 
 
 def _server(allreduce: Mapping[str, Entry], n: int, slows_links: bool) -> dict[str, Entry]:

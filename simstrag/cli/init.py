@@ -55,7 +55,13 @@ def init(
     quiet: Quiet = False,
 ) -> None:
     """Write a first scenario for a trace; missing numbers become placeholders."""
-    from simstrag.cli.first_scenario import WIDTHS, JobDescription, missing, write_first_scenario
+    from simstrag.cli.first_scenario import (
+        WIDTHS,
+        JobDescription,
+        describe_measured_allreduce,
+        missing,
+        write_first_scenario,
+    )
     from simstrag.scenario.scenario import Scenario
     from simstrag.trace.trace import Trace
 
@@ -76,6 +82,8 @@ def init(
     print_result(as_json, quiet, document, scenario=out)
     if as_json or quiet:
         return
+    if measured := describe_measured_allreduce(trace, job):
+        print_sentences(f"measured: {measured}")
     nodes = Trace.read(trace).nodes
     if len(nodes) > 1 and nodes != tuple(range(len(nodes))) and workers is None:
         listed = ", ".join(map(str, nodes[:SHOWN_NODES]))
