@@ -183,6 +183,17 @@ def test_whole_synchronous_steps_are_called_doubtful(tmp_path: Path) -> None:
     assert note(found, "Doubtful: in each step all ranks take equally long")
 
 
+@pytest.mark.parametrize(("factor", "slowdown"), [(1.015, 1.0), (1.03, 1.03)])
+def test_a_slowdown_below_the_least_one_is_none_and_the_limit_is_said(
+    factor: float, slowdown: float, tmp_path: Path
+) -> None:
+    text = step_log("rank,step,seconds", lambda r, k: f"{r},{k},{factor / 10 if r == 2 else 0.1}")
+    found = import_trace("steps", [written(tmp_path, "log.csv", text)])
+    assert max(row.value for row in found.trace.rows) == slowdown
+    assert note(found, "What is slower by less than 2%")
+    assert note(found, "Assumed: the limits of these rules")
+
+
 def test_files_without_a_rank_are_a_rank_each(tmp_path: Path) -> None:
     files = [
         written(

@@ -51,16 +51,31 @@ if TYPE_CHECKING:
 
 NAME = "steps"
 MEANINGS = ("compute", "communication", "seconds", "step", "rank", "node", "card", "time")
+# The limits.  None was measured; each is ASSUMED for the reason beside it.
 WINDOW = 5
-"""Steps of a running median."""
+"""Steps of a running median: two outliers among them do not move it."""
 CLEAN = 1.2
-"""Running medians up to this multiple of the first estimate of a clean step are clean."""
+"""Running medians up to this multiple of the first estimate of a clean step are clean: noise of a
+median of five steps seldom reaches it, and slowdowns that matter exceed it."""
 STRETCH = 20
 """Least steps of a clean stretch; see `CORRELATED_STEPS` of calibration."""
 OUTLIER = 3.0
-"""Single steps beyond this multiple of the clean step are no noise."""
+"""Single steps beyond this multiple of the clean step are no noise: checkpoints and other pauses
+take several steps, noise a fraction of one."""
 DEPARTURE = 0.1
-"""Least relative change of a slowdown that begins a new row."""
+"""Least relative change of a slowdown that begins a new row: beyond the error of a simulated
+makespan (4.6 %), so that finer rows would make no answer surer."""
+DEVIATIONS = 3.0
+"""Standard deviations of noise within which a difference is none, as is usual."""
+LEAST_SLOWDOWN = 0.02
+"""Least slowdown that counts: clocks and temperatures of equal cards differ by as much."""
+LARGEST_LAG1 = 0.95
+"""Largest autocorrelation, and share of the most negative one that lognormal noise can have: the
+noise that is simulated cannot reach either end."""
+ALONG, ACROSS = 0.01, 0.2
+"""Steps look like whole synchronous ones if they vary along the log by more than the first of their
+mean, which is more than the resolution of clocks, and over ranks by less than the second of that:
+ranks of their own would vary about as much."""
 INSIDE = 0.5
 """Step times include communication if adding it more than doubles their spread over ranks."""
 UNSEEN = (
@@ -118,8 +133,10 @@ def steps(
         _note_on_noise(noise),
         f"Derived: a slowdown is the median of successive steps over the clean step, {slowest:.3g} "
         f"at most; a new row begins where a running median of {WINDOW} steps departs by more than "
-        f"{_departure(noise):.0%}. What is faster than a clean step counts as clean.",
-        f"Assumed: the slowdowns are of resource {resource} (--resource); {begin}.",
+        f"{_departure(noise):.0%}. What is slower by less than {LEAST_SLOWDOWN:.0%}, or by "
+        "less than the error of its mean, counts as clean, and so does what is faster.",
+        f"Assumed: the limits of these rules (simstrag/traces/import_steps.py has the reason for "
+        f"each); the slowdowns are of resource {resource} (--resource); {begin}.",
         UNSEEN,
         *(f"Missing: {gap}." for gap in gaps),
         *_doubts(frame),
@@ -366,12 +383,13 @@ def _clean_step(frame: pd.DataFrame) -> tuple[float, CleanNoise]:
     if cv < 1e-6 or abs(lag1) < 2 / math.sqrt(n):  # within twice its standard error of 0
         lag1 = 0.0
     # Lognormal noise cannot have less.
-    least = 0.95 * math.expm1(-math.log1p(cv * cv)) / (cv * cv) if cv else 0.0
-    return level, CleanNoise(cv if cv >= 1e-6 else 0.0, min(max(lag1, least), 0.95), n, outliers)
+    least = LARGEST_LAG1 * math.expm1(-math.log1p(cv * cv)) / (cv * cv) if cv else 0.0
+    lag1 = min(max(lag1, least), LARGEST_LAG1)
+    return level, CleanNoise(cv if cv >= 1e-6 else 0.0, lag1, n, outliers)
 
 
 def _departure(noise: CleanNoise) -> float:
-    return max(DEPARTURE, min(3 * noise.cv, 1.0))
+    return max(DEPARTURE, min(DEVIATIONS * noise.cv, 1.0))
 
 
 def _slowdowns(frame: pd.DataFrame, level: float, noise: CleanNoise, resource: str) -> Trace:
@@ -384,7 +402,7 @@ def _slowdowns(frame: pd.DataFrame, level: float, noise: CleanNoise, resource: s
         before, value = 1.0, 1.0
         for first, last in _segments(mine["smooth"].to_numpy() / level, _departure(noise)):
             value = float(np.median(local[first:last])) / level
-            error = max(0.02, 3 * noise.cv / math.sqrt(last - first))
+            error = max(LEAST_SLOWDOWN, DEVIATIONS * noise.cv / math.sqrt(last - first))
             value = 1.0 if value <= 1 + error else round(value, 2)
             if value != before:
                 rows.append((float(time[first]), node, resource, "slowdown", value))
@@ -426,7 +444,7 @@ def _doubts(frame: pd.DataFrame) -> tuple[str, ...]:
         return ("Doubtful: the log is of one rank; it shows no other to wait for.",)
     across = _spread(frame, "local")
     along: Any = frame.groupby("step")["local"].mean().std()
-    if along > 0.01 * frame["local"].mean() and across < 0.2 * along:
+    if along > ALONG * frame["local"].mean() and across < ACROSS * along:
         return (
             "Doubtful: in each step all ranks take equally long. These look like whole synchronous "
             "steps, in which ranks wait for the slowest; log each rank's own forward and backward.",
