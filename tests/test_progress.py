@@ -50,13 +50,17 @@ def test_ranks_that_train_are_shown_by_what_their_journal_holds(
             time.sleep(0.01)
         raise AssertionError(terminal.getvalue())
 
-    with progress.show_training(tmp_path, batch=32, done=64, total=640):
+    with progress.show_training(tmp_path, batch=32, total=640):
         assert "starting the ranks" in terminal.getvalue()
-        journal.write_text('["header", {}]\n["done", 0.1, 0, 0.1]\n["don')
-        wait("96 of 640 samples")
+        (tmp_path / "journal.jsonl").write_text('["header", {}]\n' + '["done", 1, 0, 1]\n' * 7)
+        wait("224 of 640 samples computed")
+        header = '["header", {"facts": {"samples": 64}}]\n'  # a later start, from a checkpoint
+        journal.write_text(f'{header}["done", 0.1, 0, 0.1]\n["don')
+        wait("96 of 640 samples computed")
         with journal.open("a") as file:
             file.write('e", 0.2, 1, 0.1]\n["lockstep", 0.3, [0.1, 0.1, 0.1], 0.2]\n')
-        wait("224 of 640 samples")
+        terminal.truncate(0)
+        wait("224 of 640 samples computed")
         wait(" left")
 
 

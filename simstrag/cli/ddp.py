@@ -152,7 +152,7 @@ def ddp(
                 record = attempt_folder(folder, training.attempt)
                 with (
                     _loaded(schedule, record, hidden) as network,
-                    show_training(record, own, done, limit, hidden),
+                    show_training(folder, own, limit, hidden),
                 ):
                     failed = run(command(training), network)
             except KeyboardInterrupt:

@@ -119,35 +119,32 @@ def show_seconds(quiet: bool = False) -> Iterator[Callable[[float, float, str], 
 
 
 @contextmanager
-def show_training(
-    folder: Path, batch: int, done: int, total: int, quiet: bool = False
-) -> Iterator[None]:
+def show_training(folder: Path, batch: int, total: int, quiet: bool = False) -> Iterator[None]:
     """A bar of ranks that train: seconds so far, the time left, samples computed.
 
-    folder: where the ranks keep their journal.
-    batch: samples of a gradient; done: samples before this start.
+    folder: of the training.
+    batch: samples of a gradient.
     """
     from rich.progress import TimeElapsedColumn
 
-    from simstrag.ddp.record.journal import GradientCount
+    from simstrag.ddp.record.run_from_journal import SampleCount
 
     begin = "starting the ranks, and timing their precisions"
     with _task(begin, TimeElapsedColumn(), quiet, thread=False) as (bar, task):
-        gradients, ended = GradientCount(folder), threading.Event()
+        computed, ended = SampleCount(folder, batch), threading.Event()
 
         def look() -> None:
             first, began = 0, 0.0
             while not ended.wait(LOOK):
-                count, left = gradients.update(), None
-                if count and not first:
-                    first, began = count, time.monotonic()
-                elif count > first:
-                    left = (time.monotonic() - began) / (count - first)
-                samples = min(done + count * batch, total)
+                samples, left = min(computed.update(), total), None
+                if samples < first or not first:  # a start, also after a failure
+                    first, began = samples, time.monotonic()
+                elif samples > first:
+                    left = (time.monotonic() - began) / (samples - first) * (total - samples)
                 bar.update(
-                    task, completed=samples, total=total if count else None, refresh=True,
-                    description=f"{samples} of {total} samples" if count else begin,
-                    left=describe_time_left(left and left * (total - samples) / batch),
+                    task, completed=samples, total=total if samples else None, refresh=True,
+                    description=f"{samples} of {total} samples computed" if samples else begin,
+                    left=describe_time_left(left),
                 )  # fmt: skip
 
         watch = threading.Thread(target=look, daemon=True)

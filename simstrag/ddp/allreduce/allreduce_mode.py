@@ -118,7 +118,9 @@ class AllReduceMode:
         return self._sizes[self.rank] or self.batch  # a rank without a share only measures here
 
     def _prepare(self) -> None:
-        time.sleep(self.live.plan.pause)
+        if self.live.plan.pause:  # here, where the next step's time has not begun
+            self._mark(self.live.version - 1, "pausing")
+            time.sleep(self.live.plan.pause)
         if self.live.wanted_reduced and not self._warned:
             self._warned = True
             if self.rank == 0:

@@ -18,6 +18,7 @@ from simstrag.ddp.failures.process_identity import ProcessIdentity
 
 PHASES = (
     "loading", "computing", "reducing", "talking to the server", "updating", "deciding",
+    "pausing",
 )  # fmt: skip
 """Phases of a step, in order."""
 

@@ -65,27 +65,6 @@ class Journal:
         os.close(self._file)
 
 
-class GradientCount:
-    """How many gradients the journals below a folder name, read while they grow."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self._folder, self._read, self._count = Path(folder), dict[Path, int](), 0
-
-    def update(self) -> int:
-        """Read what was written since the last call; returns the gradients so far."""
-        for path in self._folder.glob(f"**/{NAME}"):
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                lines = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
-            self._read[path] = self._read.get(path, 0) + sum(map(len, lines)) + bool(lines)
-            for line in lines:
-                if line.startswith(b'["done"'):
-                    self._count += 1
-                elif line.startswith(b'["lockstep"'):
-                    self._count += len(json.loads(line)[2])
-        return self._count
-
-
 def attempt_folder(folder: str | Path, attempt: int) -> Path:
     """The folder of a start of the training: the first in `folder`, later ones in subfolders."""
     return Path(folder) / f"{ATTEMPT}-{attempt}" if attempt else Path(folder)

@@ -114,6 +114,38 @@ def part_folders(folder: str | Path) -> list[Path]:
     return own + [each for inner in later for each in part_folders(inner)]
 
 
+class SampleCount:
+    """The samples that a training has computed, read from its latest journal while that grows.
+
+    batch: samples of a gradient.
+    """
+
+    def __init__(self, folder: str | Path, batch: int) -> None:
+        self._folder, self._batch = folder, batch
+        self._path, self._read, self.samples = Path(), 0, 0
+
+    def update(self) -> int:
+        """Read what was written since the last call; `samples` so far, and 0 before a journal."""
+        for part in part_folders(self._folder)[-1:]:
+            if part != self._path:
+                self._path, self._read, self.samples = part, 0, 0
+            try:
+                with (part / NAME).open("rb") as file:
+                    file.seek(self._read)
+                    lines = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
+            except OSError:  # removed since it was found
+                continue
+            self._read += sum(map(len, lines)) + bool(lines)
+            for line in lines:
+                if line.startswith(b'["header"'):
+                    self.samples = (json.loads(line)[1].get("facts") or {}).get("samples", 0)
+                elif line.startswith(b'["done"'):
+                    self.samples += self._batch
+                elif line.startswith(b'["lockstep"'):
+                    self.samples += self._batch * len(json.loads(line)[2])
+        return self.samples
+
+
 def _numbered(folder: Path, word: str) -> list[Path]:
     found = [(each.name.rpartition("-")[2], each) for each in folder.glob(f"{word}-*")]
     return [each for _, each in sorted((int(n), each) for n, each in found if n.isdecimal())]

@@ -144,7 +144,7 @@ class ServerMode:
                 case messages.Compute():
                     if command.pull and not self._pull(command):
                         continue
-                    self._pause(command.pause)
+                    self._pause(command)
                     self._work, self.samples = command, command.applied
                     self._mark(command.step, "loading")
                     break
@@ -162,9 +162,11 @@ class ServerMode:
                     self._reduce(command)
         self.replica.clock.begin()
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, command: messages.Compute) -> None:
         """Wait before a step, unless the server has aborted it."""
-        until = time.monotonic() + seconds
+        if command.pause:
+            self._mark(command.step - 1, "pausing")
+        until = time.monotonic() + command.pause
         while (left := until - time.monotonic()) > 0 and not self.client.is_aborted():
             time.sleep(min(left, POLL))
 
