@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_clusters(both: Any, kind: int) -> None:
         times = np.sort(random.lognormal(0, 0.1, n))
         if kind:  # tied, to the last bit or nearly so
             times = np.sort(np.round(times, 2) * (1 + random.integers(0, kind, n) * 4e-10))
-        for threshold in (0.0, 1e-9, 1e-3, 0.05, 0.5):
+        for threshold in (0.0, 1e-9, 1e-3, 0.05, 0.5, math.inf):
             both(lambda times=times, threshold=threshold: [_merge(times, threshold)])
 
 

@@ -427,6 +427,13 @@ def test_a_threshold_in_seconds_replaces_the_share_of_the_fastest() -> None:
     assert [quorum.members for quorum in apart.quorums] == [(0, 1), (2, 3)]
 
 
+@pytest.mark.parametrize("threshold", ["absolute=inf", "relative=inf"])
+def test_an_infinite_threshold_puts_all_ranks_in_one_group(threshold: str) -> None:
+    times = view([1.0, 2.0, 4.0, 8.0])
+    assert answers(f"star_dynamic:{threshold}", times)[-1] == TOGETHER
+    assert len(answers(f"star_h:{threshold}", times)[-1].quorums) == 1
+
+
 def test_a_slow_network_makes_a_group_too() -> None:
     communication = np.zeros((4, WINDOW))
     communication[3] = 0.5

@@ -18,14 +18,15 @@ static struct cluster merged(struct cluster a, struct cluster b) {
 /* The sizes of the clusters of ascending times, and their number; -1 without room to work in.
    `ahead` are those to come, from `next` on; `walked` those that were passed. */
 EXPORT whole ward_sizes(const double *times, whole n, double limit, double tie, whole *sizes) {
-    struct cluster *ahead = malloc(2 * (size_t)n * sizeof *ahead), *walked = ahead + n;
+    struct cluster *ahead = malloc(2 * (size_t)n * sizeof *ahead);
     if (!ahead) return -1;
+    struct cluster *walked = ahead + n;
     for (whole k = 0; k < n; k++) ahead[k] = (struct cluster){times[k], 1, INFINITY};
     struct cluster here = ahead[0];
     whole next = 1, passed = 0;
     for (;;) {
         double front = next < n ? ward_cost(here, ahead[next]) : INFINITY;
-        if (here.cost <= limit && here.cost <= front + tie) {
+        if (passed && here.cost <= limit && here.cost <= front + tie) {
             here = merged(walked[--passed], here);
             if (!passed) continue;
             here.cost = ward_cost(walked[passed - 1], here);

@@ -116,7 +116,7 @@ def _walk(times: list[float], limit: float, tie: float) -> list[int]:
         if ahead:
             following, count = ahead[-1]
             front = math.sqrt(2 * size * count / (size + count)) * (following - mean)
-        if back <= limit and back <= front + tie:
+        if walked and back <= limit and back <= front + tie:
             before, count, _ = walked.pop()
             mean, size = (before * count + mean * size) / (count + size), count + size
             back = math.inf
