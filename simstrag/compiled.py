@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.errors import InputError
+
 Array = npt.NDArray[Any]
 
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
@@ -23,7 +25,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "medians": (ctypes.c_int, "piiip"),
     "enter_rows": (None, "pppiippipp"),
     "centre": (ctypes.c_int64, "pip"),
-    "rounded_sum": (ctypes.c_double, "pi"),
+    "correctly_rounded_sum": (ctypes.c_double, "pi"),
     "ward_sizes": (ctypes.c_int64, "piffp"),
 }
 """Result and arguments of each loop: p, an address; i, a whole number; f, a float."""
@@ -32,18 +34,36 @@ ARGUMENTS = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_double}
 
 @functools.cache
 def loops() -> Any:
-    """The loops that policies share; None where the library was not built."""
+    """The loops that policies share; None where the library was not built.
+
+    Raises `InputError` where it was built by another version.
+    """
     if not LIBRARY.exists():
         return None
     library = ctypes.CDLL(str(LIBRARY))
     for name, (result, arguments) in LOOPS.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, [ARGUMENTS[kind] for kind in arguments]
+        declare(library, name, result, arguments)
     return library
 
 
-def writable(array: Array) -> Array:
-    """An array itself, or a copy where it is not contiguous or may only be read."""
+def declare(library: Any, name: str, result: Any, arguments: str) -> None:
+    """Set the types of a function of the library.  Raises `InputError` where it is not there."""
+    try:
+        function = getattr(library, name)
+    except AttributeError:
+        raise InputError(
+            f"the native engine {LIBRARY.name} has no {name}: it was built by another version of "
+            "simstrag; install simstrag again"
+        ) from None
+    function.restype, function.argtypes = result, [ARGUMENTS[kind] for kind in arguments]
+
+
+def contiguous(values: npt.ArrayLike, dtype: Any) -> Array:
+    """An array of this dtype that has an `address`: the same one, or a copy where it has none.
+
+    Bind it to a name that outlives the call into the library: an address keeps no array alive.
+    """
+    array = np.asarray(values, dtype=dtype)
     return array if array.flags.carray else np.array(array, order="C")
 
 

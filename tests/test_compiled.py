@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag import compiled
 from simstrag.compiled import address, loops
+from simstrag.engine.native import library
+from simstrag.errors import InputError
 from simstrag.policies.estimators import columns, time_to_progress
-from simstrag.policies.estimators.columns import centre, enter, exact_sum, medians
+from simstrag.policies.estimators.columns import centre, correctly_rounded_sum, enter, medians
 from simstrag.policies.estimators.time_to_progress import _merge
 
 WIDTHS = [1, 2, 31, 32, 33, 200]
@@ -56,17 +59,17 @@ def test_the_centre_of_a_row(both: Any, width: int) -> None:
         row = np.round(random.lognormal(0, 0.1, width), digits)
         row[1:][random.random(width - 1) < 0.1] = np.nan
         both(lambda row=row: centre(row))
-        assert centre(row).middle == np.nanmedian(row)
+        assert centre(row).median == np.nanmedian(row)
 
 
 def test_a_sum_is_rounded_once(both: Any) -> None:
     random = np.random.default_rng(0)
     for n in (0, 1, 2, 3, 7, 512):
-        for spread in (0.0, 0.1, 3.0, 30.0):
-            row = random.lognormal(0, spread, n) * random.choice([1, -1], n)
+        for sigma in (0.0, 0.1, 3.0, 30.0):
+            row = random.lognormal(0, sigma, n) * random.choice([1, -1], n)
             halves = np.append(row, [2.0**53, 1.0, -(2.0**53), 2.0**-60])  # near a tie
             for values in (row, np.round(row, 1), halves, np.append(row, -row)):
-                both(lambda values=values: [exact_sum(values)])
+                both(lambda values=values: [correctly_rounded_sum(values)])
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -86,9 +89,37 @@ def test_windows(both: Any, height: int, width: int) -> None:
     both(follow)
 
 
-def test_arrays_that_may_only_be_read_are_read(both: Any) -> None:
-    times = np.broadcast_to(np.array([2.0, 1.0, 4.0]), (4, 3))
-    both(lambda: [medians(times, skip=False), centre(times[0])])
+@pytest.mark.parametrize("width", [3, 33, 1000, 30_000, 100_000])
+@pytest.mark.parametrize("kind", ["strided", "read-only", "integers", "single precision"])
+def test_an_array_that_the_library_cannot_read_as_it_is_is_copied(kind: str, width: int) -> None:
+    random = np.random.default_rng(width)
+    for _ in range(5):  # fresh data each time: freed memory may still hold those before
+        rows = random.lognormal(0, 0.1, (3, 2 * width))[:, ::2]
+        if kind == "read-only":
+            rows = np.ascontiguousarray(rows)
+            rows.flags.writeable = False
+        elif kind != "strided":
+            rows = (1000 * rows).astype(np.int64 if kind == "integers" else np.float32)
+        doubles = rows.astype(np.float64)
+        assert np.array_equal(medians(rows, skip=False), np.median(doubles, axis=0))
+        for row, exact in zip(rows, doubles, strict=True):
+            median = np.median(exact)
+            assert centre(row) == (width, median, np.median(np.abs(exact - median)))
+            assert correctly_rounded_sum(row) == math.fsum(exact.tolist())
+        assert _merge(np.sort(rows[0]), 1e-3) == _merge(np.sort(doubles[0]), 1e-3)
+
+
+def test_windows_take_other_types(both: Any) -> None:
+    def follow() -> list[np.ndarray]:
+        ordered, oldest = np.full((3, 4), np.nan), np.arange(4)
+        values, shown = ordered.ravel().copy(), np.arange(8).reshape(2, 4)
+        usable, fresh = (shown % 3).astype(np.int64), np.array([2, 1, 2, 0], np.int32)
+        return [enter(ordered, values, oldest, shown, usable, fresh), ordered, values, oldest]
+
+    entered, ordered, *_ = follow()
+    assert entered.tolist() == [1, 1, 1, 0]
+    assert ordered[0].tolist()[:3] == [4.0, 5.0, 2.0]
+    both(follow)
 
 
 @pytest.mark.parametrize("kind", range(3))
@@ -107,3 +138,11 @@ def test_an_array_without_an_address_of_its_own_is_refused() -> None:
         with pytest.raises((TypeError, ValueError)):
             address(array)
     assert loops() is not None
+
+
+def test_a_library_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compiled.LOOPS, "later", (None, "p"))
+    monkeypatch.setitem(library.FUNCTIONS, "later", "")
+    for load in (loops, library.library):
+        with pytest.raises(InputError, match=r"has no later: .*; install simstrag again"):
+            load.__wrapped__()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.columns import exact_sum
+from simstrag.policies.estimators.columns import correctly_rounded_sum
 from simstrag.policies.estimators.detectors import median
 from simstrag.policy import WINDOW, Plan, Review, View
 from simstrag.ties import is_less
@@ -107,14 +107,14 @@ def balanced(rate: Floats, low: float, high: float) -> Floats:
     """
     n = len(rate)
     held = np.zeros(n, dtype=bool)
-    shares = rate * (n / exact_sum(rate))  # the same in any order of the ranks
+    shares = rate * (n / correctly_rounded_sum(rate))  # the same in any order of the ranks
     while True:
         limited: Floats = np.minimum(np.maximum(shares, low), high)
         if np.array_equal(limited, shares):
             return limited
-        over = exact_sum(limited) - n
+        over = correctly_rounded_sum(limited) - n
         if abs(over) <= 1e-12 * n:
             return limited
         held |= (shares < low) if over > 0 else (shares > high)
-        rest = n - exact_sum(limited[held])
-        shares = np.where(held, limited, rate * (rest / exact_sum(rate[~held])))
+        rest = n - correctly_rounded_sum(limited[held])
+        shares = np.where(held, limited, rate * (rest / correctly_rounded_sum(rate[~held])))

@@ -21,7 +21,8 @@ COLUMNS static void sort_block(double (*restrict rows)[ABREAST], whole height) {
                 }
 }
 
-/* Put a block of columns into `rows`, with infinity for NaN, and count what is known of each. */
+/* Put a block of columns into `rows`, with infinity for NaN, and count the other values of each
+   column in `known`. */
 COLUMNS static void load_block(double (*restrict rows)[ABREAST], const double *values, whole height,
                                whole width, whole count, double *restrict known) {
     for (whole p = 0; p < ABREAST; p++) known[p] = (double)height;
@@ -60,7 +61,7 @@ EXPORT int medians(const double *values, whole height, whole width, whole skip, 
 
 /* The median of a row without NaN: the upper of its two middle values by `kth`, the lower in one
    more pass. */
-static double middle(const double *values, whole n) {
+static double median(const double *values, whole n) {
     double upper = kth(values, n, n / 2 + 1), lower = -INFINITY;
     whole below = 0;
 #pragma omp simd reduction(+ : below) reduction(max : lower)
@@ -71,8 +72,8 @@ static double middle(const double *values, whole n) {
     return ((n % 2 || below < n / 2 ? upper : lower) + upper) / 2;
 }
 
-/* The median of a row without its NaN, and that of the deviations from it; how many are known, or
-   -1 without room to work in. */
+/* The median of a row without its NaN, and the median absolute deviation from it, in `result`.
+   Returns how many values are not NaN, or -1 without room to work in. */
 EXPORT whole centre(const double *values, whole n, double *result) {
     double *known = malloc((size_t)n * sizeof *known);
     whole count = 0;
@@ -83,9 +84,9 @@ EXPORT whole centre(const double *values, whole n, double *result) {
     }
     result[0] = result[1] = NAN;
     if (count) {
-        result[0] = middle(known, count);
+        result[0] = median(known, count);
         for (whole p = 0; p < count; p++) known[p] = fabs(known[p] - result[0]);
-        result[1] = middle(known, count);
+        result[1] = median(known, count);
     }
     free(known);
     return count;
@@ -93,7 +94,7 @@ EXPORT whole centre(const double *values, whole n, double *result) {
 
 /* The sum of a row, rounded once; NaN where its last bit is not certain.  What the additions round
    off is added up apart, and `doubt` is more than what that sum may be wrong by. */
-EXPORT double rounded_sum(const double *values, whole n) {
+EXPORT double correctly_rounded_sum(const double *values, whole n) {
     double sum = 0, rest = 0, size = 0;
     for (whole k = 0; k < n; k++) {
         double before = sum, added;

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.compiled import ARGUMENTS, LIBRARY
+from simstrag.compiled import LIBRARY, declare
 from simstrag.errors import InputError
 
 __all__ = ["LIBRARY", "Library", "library"]
@@ -44,7 +44,7 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """The library, its layouts checked.  Raises `InputError` where it was not built."""
+    """The library, its layouts checked.  Raises `InputError` without one that fits."""
     if not LIBRARY.exists():
         raise InputError(
             f"the native engine {LIBRARY.name} was not built when simstrag was installed: install "
@@ -52,9 +52,7 @@ def library() -> Library:
         )
     functions = ctypes.CDLL(str(LIBRARY))
     for name, arguments in FUNCTIONS.items():
-        function = getattr(functions, name)
-        function.argtypes = [ctypes.c_void_p, *(ARGUMENTS[kind] for kind in arguments)]
-        function.restype = RESULTS.get(name)
+        declare(functions, name, RESULTS.get(name), "p" + arguments)
     text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(functions, "layout"))).decode()
     lines = (line.partition(":") for line in text.split("\n"))
     parts = {name: body[:-1].split(",") for name, _, body in lines}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import address, loops, writable
+from simstrag.compiled import address, contiguous, loops
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,10 +26,9 @@ def medians(values: Floats, skip: bool) -> Floats:
     >>> medians(np.array([[3.0, 1.0], [1.0, math.nan], [2.0, 4.0]]), skip=True)
     array([2. , 2.5])
     """
-    native = loops()
-    if native is None or not values.size:
-        return _medians(values, skip)
-    rows = writable(np.asarray(values, dtype=np.float64))
+    native, rows = loops(), contiguous(values, np.float64)
+    if native is None or not rows.size:
+        return _medians(rows, skip)
     result = np.empty(rows.shape[1:])
     if not native.medians(address(rows), len(rows), result.size, skip, address(result)):
         raise MemoryError
@@ -58,38 +57,38 @@ def median_of_ordered(ordered: Floats) -> Floats:
     array([2.5, nan])
     """
     half = len(ordered) // 2
-    middle: Floats = (ordered[half - 1 if len(ordered) % 2 == 0 else half] + ordered[half]) / 2
+    median: Floats = (ordered[half - 1 if len(ordered) % 2 == 0 else half] + ordered[half]) / 2
     unknown = np.isnan(ordered[-1])
-    return np.where(unknown, math.nan, middle) if np.count_nonzero(unknown) else middle
+    return np.where(unknown, math.nan, median) if np.count_nonzero(unknown) else median
 
 
 class Centre(NamedTuple):
-    """How many numbers of a row are known, their median, and the median deviation from it."""
+    """How many numbers of a row are known, their median, and their MAD."""
 
     known: int
-    middle: float
-    spread: float
+    median: float
+    mad: float
 
 
 def centre(values: Floats) -> Centre:
     """The median of a row without its NaN, and the median absolute deviation (MAD) from it.
 
     >>> centre(np.array([3.0, 1.0, math.nan, 2.0, 9.0]))
-    Centre(known=4, middle=2.5, spread=1.0)
+    Centre(known=4, median=2.5, mad=1.0)
     """
-    native = loops()
-    if native is None or not len(values):
-        known = values[~np.isnan(values)]
-        middle = _middle(known)
-        return Centre(len(known), middle, _middle(np.abs(known - middle)))
+    native, row = loops(), contiguous(values, np.float64)
+    if native is None or not len(row):
+        known = row[~np.isnan(row)]
+        median = _median(known)
+        return Centre(len(known), median, _median(np.abs(known - median)))
     result = np.empty(2)
-    count = native.centre(address(writable(values)), len(values), address(result))
+    count = native.centre(address(row), len(row), address(result))
     if count < 0:
         raise MemoryError
     return Centre(count, *result.tolist())
 
 
-def _middle(values: Floats) -> float:
+def _median(values: Floats) -> float:
     """The median of a row without NaN; NaN of none."""
     if not len(values):
         return math.nan
@@ -100,18 +99,18 @@ def _middle(values: Floats) -> float:
     return float(low + parted[half]) / 2
 
 
-def exact_sum(values: Floats) -> float:
+def correctly_rounded_sum(values: Floats) -> float:
     """`math.fsum`: the sum of a row, rounded once, so that the order of its numbers is no matter.
 
-    >>> exact_sum(np.array([1e16, 1.0, -1e16]))
+    >>> correctly_rounded_sum(np.array([1e16, 1.0, -1e16]))
     1.0
     """
-    native = loops()
-    if native is not None and len(values):
-        total = float(native.rounded_sum(address(writable(values)), len(values)))
+    native, row = loops(), contiguous(values, np.float64)
+    if native is not None and len(row):
+        total = float(native.correctly_rounded_sum(address(row), len(row)))
         if not math.isnan(total):
             return total
-    return math.fsum(values.tolist())
+    return math.fsum(row.tolist())
 
 
 def enter(
@@ -127,6 +126,8 @@ def enter(
     fresh: shape (N,), of how many rows from the newest on values may enter.
     """
     native, (rows, n) = loops(), shown.shape
+    shown, usable = contiguous(shown, np.float64), contiguous(usable, np.bool_)
+    fresh = contiguous(fresh, np.int64)
     if native is None:
         usable &= np.arange(rows, 0, -1)[:, np.newaxis] <= fresh
         for row, enters in zip(shown, usable, strict=True):
@@ -135,7 +136,6 @@ def enter(
         return count
     entered = np.zeros(n, dtype=np.int64)
     if rows:
-        shown, usable = writable(shown), writable(usable)
         native.enter_rows(
             address(ordered), address(values), address(oldest), len(ordered), n, address(shown),
             address(usable), rows, address(fresh), address(entered),

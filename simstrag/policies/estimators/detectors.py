@@ -107,7 +107,7 @@ def baseline(
     >>> baseline(median(windows), lambda: windows, clean=1.2, delta=0.1, floor=0.01)
     Baseline(reference=1.2, scale=0.012)
     """
-    count, reference, spread = centre(x)
+    count, reference, deviation = centre(x)
     if not count:
         return Baseline(math.nan, math.nan)
     shifted = guard and clean is not None and is_less((1 + delta) * clean, reference)
@@ -115,8 +115,8 @@ def baseline(
         unknown = np.isnan(x)
         reference = max(clean or 0.0, float(x[~unknown].min()))
         rows = windows()[~unknown]
-        spread = centre(mad(rows)).middle * NORMAL_MEDIAN / math.sqrt(rows.shape[-1])
-    return Baseline(reference, max(NORMAL_MAD * spread, floor * reference))
+        deviation = centre(mad(rows)).median * NORMAL_MEDIAN / math.sqrt(rows.shape[-1])
+    return Baseline(reference, max(NORMAL_MAD * deviation, floor * reference))
 
 
 def find_suspects(

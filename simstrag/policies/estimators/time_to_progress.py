@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import address, loops
+from simstrag.compiled import address, contiguous, loops
 from simstrag.ties import TOLERANCE, Bools, Floats, argsort, is_less
 
 Ints = npt.NDArray[np.int64]
@@ -98,7 +98,7 @@ def _merge(times: Floats, threshold: float) -> list[int]:
     limit = threshold + tie
     if native is None:
         return _walk(times.tolist(), limit, tie)
-    sizes = np.empty(n, dtype=np.int64)
+    times, sizes = contiguous(times, np.float64), np.empty(n, dtype=np.int64)
     count = native.ward_sizes(address(times), n, limit, tie, address(sizes))
     if count < 0:
         raise MemoryError
