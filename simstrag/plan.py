@@ -137,7 +137,8 @@ class Plan:
         None means that the policy makes no such judgement.
     review: when to ask the policy again.
 
-    Values per rank are kept as tuples, so that plans can be compared.
+    A list or an array of values per rank reads as a tuple; that of an array is made from a copy of
+    it when it is first read.  Plans are compared by their values.
     Raises `PlanError` where the plan is impossible.
 
     >>> Plan(precision=np.array([False, True])) == Plan(precision=(Precision.FULL, Precision.AMP))
@@ -214,7 +215,9 @@ class Plan:
                 object.__setattr__(self, "_shares", self.batch.copy())
                 object.__delattr__(self, "batch")
             else:
-                object.__setattr__(self, "batch", tuple(self.batch.tolist()))
+                shares = self.batch.tolist()
+                shares = tuple(shares) if isinstance(shares, list) else shares
+                object.__setattr__(self, "batch", shares)
 
     def _check_kinds(self) -> None:
         listed = isinstance(self.quorums, Iterable) and not isinstance(self.quorums, str)
@@ -233,6 +236,8 @@ class Plan:
         if isinstance(suspects, np.ndarray) and ascends(suspects):
             object.__setattr__(self, "_suspected", suspects.copy())
             ranks: Iterable[int] = suspects.tolist()
+        elif isinstance(suspects, str) or not np.iterable(suspects):
+            raise PlanError(f"suspects must be several ranks, not {suspects!r}")
         else:
             ranks = wholes("a suspect", suspects, 0)
         object.__setattr__(self, "suspects", frozenset(ranks))
@@ -245,7 +250,9 @@ class Plan:
             object.__setattr__(self, "_in_amp", value.copy())
             object.__delattr__(self, "precision")
             return
-        if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str):
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if isinstance(value, Sequence) and not isinstance(value, str):
             object.__setattr__(self, "precision", tuple(value))
         for precision in _values(self.precision):
             choice("precision", precision, Precision)
@@ -330,7 +337,7 @@ class Plan:
     def resolved(self, world_size: int) -> Plan:
         """This plan with explicit values for `world_size` ranks, so that equal plans are equal.
 
-        Ranks, bounds, precisions and shares become tuples; `count=len(ranks)` becomes None, and so
+        Ranks, bounds, precisions and shares read as tuples; `count=len(ranks)` becomes None, and so
         do shares of 1 each.  Raises `PlanError` where the plan does not fit the world.
         """
         if len(self.suspected) and self.suspected[-1] >= world_size:

@@ -106,7 +106,7 @@ class Quorum:
 
     def _check_ranks(self, values: Iterable[int] | Indices) -> None:
         if isinstance(values, np.ndarray):
-            if len(values) and ascends(values):
+            if values.size and ascends(values):
                 object.__setattr__(self, "_indices", values.copy())
                 object.__setattr__(self, "ranks", tuple(values.tolist()))
                 return
