@@ -179,9 +179,9 @@ class Plain:
 
     def _judge(self) -> None:
         """Suspects against truth (rule 27)."""
-        suspects, counts = set(self.plan.suspected.tolist()), self._accounts.counts
         if self.plan.suspects is None:
             return
+        suspects, counts = set(self.plan.suspected.tolist()), self._accounts.counts
         clean = {
             rank: self.timing.noise_free(
                 rank, held[-1].start.step, self.now if self.rules.is_out(rank) else held[-1].begun

@@ -96,7 +96,8 @@ COLUMNS static void account_race(struct job *m, const struct quorum_row *q) {
     }
 }
 
-/* The finishes of all members, and the latest, if they stay in their segments; how many may not. */
+/* Compute when each member finishes, and the latest finish, as if no member left its segment.
+   Returns how many members may leave theirs. */
 COLUMNS static whole begin_all(struct job *m, struct quorum_row *q) {
     double *finish = column(m, q, FINISH), *work = column(m, q, WORK);
     double *rate = column(m, q, RATE), *until = column(m, q, UNTIL);

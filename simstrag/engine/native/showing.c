@@ -1,6 +1,6 @@
 /* What a view shows of the last steps of all ranks, read from the tables of records.h. */
 
-/* Of each rank its newest step but `back` - 1. */
+/* Copy the entry of each rank's step number `back`, counted back from its newest, which is 1. */
 #define PICK(name, type) \
     COLUMNS static void name(type *restrict to, const type *restrict table, \
                              const whole *restrict known, whole n, whole back) { \
