@@ -30,6 +30,9 @@ __all__ = [
     "Weigh",
 ]
 
+LANES = "ABC"
+"""How much a policy may change training: nothing, some gradients, the algorithm."""
+
 
 @runtime_checkable
 class Policy(Protocol):

@@ -26,9 +26,12 @@ from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.sensitivity_text import C_TAU, Turn, thresholds
+from simstrag.errors import PlanError
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import C_TAUS, Comparison
+from simstrag.experiments.runner import prepare
 from simstrag.experiments.sensitivity import COLUMNS
+from simstrag.policies.korel import Korel
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES
 
@@ -259,6 +262,48 @@ def test_a_policy_that_declares_no_lane_says_why_it_is_in_one(
     Path("own.py").write_text(text.replace('    lane = "A"\n', ""), encoding="utf-8")
     lanes = compare(Scenario.of(CASE), ["bsp", "own.py:LbBsp"], jobs=1).answer.lanes
     assert "It is in this lane by what its runs did, because it declares none." in lanes["A"]
+
+
+def test_parameters_that_go_further_than_a_policy_declares_make_its_lane_c() -> None:
+    """An update of backup:b=6 has two gradients of eight, one of b=4 has four.
+
+    The late gradients of lgc join the next update, which then has more than half of them.
+    """
+    times = {"bsp": 100, "backup:b=6": 80, "backup:b=4": 90, "lgc:k=1": 95}
+    base = compare(Scenario.of(CASE | {"workers": 8, "target_progress": 2}), [*times], jobs=1)
+    found = answer(times_of(base, times))
+    effects = found.decision.effects
+    assert {name: e.lane for name, e in effects.items()} == {
+        "bsp": "A", "backup:b=6": "C", "backup:b=4": "B", "lgc:k=1": "B",
+    }  # fmt: skip
+    why = " It declares lane B, but is in this one, because an update has less than half of the "
+    assert f"{why}samples of all workers." in found.lanes["C"]
+    assert "It declares" not in found.lanes["B"]
+
+
+def test_a_lane_that_does_not_exist_is_refused(
+    base: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Korel, "lane", "none")
+    message = "policy korel: there is no lane 'none'; known: A, B, C"
+    with pytest.raises(PlanError, match=message):
+        decide(standings(base))
+    with pytest.raises(PlanError, match=message):  # before anything runs
+        prepare(base.scenario, ["bsp", "korel"], None)
+
+
+@pytest.mark.parametrize(("spread", "decisive"), [(1.0, ("server.service",)), (30.0, ())])
+def test_a_placeholder_does_not_decide_by_noise(
+    base: Comparison, spread: float, decisive: tuple[str, ...]
+) -> None:
+    """That korel gains less than 4.6 % is shown only where times are spread little."""
+    times = {"bsp": 100, "korel": 99}
+    s = times_of(base, times, spread=spread, placeholders=["server.service"])
+    rows = [("server.service", 0.02, "bsp", 100), ("server.service", 0.02, "korel", 80)]
+    extremes = pd.DataFrame(rows, columns=["quantity", "value", "policy", "seconds"])
+    found = decide(standings(dataclasses.replace(s.comparison, extremes=extremes)))
+    assert found.safe == "bsp"
+    assert found.placeholders.decisive == decisive
 
 
 def test_a_lane_says_what_its_best_policy_changes_and_needs(base: Comparison) -> None:

@@ -116,7 +116,17 @@ def test_a_placeholder_decides_if_another_policy_were_chosen_with_it_known(
     effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
     states = {OWN: seconds(78, 80), ("step.cv", 0.1): value}
     candidates = ("bsp", "asgd", "lb_bsp")
-    assert _alternatives(states, "step.cv", candidates, effects) == alternatives
+    assert _alternatives(states, "step.cv", candidates, effects, candidates) == alternatives
+
+
+def test_a_gain_that_may_be_noise_makes_no_alternative() -> None:
+    effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
+    states = {OWN: seconds(99, 80), ("step.cv", 0.1): seconds(60, 90)}
+    found = [
+        _alternatives(states, "step.cv", ("bsp", "lb_bsp"), effects, clear)
+        for clear in ({"lb_bsp"}, {"lb_bsp", "asgd"})
+    ]
+    assert found == [{"lb_bsp"}, {"lb_bsp", "asgd"}]
 
 
 def test_what_is_not_known_stays_uncertain_where_a_placeholder_is_known() -> None:
@@ -128,8 +138,11 @@ def test_what_is_not_known_stays_uncertain_where_a_placeholder_is_known() -> Non
         ("step.cv", 0.1): seconds(55, 80),
     }
     candidates = ("bsp", "asgd", "lb_bsp")
-    assert _alternatives(states, "step.cv", candidates, effects) == {"lb_bsp"}
-    assert _alternatives(states, "learner.c_tau", candidates, effects) == {"asgd", "lb_bsp"}
+    assert _alternatives(states, "step.cv", candidates, effects, candidates) == {"lb_bsp"}
+    assert _alternatives(states, "learner.c_tau", candidates, effects, candidates) == {
+        "asgd",
+        "lb_bsp",
+    }
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,13 @@ class Mutable:
         return first_of(max(view.world_size - self.few, 1))
 
 
+class Astray:
+    lane = "none"
+
+    def plan(self, view: View) -> Plan:
+        return first_of(1)
+
+
 class Moody:
     def __init__(self) -> None:
         self.random_ = np.random.default_rng()
@@ -142,6 +149,7 @@ class Refusing:
 BROKEN: dict[type, tuple[str, str]] = {
     Loose: ("parameters", "the attribute few is no field"),
     Mutable: ("parameters", "the field few can be set; make the class a frozen dataclass"),
+    Astray: ("a lane", "there is no lane 'none'; known: A, B, C"),
     Moody: ("the same facts", "another copy has another quorums at version"),
     Counting: ("a second call", "key state on view.version"),
     Remembering: ("a new run", "keep state on the instance"),

@@ -155,6 +155,12 @@ def has_frozen_parameters(subject: Subject) -> str:
     return f"the attribute {parameters[0]} is no field of a dataclass" if parameters else ""
 
 
+def declares_a_lane(subject: Subject) -> str:
+    """The lane that it declares exists."""
+    policies.declared_lane(subject.new(), subject.name)
+    return ""
+
+
 def decides_alike(subject: Subject) -> str:
     """Two copies that are asked in turn about the same facts decide alike."""
     first, second = subject.new(), subject.new()
@@ -343,6 +349,9 @@ RULES = (
     ContractRule(
         "parameters are frozen fields with defaults", has_frozen_parameters,
         "make the class a frozen dataclass, and end names of state in _, with init=False",
+    ),
+    ContractRule(
+        "a lane that it declares is A, B or C", declares_a_lane, "declare one of them, or none",
     ),
     ContractRule(
         "the same facts give the same plan", decides_alike,

@@ -7,8 +7,8 @@ A lane holds the policies that may change training equally much:
 - C: anything else: asynchrony, independent groups, averaged models.
 
 A policy declares its lane, which thus does not depend on what its runs had reason to do.  One that
-declares none has the lane of what its runs did; in lane B an update then has at least half of the
-samples of a round.
+declares none has the lane of what its runs did.  Parameters may go further than a policy declares:
+where an update has less than half of the samples of a round, its lane is C.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.placeholders import Placeholders
+from simstrag.policy import LANES
 
 State = tuple[str, float]
 """A setting that was simulated: the key of a constant, and its value."""
@@ -33,11 +34,10 @@ Times = Mapping[State, Mapping[str, float]]
 """Mean seconds of the policies in each setting."""
 OWN: State = ("", math.nan)
 """The scenario itself."""
-LANES = "ABC"
 ROUND = 1e-6
 """Relative difference up to which an update has all samples of a round."""
 HALF = 0.5
-"""Share of a round's samples that an update of lane B has at least, by what its runs did."""
+"""Share of a round's samples that an update of lane A or B has at least."""
 MODEL_ERROR = 0.046
 """The least gain, as a share of the time of bsp, for which training is changed.
 
@@ -93,8 +93,9 @@ class Effects:
 
     @property
     def lane(self) -> str:
-        """The lane, a letter of `LANES`."""
-        return self.declared or self.measured
+        """The lane, a letter of `LANES`: the declared one, or C where an update has too little."""
+        declared = self.declared or self.measured
+        return "C" if self.joined < HALF else declared
 
     @property
     def measured(self) -> str:
@@ -127,7 +128,8 @@ class Decision:
     effects: by policy, bsp included.
     states: mean seconds in all settings. Policies whose times do not compare are left out: samples
         of unknown worth, and stale ones where no target is declared.
-    candidates: bsp, and those policies in `states` that are shown to gain `MODEL_ERROR` or more.
+    candidates: bsp, and those policies in `states` that are shown to be faster than it (the whole
+        interval of the difference is below 0) and whose mean gain is `MODEL_ERROR` or more.
     safe: the candidate with the least worst regret; among equals the least change of training.
     placeholders: those of the scenario, and which of them decide `safe`.
     """
@@ -170,13 +172,15 @@ def decide(s: Standings) -> Decision:
     shown = {p.policy for p in others if faster(p.difference[s.decides])}
     candidates = (BASELINE, *(name for name in gaining if name in shown))
     safe = _choose(states, candidates, effects)
+    least = MODEL_ERROR * states[OWN][BASELINE]
+    clear = shown | {p.policy for p in others if p.difference[s.decides].low > -least}
     scenario, tried = s.comparison.scenario, {key for key, _ in states} - {""}
     decisive = None
     if tried & {*scenario.placeholders} and (s.seeds > 1 or s.certain):
         decisive = [
             key
             for key in scenario.placeholders
-            if _alternatives(states, key, candidates, effects) - {safe}
+            if _alternatives(states, key, candidates, effects, clear) - {safe}
         ]
     placeholders = Placeholders.of(scenario, tried, decisive)
     return Decision(s, _bill(s), lanes, effects, states, candidates, safe, placeholders)
@@ -201,9 +205,16 @@ def _change(name: str, effects: Mapping[str, Effects]) -> str:
 
 
 def _alternatives(
-    states: Times, key: str, candidates: Collection[str], effects: Mapping[str, Effects]
+    states: Times,
+    key: str,
+    candidates: Collection[str],
+    effects: Mapping[str, Effects],
+    clear: Collection[str],
 ) -> set[str]:
     """The choices if one constant were known to be as stated, or to have a value tried.
+
+    clear: policies that the scenario's seeds show to be faster than bsp, or to gain less than
+        `MODEL_ERROR`.  The gain of any other, under the few seeds of a value, may be noise.
 
     All other constants stay as uncertain as they are.
     """
@@ -212,7 +223,10 @@ def _alternatives(
     if not values:
         return set()
     known = [(states[OWN], candidates)]
-    known += [(times, (BASELINE, *_gaining(times))) for times in values]
+    known += [
+        (times, (BASELINE, *(name for name in _gaining(times) if name in clear)))
+        for times in values
+    ]
     return {_choose({OWN: times, **others}, able, effects) for times, able in known}
 
 
@@ -264,7 +278,7 @@ def _effects(s: Standings, p: Standing) -> Effects:
         max((s.comparison.examples[p.policy].decisions or {"groups": [1]})["groups"]),
         "model averaging" in p.architecture,
         bool(getattr(policy, "reduces_precision", False)),
-        getattr(policy, "lane", None),
+        policies.declared_lane(policy, p.policy),
     )
 
 

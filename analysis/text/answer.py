@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simstrag import policies
-from simstrag.analysis.derived.decision import (
-    LANES,
-    MODEL_ERROR,
-    Bill,
-    Decision,
-    State,
-    decide,
-)
+from simstrag.analysis.derived.decision import MODEL_ERROR, Bill, Decision, State, decide
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.analysis.text.cautions import contended, coverage, ignored, replays
 from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
@@ -27,6 +20,7 @@ from simstrag.analysis.text.sensitivity_text import C_TAU, conditions, value_tex
 from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES, value_of
 from simstrag.timing.noise import share_seen
 
@@ -323,8 +317,14 @@ def _lane(d: Decision, lane: str, names: PolicyNames) -> str:
         text += f" It needs: {'; '.join(needs)}."
     if _slight(s, best):
         text += f" That is less than {ERROR}."
-    if d.effects[best.policy].declared is None:
+    declared = d.effects[best.policy].declared
+    if declared is None:
         text += " It is in this lane by what its runs did, because it declares none."
+    elif declared != lane:
+        text += (
+            f" It declares lane {declared}, but is in this one, because an update has less than "
+            "half of the samples of all workers."
+        )
     if len(d.states) > 1 and best.policy != d.safe and best.policy in d.regrets:
         text += f" Over the same settings it {_behind(d, best.policy)}."
     if but := ignored(s, best.policy):

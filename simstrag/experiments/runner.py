@@ -180,6 +180,7 @@ def prepare(
     scenario = scenario.replaced(**changes)
     for name in scenario.policies:
         with policies.collect_warnings(name):  # its runs warn again
+            policies.declared_lane(policies.load(name), name)
             check(scenario, name, scenario.seed_list[0])  # reads and checks trace and profile too
     return scenario
 

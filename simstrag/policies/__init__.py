@@ -26,12 +26,12 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.policies._description import PolicyDescription, architecture, describe_policy
 from simstrag.policies._parameters import Parameter, format_changed, parse, values
-from simstrag.policies._policy_errors import ask, collect_warnings, counts
+from simstrag.policies._policy_errors import ask, collect_warnings, counts, declared_lane
 from simstrag.policy import Hints, Policy, View
 
 __all__ = [
     "Parameter", "PolicyDescription", "architecture", "ask", "collect_warnings", "counts",
-    "describe", "load", "name_of", "names", "spec",
+    "declared_lane", "describe", "load", "name_of", "names", "spec",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from simstrag.errors import PlanError, SimstragError
 from simstrag.plan import Plan
-from simstrag.policy import Policy
+from simstrag.policy import LANES, Policy
 from simstrag.view import View
 
 
@@ -54,6 +54,19 @@ def counts(policy: Policy, name: str, taken: Collection[str]) -> dict[str, int |
         if not isinstance(value, Real):
             raise PlanError(f"policy {name}: summary()['{key}'] must be a number, not {value!r}")
     return dict(values)
+
+
+def declared_lane(policy: Policy, name: str) -> str | None:
+    """The lane that a policy declares; None where it declares none.
+
+    name: the policy's name in messages.
+
+    Raises `PlanError` for a lane that does not exist.
+    """
+    lane = getattr(policy, "lane", None)
+    if lane not in (None, *LANES):
+        raise PlanError(f"policy {name}: there is no lane {lane!r}; known: {', '.join(LANES)}")
+    return lane
 
 
 @contextmanager
