@@ -193,6 +193,16 @@ def test_a_study_that_was_changed_finds_the_runs_that_are_the_same(
     assert tables(tmp_path / "s") == tables(tmp_path / "t")
 
 
+@pytest.mark.parametrize("shard", [None, (1, 2)])
+def test_a_sweep_that_goes_on_keeps_who_began_it(
+    tmp_path: Path, shard: tuple[int, int] | None
+) -> None:
+    marker, made = tmp_path / "sweep.json", {"job": "first", "by": "a", "at": "2026-01-01"}
+    sweep(STUDY, tmp_path, jobs=1, shard=(2, 2))
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"made": made}))
+    assert sweep(STUDY, tmp_path, jobs=1, shard=shard).made == made
+
+
 def test_a_run_that_cannot_be_read_is_done_again(whole: Path, tmp_path: Path) -> None:
     sweep(STUDY, tmp_path, jobs=1)
     next((tmp_path / "runs").iterdir()).write_text('{"summary": ')

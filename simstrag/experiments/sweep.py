@@ -6,6 +6,7 @@ run, and the tables made of them.  It can be read while another process computes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import time
@@ -286,7 +287,10 @@ def _compute(
 def _start(
     study: Study, points: tuple[GridPoint, ...], folder: Path, made: Mapping[str, str]
 ) -> Sweep:
-    """Write the marker of a sweep.  Raises `InputError` where two points are the same."""
+    """Write the marker of a sweep, which keeps who began it.
+
+    Raises `InputError` where two points are the same.
+    """
     sources = {name: digest_of_policy(name) for name in points[0].scenario.policies}
     runs, firsts = [], dict[str, GridPoint]()
     for point in points:
@@ -297,6 +301,8 @@ def _start(
             for seed in point.scenario.seed_list:
                 key = key_of(origin, "contended", policy, seed, source)
                 runs.append(Planned(key, point.number, policy, seed))
+    with contextlib.suppress(InputError):
+        made = Sweep.read(folder).made
     targets = (point.scenario.progress_target is not None for point in points)
     text = json.dumps({
         "format": FORMAT,
