@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.derived.sweep_cells import Axis, SweepCells, sweep_cells
 from simstrag.analysis.pages.report import report
 from simstrag.analysis.pages.sweep_report import render
-from simstrag.analysis.text.sweep_text import cautions, outcome, sentences
+from simstrag.analysis.text.sweep_text import cautions, describe, outcome, sentences
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study
 from tests.commands import Call
@@ -132,6 +133,18 @@ def test_values_are_even_on_the_axis_that_suits_them(values: list[Any], even: bo
     assert Axis.of("key", values).even is even
 
 
+def test_equal_values_of_many_points_are_found_without_comparing_each_with_each() -> None:
+    class Rows(list[int]):
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    values = [Rows([1]), Rows([2]), Rows([1])]
+    assert Axis.of("trace", values).labels == ("[1]", "[2]")
+    assert Axis.of("trace", [None, "null", None]).values == (None, "null")
+
+
 def test_long_values_that_begin_alike_have_different_labels(tmp_path: Path) -> None:
     slower = [SLOW[0] | {"value": 3.0}]
     axis = run(tmp_path, grid={"trace": [SLOW, slower]}).axes["trace"]
@@ -237,6 +250,18 @@ def test_a_policy_that_fails_is_named_and_the_others_are_ranked(tmp_path: Path) 
     said = cautions(found)[0]
     assert said.startswith("backup:b=2 failed at 2 of 4 points and has no place there: ")
     assert said.endswith("(workers: 2, step.compute: 0.1).")
+
+
+def test_a_policy_of_unknown_progress_is_named_with_the_reason_and_the_point(
+    certain: SweepCells,
+) -> None:
+    first, *others = certain.cells
+    unknown = dataclasses.replace(first, unknown={"backup": "models are averaged"})
+    said = cautions(dataclasses.replace(certain, cells=(unknown, *others)))[0]
+    assert said == (
+        f"backup has unknown progress at 1 of {len(certain.cells)} points and has no place there: "
+        f"models are averaged ({describe(first, certain)})."
+    )
 
 
 @pytest.mark.parametrize(("value", "slight"), [(1.36, 1), (1.5, 0)])

@@ -6,6 +6,7 @@ differences over the seeds.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import defaultdict
@@ -43,13 +44,14 @@ class Axis(NamedTuple):
 
     @classmethod
     def of(cls, key: str, values: Sequence[Any]) -> Axis:
-        """The axis of a key.
+        """The axis of a key; values: in the order of the study, repeated or not.
 
         >>> Axis.of("workers", [8, 4]).values, Axis.of("trace", [None, "slow.csv"]).labels
         ((4, 8), ('null', 'slow.csv'))
         """
-        numeric = all(type(value) in (int, float) for value in values)
-        return cls(key, tuple(sorted(values) if numeric else values), numeric)
+        unique = {json.dumps(value): value for value in values}.values()
+        numeric = all(type(value) in (int, float) for value in unique)
+        return cls(key, tuple(sorted(unique) if numeric else unique), numeric)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -201,12 +203,8 @@ def sweep_cells(sweep: Sweep) -> SweepCells:
     cells = tuple(
         _cell(sweep, number, runs[number], outcomes) for number in range(len(sweep.points))
     )
-    axes = {}
-    for key in sweep.points[0]:
-        values = [point[key] for point in sweep.points]
-        unique = [value for k, value in enumerate(values) if value not in values[:k]]
-        if len(unique) > 1:
-            axes[key] = Axis.of(key, unique)
+    found = (Axis.of(key, [point[key] for point in sweep.points]) for key in sweep.points[0])
+    axes = {axis.key: axis for axis in found if len(axis.values) > 1}
     warned: dict[str, str] = {}
     for run, kept in outcomes.items():
         for text in kept["warnings"]:

@@ -45,8 +45,8 @@ def outcome(cell: Cell) -> str:
 def cautions(found: SweepCells) -> list[str]:
     """What a reader must know before relying on the picture, most important first."""
     every = (
-        *_failures(found), *_unknown(found), *_slight(found), *_worth(found), *_seeds(found),
-        *_fixed(found), *_warnings(found),
+        *_unranked(found), *_slight(found), *_worth(found), *_seeds(found), *_fixed(found),
+        *_warnings(found),
     )  # fmt: skip
     return [text for text in every if text]
 
@@ -93,25 +93,21 @@ def _gaps(found: SweepCells) -> str:
     )
 
 
-def _failures(found: SweepCells) -> Iterator[str]:
-    """Policies that failed: the points are ranked without them."""
-    for policy in found.policies:
-        where = [cell for cell in found.cells if policy in cell.failed]
-        if where:
-            yield (
-                f"{policy} failed at {_of(where, found)} and has no place there: "
-                f"{where[0].failed[policy]} ({describe(where[0], found)})."
-            )
-
-
-def _unknown(found: SweepCells) -> Iterator[str]:
-    for policy in found.policies:
-        where = [cell for cell in found.cells if policy in cell.unknown]
-        if where:
-            yield (
-                f"{policy} has no place at {_of(where, found)}, because its progress is unknown: "
-                f"{where[0].unknown[policy]}."
-            )
+def _unranked(found: SweepCells) -> Iterator[str]:
+    """Policies that failed, or whose progress is unknown: the points are ranked without them."""
+    for what, reasons in (
+        ("failed", [cell.failed for cell in found.cells]),
+        ("has unknown progress", [cell.unknown for cell in found.cells]),
+    ):
+        pairs = [*zip(found.cells, reasons, strict=True)]
+        for policy in found.policies:
+            where = [(cell, why[policy]) for cell, why in pairs if policy in why]
+            if where:
+                cell, reason = where[0]
+                yield (
+                    f"{policy} {what} at {_of(len(where), found)} and has no place there: "
+                    f"{reason} ({describe(cell, found)})."
+                )
 
 
 def _slight(found: SweepCells) -> Iterator[str]:
@@ -175,6 +171,6 @@ def _not_ended(runs: int) -> str:
     return f"{runs} {'has' if runs == 1 else 'have'} not ended"
 
 
-def _of(where: list[Cell], found: SweepCells) -> str:
+def _of(points: int, found: SweepCells) -> str:
     of = len(found.cells)
-    return f"all {of} points" if len(where) == of else f"{len(where)} of {of} points"
+    return f"all {of} points" if points == of else f"{points} of {of} points"
