@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import graphlib
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +73,12 @@ def test_every_name_in_this_file_is_a_module() -> None:
 
 def test_every_module_stands_in_a_room() -> None:
     assert {room(name) for name in MODULES} == {*ROOMS, *CONTRACT, "", "__main__", "cli"}
+
+
+def test_the_page_names_every_module_of_the_contract() -> None:
+    page = Path("docs/architecture.md").read_text(encoding="utf-8")
+    (entry,) = (line for line in page.splitlines() if line.startswith("- **contract**"))
+    assert {*re.findall("`([a-z]+)`", entry)} == CONTRACT
 
 
 def test_rooms_are_listed_lowest_first() -> None:
