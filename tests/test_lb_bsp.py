@@ -112,6 +112,14 @@ def test_nothing_is_decided_before_the_windows_of_all_hold_whole_steps(missing: 
     assert plan.batch is None
 
 
+def test_a_step_that_was_aborted_before_it_computed_says_nothing() -> None:
+    given = view([1, 2])
+    times, cancelled = given.local_times.copy(), np.zeros((2, WINDOW), dtype=bool)
+    times[1, -1], cancelled[1, -1] = 0.0, True
+    seen = dataclasses.replace(given, local_times=times, lower_bound=cancelled)
+    assert load("lb_bsp").plan(seen).batch is None
+
+
 def test_no_rank_goes_without_a_sample() -> None:
     """A tenth of a batch of 2 is no whole sample."""
     plan = load("lb_bsp:low=0.1").plan(view([1, 1, 9], hints=Hints(batch=2)))

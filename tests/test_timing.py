@@ -527,7 +527,7 @@ def test_a_slowdown_below_one_is_refused_unless_the_scenario_allows_it() -> None
 def test_utilisation_is_refused_until_a_profile_can_translate_it() -> None:
     trace = Trace.from_rows([(2.0, 1, "gpu", "utilisation", 0.5)])
     assert message(trace).startswith("inline trace, row 1: utilisation 0.5 of node 1 at 2 s cannot")
-    assert message(trace).endswith("recorded step times as kind duration")
+    assert message(trace).endswith("or step times as kind duration")
 
 
 @pytest.mark.parametrize("resource", ["gpu", "host", "step"])

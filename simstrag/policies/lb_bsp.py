@@ -71,9 +71,7 @@ class LbBsp:
         batch, times, cancelled = (
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
         )
-        rates = batch / times
-        rates[cancelled] = math.nan
-        rate = median(rates)
+        rate = median(batch / np.where(cancelled, math.nan, times))
         if np.count_nonzero(np.isnan(rate)):
             return state.plan
         b = view.hints.batch
