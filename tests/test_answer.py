@@ -114,7 +114,7 @@ def test_the_choice_has_the_least_worst_regret(base: Comparison) -> None:
     assert found.decision.safe == "korel"
     assert found.choice == KOREL
     assert found.safety == (
-        "It is the safe choice: over 3 settings of the cost of staleness (c_tau) it is at "
+        "korel is the safe choice: over 3 settings of the cost of staleness (c_tau) it is at "
         "most 3.3 % behind the best policy; bsp is at most 11 % behind the best policy; asgd, the "
         "fastest here, is at most 29 % behind the best policy (where the cost of staleness (c_tau) "
         "is 4)."

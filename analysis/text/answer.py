@@ -195,7 +195,7 @@ def _safety(d: Decision) -> str:
     if len(d.states) < 2 or (d.safe == BASELINE and len(d.candidates) < 2):
         return ""
     text = (
-        f"It is the safe choice: over {len(d.states)} settings of {_varied(d)} it "
+        f"{d.safe} is the safe choice: over {len(d.states)} settings of {_varied(d)} it "
         f"{_behind(d, d.safe)}"
     )
     if BASELINE in d.regrets and d.safe != BASELINE:
@@ -311,12 +311,12 @@ def _lane(d: Decision, lane: str, names: PolicyNames) -> str:
     ]  # fmt: skip
     text = f"{head}: {name}, {_gain(s, best)} sooner than bsp."
     text += does
+    if _slight(s, best):
+        return f"{text} That is less than {ERROR}."
     if effects := [*_effects(d, best)]:
         text += f" It changes: {'; '.join(effects)}."
     if needs := [*_needs(d, best)]:
         text += f" It needs: {'; '.join(needs)}."
-    if _slight(s, best):
-        text += f" That is less than {ERROR}."
     declared = d.effects[best.policy].declared
     if declared is None:
         text += " It is in this lane by what its runs did, because it declares none."
@@ -394,9 +394,11 @@ def _cost_of_staleness(s: Standings, policy: str) -> str:
 def _conditions(d: Decision) -> str:
     """When the choice gains, when the best mean stays the best, and what the intervals cover."""
     s, (near, _) = d.s, conditions(d.s)
-    best = s.policies[0].policy
-    also = "" if best == d.safe else ", the fastest here,"
-    lead = f"{best}{also} has the best mean as long as {near}. " if near else ""
+    first = s.policies[0]
+    also = "" if first.policy == d.safe else ", the fastest here,"
+    lead = f"{first.policy}{also} has the best mean as long as {near}. " if near else ""
+    if first.policy != BASELINE and _slight(s, first):
+        lead = ""
     return f"{_gains(d)}{lead}{_unseen(s)}{capital(coverage(s))}."
 
 
