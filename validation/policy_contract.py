@@ -43,7 +43,7 @@ def check_policy(policy: str | type | Policy, *, real: bool = True) -> PolicyChe
 
     Raises `InputError` where there is no such policy.
 
-    >>> print(check_policy("asgd", real=False).checks[2])
+    >>> print(check_policy("asgd", real=False).checks[3])
     ok         the same facts give the same plan
     """
     subject = _subject(policy)
