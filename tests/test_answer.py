@@ -201,6 +201,12 @@ def test_doing_nothing_is_a_choice(base: Comparison, times: dict[str, float], wo
     )
 
 
+def test_a_gain_that_too_few_seeds_show_is_said(base: Comparison) -> None:
+    found = answer(times_of(base, {"bsp": 100, "korel": 80}, spread=40.0))
+    assert found.decision.safe == "bsp"
+    assert "seeds are too few to tell: korel saves 20 %" in found.choice
+
+
 def test_doing_nothing_may_be_safer_than_the_fastest(base: Comparison) -> None:
     found = answer(times_of(base, {"bsp": 100, "asgd": 95}))
     assert found.choice.startswith("Change nothing: keep synchronous training (bsp)")

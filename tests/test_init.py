@@ -256,7 +256,7 @@ def test_a_trace_that_ends_in_the_middle_of_a_slowdown_is_seen_from_any_moment()
     text = first_scenario(Trace.from_rows(LOADED), "load.csv", (), JobDescription(step=0.7))
     assert re.search("^trace_end: loop", text, re.MULTILINE)
     assert re.search("^trace_per_seed: shift", text, re.MULTILINE)
-    assert "# 10 seeds, of 350 s of computing each, see 51% or more." in text
+    assert "# 33 seeds, of 350 s of computing each, see 96% or more." in text
     assert "forgotten" not in text
 
 

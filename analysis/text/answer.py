@@ -178,7 +178,14 @@ def _choice(d: Decision, names: PolicyNames) -> str:
             f"Change nothing: keep {takes}. Of what is faster ({join(sooner)}), samples may be "
             "worth less; declare a target to compare the time to it."
         )
-    return f"Change nothing: no policy is shown to be faster than {takes}."
+    most = min(others, key=lambda p: p.difference[s.decides].value)
+    undecided = ""
+    if not _slight(s, most) and not ignored(s, most.policy):
+        undecided = (
+            f" {s.seeds} seeds are too few to tell: {most.policy} saves {_gain(s, most)}, and more "
+            "seeds may show it."
+        )
+    return f"Change nothing: no policy is shown to be faster than {takes}.{undecided}"
 
 
 def _condition(d: Decision) -> str:
