@@ -112,7 +112,7 @@ def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, float]:
 def test_a_placeholder_decides_if_another_policy_were_chosen_with_it_known(
     value: dict[str, float], alternatives: set[str]
 ) -> None:
-    """asgd is the fastest, lb_bsp the choice: it is not told apart and changes less."""
+    """asgd has the best mean; lb_bsp is within the known error of it, and changes less."""
     effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
     states = {OWN: seconds(78, 80), ("step.cv", 0.1): value}
     candidates = ("bsp", "asgd", "lb_bsp")
