@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from simstrag.engine.messages import Lost, Start, Update
 from simstrag.engine.recorder import COUNTS, DETECTION, Recorder
-from simstrag.engine.rules import Rules
+from simstrag.engine.rules import Rules, State
 from simstrag.view import WINDOW, Hints, View
 
 __all__ = ["Accounts", "StepAccount"]
@@ -88,7 +88,8 @@ class Accounts:
         self.held: list[list[StepAccount]] = [[] for _ in ranks]  # last contribution of each rank
         self.busy: dict[int, float] = {}  # seconds of communication, by closing
         self.counts = dict.fromkeys((*COUNTS, *DETECTION), 0)
-        self._batch, self._job_seconds, self._beyond = rules.learner.batch, job_seconds, beyond
+        self.job_seconds = job_seconds
+        self._batch, self._beyond = rules.learner.batch, beyond
         self._shown: list[deque[Sequence[Any]]] = [deque(maxlen=WINDOW) for _ in ranks]
         self._known = [0] * rules.workers
         self._sums = {"deviation": 0.0, "beyond": 0.0, "makespan": math.nan, "target": math.nan}
@@ -200,6 +201,28 @@ class Accounts:
             row = (rank, step, version, amp, s.begun, s.finish, wait, pull + after)
             self._step_log.append(row)
 
+    def usage(
+        self, at: float, ends: Mapping[int, float]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Seconds that each rank computed until `at`, and communicated.
+
+        ends: when each collective under way ends, by its closing.
+        """
+        compute, communication = np.array(self._compute), np.array(self._communication)
+        for closing, end in ends.items():
+            for rank in self.rules.members(closing):
+                self.step(rank).busy = max(self.busy[closing] - (end - at), 0.0)
+        for rank, gradient in enumerate(self.rules.gradients):
+            if self.held[rank]:
+                s = self.step(rank)
+                got, ended = min(s.got, at), min(s.finish, at)
+                pushes = gradient is not None and gradient.state is State.PUSHING
+                pull, seconds = got - s.pulled, max(ended - got, 0.0)
+                after = min((at - s.finish if pushes else s.pushed) + s.busy, max(at - ended, 0.0))
+                compute[rank] += seconds - min(seconds, s.paused)
+                communication[rank] += pull + after
+        return compute, communication
+
     def _show(self, step: StepAccount, seconds: float, is_bound: bool = False) -> None:
         """Show a step to the policy, once its gradient has met its fate [7]."""
         start = step.start
@@ -224,7 +247,7 @@ class Accounts:
         if is_bound:
             step.got, step.finish = min(step.got, now), now
         elif lost.closing is not None:
-            step.busy = self.busy.get(lost.closing, self._job_seconds)
+            step.busy = self.busy.get(lost.closing, self.job_seconds)
         self.counts[lost.fate] += 1
         self._show(step, max(step.finish - step.begun, 0.0), is_bound)
         self._note_fate(step, lost.fate)
@@ -244,7 +267,7 @@ class Accounts:
             self._applied[rank] += 1
             self._staleness[rank] += before - version
             if step is held[-1]:
-                step.busy = self.busy.get(closing, self._job_seconds)
+                step.busy = self.busy.get(closing, self.job_seconds)
                 drift = (had - seen) / world
                 sums["deviation"] += len(held) * (drift * drift)
         for closing in {gradient.closing for gradient in update.gradients}:

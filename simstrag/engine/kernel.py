@@ -153,6 +153,41 @@ class Kernel:
             self._file(plan, old)
             self._native.refile(self.memory.address)
 
+    def pause(self, at: float) -> None:
+        """Complete the records of all ranks as of `at`, to which the kernel was advanced."""
+        self._native.disband_all(self.memory.address)
+        stop = self.advance(at)  # what fast ways had not looked at yet makes no update
+        assert stop in (Stop.HORIZON, Stop.STALLED)
+
+    def retime(self, at: float, timing: Timing) -> None:
+        """From `at` on, another timing with other constant slowdowns (rule 8a), after `pause`."""
+        (stretches, nets, service), loading = self._loading.speeds, self._loading
+        loading.reload(timing)
+        self.timing = timing
+        standing.retime(self.plan, loading)
+        self.memory.ranks["clean_step"] = -1  # rule 27 asks for the speed of now
+        after, new, served = loading.speeds
+        ratios = after / stretches
+        arrays = address(ratios), address(nets), address(new)
+        self._native.retime(self.memory.address, at, *arrays, served / service if service else 1.0)
+
+    def usage(self, at: float) -> tuple[Floats, Floats]:
+        """Seconds that each rank computed until `at`, and communicated, after `pause`."""
+        seconds = np.empty((2, len(self.memory.ranks)))
+        self._native.usage(self.memory.address, at, address(seconds))
+        return seconds[0], seconds[1]
+
+    @property
+    def applied(self) -> tuple[int, float]:
+        """Samples and booked progress so far; 0 where progress is unknown."""
+        m = self._machine
+        return int(m["samples"]), 0.0 if m["unknown"] else float(m["booked"])
+
+    @property
+    def next_event(self) -> float:
+        """When something happens next, after `pause`; infinity if nothing does."""
+        return float(self._native.next_event(self.memory.address))
+
     def end(self) -> None:
         """The run is over: account for what is in flight, and hand all totals over."""
         self._native.end(self.memory.address)

@@ -20,6 +20,7 @@ from simstrag.engine.messages import (
     CallOff,
     CollectiveEnded,
     Decision,
+    Fact,
     Finished,
     JobEnded,
     Lost,
@@ -111,6 +112,75 @@ class Plain:
     def view(self, hints: Hints, truth: Truth | None = None) -> View:
         """The facts that a policy may use now."""
         return self._accounts.view(hints, truth)
+
+    def pause(self, at: float) -> None:
+        """Nothing: the state is complete whenever `advance` returns."""
+
+    def retime(self, at: float, timing: Timing) -> None:
+        """From `at` on, another timing with other constant slowdowns (rule 8a)."""
+        old, self.timing = self.timing, timing
+        self._accounts.job_seconds = timing.server.job
+        self._agenda.move(lambda fact, end: self._retimed(fact, end, at, old))
+
+    def _retimed(self, fact: Fact, end: float, at: float, old: Timing) -> float:
+        """When a fact comes that was to come at `end`."""
+        new, accounts = self.timing, self._accounts
+
+        def net(*ranks: int) -> float:
+            return new.slowest_net(ranks, False).values[0] / old.slowest_net(ranks, False).values[0]
+
+        def moved(end: float, ratio: float) -> float:
+            return end if ratio == 1.0 or end <= at else at + (end - at) * ratio
+
+        match fact:
+            case StepEnded(rank):
+                step = accounts.step(rank)
+                got, rest = step.got, end - max(step.begun, at)
+                amp, puller = step.start.amp, step.start.puller
+                ratio = new.stretch(rank, amp).values[0] / old.stretch(rank, amp).values[0]
+                if got > at and puller is not None:
+                    step.got = moved(got, net(puller))
+                if step.got != got:
+                    step.begun = step.got + (step.begun - got)
+                if end > at and (step.got != got or ratio != 1.0):
+                    step.finish = max(step.begun, at) + rest * ratio
+                return step.finish
+            case PushEnded(rank):
+                step = accounts.step(rank)
+                later = moved(end, net(rank))
+                if later != end:
+                    step.pushed = later - step.finish
+                return later
+            case CollectiveEnded(number):
+                later = moved(end, net(*self.rules.members(number)))
+                accounts.busy[number] += later - end
+                return later
+            case SumArrived(leader, closing):
+                later = moved(end, net(leader))
+                accounts.busy[closing] += later - end
+                return later
+            case JobEnded():
+                service = old.server.job
+                later = moved(end, new.server.job / service if service else 1.0)
+                for number in self.rules.in_service:
+                    accounts.busy[number] += later - end
+                return later
+        return end
+
+    def usage(self, at: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Seconds that each rank computed until `at`, and communicated."""
+        return self._accounts.usage(at, self._agenda.collectives)
+
+    @property
+    def applied(self) -> tuple[int, float]:
+        """Samples and progress so far; 0 where progress is unknown."""
+        learner = self.rules.learner
+        return learner.samples, learner.progress or 0.0
+
+    @property
+    def next_event(self) -> float:
+        """When something happens next; infinity if nothing does."""
+        return self._agenda.next
 
     def truth(self) -> npt.NDArray[np.float64]:
         """Seconds of each rank's noise-free full-precision step started now."""

@@ -42,7 +42,7 @@ import enum
 import heapq
 import math
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -286,6 +286,15 @@ class Rules:
     def is_out(self, rank: int) -> bool:
         """Whether a rank is in no quorum and holds no gradient."""
         return self.gradients[rank] is None and self._gathering_of[rank] is None
+
+    def members(self, closing: int) -> tuple[int, ...]:
+        """The ranks that contributed to a closing that is on its way."""
+        return self._closings[closing].members
+
+    @property
+    def in_service(self) -> list[int]:
+        """The closings whose sums the server serves."""
+        return [closing.number for closing in self._closings_in_service()]
 
     def receive(self, fact: Fact, at: float) -> list[Decision]:
         """What follows from a fact that the rules expect."""
@@ -787,6 +796,18 @@ class Agenda:
         while self._heap and not self._rules.expects(self._heap[0][2], self._heap[0][0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
+
+    def move(self, moved: Callable[[Fact, float], float]) -> None:
+        """Give every fact that still matters the time that `moved` says, of (fact, time)."""
+        kept = [entry for entry in self._heap if self._rules.expects(entry[2], entry[0])]
+        self._heap = [(moved(fact, time), turn, fact) for time, turn, fact in kept]
+        heapq.heapify(self._heap)
+
+    @property
+    def collectives(self) -> dict[int, float]:
+        """When each collective under way ends, by the number of its closing."""
+        facts = ((fact, time) for time, _, fact in self._heap)
+        return {fact.closing: time for fact, time in facts if isinstance(fact, CollectiveEnded)}
 
     def tell(self, until: float) -> list[Decision] | None:
         """Tell the rules the next fact that still matters; None where none comes by `until`."""

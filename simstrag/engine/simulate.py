@@ -108,7 +108,7 @@ def simulate_into(
     """Run one policy, with the recorder that takes its rows; the rest is as in `simulate`."""
     name = policy if isinstance(policy, str) else policies.name_of(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    simulation = _Simulation(scenario, fresh, name, seed, recorder, hints, engine)
+    simulation = Simulation(scenario, fresh, name, seed, recorder, hints, engine)
     world = simpy.Environment()
     contention = simulation.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
@@ -120,7 +120,7 @@ def simulate_into(
 def check(scenario: Scenario, policy: str, seed: int) -> None:
     """Raise what the start of such a run would raise, and what `require_gain` raises."""
     require_gain(scenario, policy)
-    _Simulation(scenario, policies.load(policy), policy, seed, Recorder())
+    Simulation(scenario, policies.load(policy), policy, seed, Recorder())
 
 
 def require_gain(scenario: Scenario, policy: str) -> None:
@@ -140,8 +140,11 @@ def _unknown_gain(policy: str) -> InputError:
     )
 
 
-class _Simulation:
-    """One run: a policy, the kernel and the clock."""
+class Simulation:
+    """One run: a policy and the kernel.
+
+    timing: in place of the scenario's.
+    """
 
     def __init__(
         self,
@@ -152,6 +155,7 @@ class _Simulation:
         recorder: Recorder,
         hints: Hints | None = None,
         engine: str = "native",
+        timing: Timing | None = None,
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -159,7 +163,7 @@ class _Simulation:
         self.oracle = bool(getattr(policy, "oracle", False))
         self.name = name
         self.seed = seed
-        self.timing = scenario.timing(seed)
+        self.timing = scenario.timing(seed) if timing is None else timing
         self.learner = NoiseScale(learner.batch, learner.noise_scale, learner.c_tau)
         self.recorder = recorder
         self.other_hints = hints
@@ -172,20 +176,22 @@ class _Simulation:
             scenario.workers, self.timing, self._plan(self._first_view()), self.learner, limits,
             self.recorder, scenario.straggler_ratio,
         )  # fmt: skip
+        self._shown_truth = self._truth(self.kernel.truth)
 
     def run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        """Advance the plan in force from one event of the clock to the next."""
-        kernel, truth = self.kernel, self._truth(self.kernel.truth)
-        stop = kernel.advance(world.peek())
-        while stop is not Stop.DONE:
-            if stop is Stop.STALLED:
-                raise self._stalled()
-            if stop is Stop.REVIEW:
-                kernel.replan(self._plan(kernel.view(self.hints, truth)))
-            else:  # events of the clock come last at their instant (rule 15)
-                yield world.timeout(world.peek() - world.now)
-            stop = kernel.advance(world.peek())
-        kernel.end()
+        """Advance the run from one event of the clock to the next."""
+        while not self.advance(world.peek()):  # events of the clock come last (rule 15)
+            yield world.timeout(world.peek() - world.now)
+        self.kernel.end()
+
+    def advance(self, until: float) -> bool:
+        """Go on until the run ends, or to what happens at `until`; whether it ends."""
+        kernel = self.kernel
+        while (stop := kernel.advance(until)) is Stop.REVIEW:
+            kernel.replan(self._plan(kernel.view(self.hints, self._shown_truth)))
+        if stop is Stop.STALLED:
+            raise self._stalled()
+        return stop is Stop.DONE
 
     def result(self) -> Run:
         """The finished run."""

@@ -78,6 +78,21 @@ class Contention:
             trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end,
         )  # fmt: skip
 
+    @classmethod
+    def constant(cls, host: npt.ArrayLike, gpu: npt.ArrayLike, net: npt.ArrayLike) -> Contention:
+        """Slowdowns that never change, of each rank.
+
+        >>> Contention.constant(host=[1, 2], gpu=[1, 1], net=[1, 1]).of_rank(1, "host").values
+        (2.0,)
+        """
+        columns = {"host": host, "gpu": gpu, "net": net, "step": np.ones(np.shape(host))}
+        table = np.array([columns[name] for name in RESOURCES], float).T
+        slowed = table != 1
+        felt = np.zeros((len(table) + 1, len(RESOURCES)), np.int64)
+        felt[:-1][slowed] = np.arange(np.count_nonzero(slowed)) + 1
+        pieces = Pieces.constants([1.0, *table[slowed]])
+        return cls(pieces, np.arange(len(table)), felt)
+
     @functools.cached_property
     def slowdowns(self) -> dict[tuple[int, str], Piecewise]:
         """(rank, resource) to its step function, in the order of the trace."""

@@ -199,7 +199,6 @@ static void send(struct job *m, whole index, whole closing) {
     struct quorum_row *q = &m->quorums[index];
     struct closing_row *c = &m->closings[closing];
     if (q->via == SERVER) {
-        c->busy = m->service;
         if (c->undone == 0) ends(m, closing, m->now);
     } else if (q->asks) {
         m->call = closing;

@@ -22,6 +22,7 @@
 #include "refiling.c"
 #include "queues.c"
 #include "disband.c"
+#include "retiming.c"
 #include "showing.c"
 #include "columns.c"
 #include "clusters.c"

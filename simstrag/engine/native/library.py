@@ -22,9 +22,10 @@ TYPES = {"double": "f8", "whole": "i8", "flag": "i1", "word": "u8"}
 FUNCTIONS = {
     "advance": "f", "end": "", "refile": "", "report": "", "resize": "", "disband_all": "",
     "find_least": "", "serve_until": "f", "ends": "if", "threshold": "if", "newest": "piip",
+    "retime": "fpppf", "usage": "fp", "next_event": "",
 }  # fmt: skip
 """Arguments after the first, an address: f, a float; i, a whole number; p, an address."""
-RESULTS = {"advance": ctypes.c_int, "threshold": ctypes.c_double}
+RESULTS = {"advance": ctypes.c_int, "threshold": ctypes.c_double, "next_event": ctypes.c_double}
 NOT_RECORDS = ("tables", "scalars", "stops", "states")
 
 

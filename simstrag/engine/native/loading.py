@@ -29,16 +29,40 @@ class Loading:
     knows_amp: bool
 
     def __init__(self, timing: Timing, memory: Memory) -> None:
-        self.timing = timing
         self.memory = memory
-        self._pieces: dict[Piecewise, int] = {}
-        self._new: list[Piecewise] = []
-        self._constants()
-        self._durations()
-        self._nets()  # first, as they are few: what is in memory is copied when more is put there
-        self.stretches(amp=False)
+        self._durations(timing)
+        self._load(timing)
         if timing.step.noise is not None:
             self._noise(timing.seed, timing.step.noise)
+
+    def _load(self, timing: Timing) -> None:
+        """Constants and step functions, in place of any others."""
+        self.timing = timing
+        self._pieces: dict[Piecewise, int] = {}
+        self._new: list[Piecewise] = []
+        memory = self.memory
+        memory.pieces = np.zeros(0, memory.pieces.dtype)
+        memory.times, memory.values = np.zeros(0), np.zeros(0)
+        memory.ranks["net"] = -1
+        self._constants()
+        self._nets()  # first, as they are few: what is in memory is copied when more is put there
+        self.stretches(amp=False)
+
+    def reload(self, timing: Timing) -> None:
+        """Another timing of the same job, which records no durations."""
+        knew_amp = self.knows_amp
+        self._load(timing)
+        if knew_amp:
+            self.stretches(amp=True)
+
+    @property
+    def speeds(self) -> tuple[Any, Any, float]:
+        """Of each rank seconds per unit of work and the slowdown of its network; of the server
+        seconds of a job.  Of step functions that do not change."""
+        memory, rows = self.memory, self.memory.ranks
+        first = np.append(memory.values[memory.pieces["at"]], 1.0)  # a net of -1 is the last
+        stretches = first[rows["stretch"][np.arange(len(rows)), rows["amp"].astype(int)]]
+        return stretches, first[rows["net"][:, 0]], float(memory.job["service"])
 
     def _constants(self) -> None:
         m, t = self.memory.job, self.timing
@@ -51,10 +75,10 @@ class Loading:
             m[f"{name}s"] = t.contention.trace_end == name
         m["halts"] = t.contention.trace_end == "error"
 
-    def _durations(self) -> None:
+    def _durations(self, timing: Timing) -> None:
         at = 0
-        self.memory.job["replays"] = bool(self.timing.contention.durations)
-        for rank, recorded in sorted(self.timing.contention.durations.items()):
+        self.memory.job["replays"] = bool(timing.contention.durations)
+        for rank, recorded in sorted(timing.contention.durations.items()):
             row = self.memory.ranks[rank]
             row["recorded_at"], row["recorded"] = at, len(recorded)
             at += len(recorded)

@@ -122,7 +122,7 @@ static int fits_a_queue(struct job *m, const struct rank_row *r) {
     }
     if (r->state == CLOSED || r->state == READY)
         return r->job == WAITING && r->job_arrival == r->finish + m->push;
-    return r->state == COMPUTING || r->state == PUSHING;
+    return r->state == COMPUTING || (r->state == PUSHING && r->due == r->finish + m->push);
 }
 
 /* After starts: no step is an event any longer, unless a rank does not fit. */

@@ -13,7 +13,7 @@ from simstrag.engine.native.loading import Loading
 from simstrag.plan import NEVER, Plan, Weigh
 from simstrag.quorum import Late, Quorum, Via
 
-__all__ = ["adopt", "file"]
+__all__ = ["adopt", "file", "retime"]
 
 VIA = {via: k for k, via in enumerate(Via)}
 LATE = {late: k for k, late in enumerate(Late)}
@@ -108,7 +108,6 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     m, was = memory.job, rows["named"].astype(bool)
     rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
     memory.lists = np.zeros(len(rows), np.int64)
-    queues = _queues(plan, loading)
     members = np.concatenate([quorum.indices for quorum in plan.quorums])
     sizes = [len(quorum.indices) for quorum in plan.quorums]
     memory.lists[: len(members)], rows["named"][members] = members, 1
@@ -120,10 +119,7 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
         those[name] = value
     for name, of in QUORUM.items():
         those[name] = [of(quorum) for quorum in plan.quorums]
-    those["shape"] = [_shape(quorum, plan, loading, queues) for quorum in plan.quorums]
-    for row, quorum in zip(those, plan.quorums, strict=True):
-        if quorum.via is not Via.SERVER:
-            _file_collective(row, quorum, loading)
+    _file_collectives(those, plan, loading)
     at = len(members)
     for quorum in plan.quorums:
         at = _file_riders(quorum, loading, at)
@@ -141,8 +137,25 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     memory.native.find_least(memory.address)
 
 
+def retime(plan: Plan, loading: Loading) -> None:
+    """The quorums of the plan in force under another timing."""
+    those = [loading.memory.quorums[: len(plan.quorums)]]
+    for rows in [*those, loading.filed] if plan.bound is not None else those:
+        rows["net"], rows["asks"] = -1, 0
+        _file_collectives(rows, plan, loading)
+    loading.place()
+
+
+def _file_collectives(rows: Any, plan: Plan, loading: Loading) -> None:
+    """Which fast way each quorum may take, and how long its all-reduce takes."""
+    queues = _queues(plan, loading)
+    rows["shape"] = [_shape(quorum, plan, loading, queues) for quorum in plan.quorums]
+    for row, quorum in zip(rows, plan.quorums, strict=True):
+        if quorum.via is not Via.SERVER:
+            _file_collective(row, quorum, loading)
+
+
 def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
-    """How long the all-reduce of a quorum takes."""
     timing, loaded = loading.timing, bool(loading.memory.job["loaded"])
     row["seconds"] = loading.seconds(quorum.members)
     felt = timing.feels_net(quorum.members, loaded)

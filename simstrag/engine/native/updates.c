@@ -115,6 +115,7 @@ static void update(struct job *m, whole first) {
     if (!m->own) m->began_at = had;
     for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
         struct closing_row *c = &m->closings[closing];
+        if (c->via == SERVER) c->busy = m->service; /* of one gradient */
         if (!c->lockstep) continue;
         add_to_tally(&t, c->count, m->version - m->quorums[c->quorum].version);
         apply_all(m, c->quorum, had);

@@ -1,0 +1,95 @@
+/* Jobs that share nodes: others change the speeds of a job, and read what it used (rule 8a). */
+
+/* When something ends that was to end then, if from `now` on it takes `ratio` times as long. */
+static double retimed(double end, double now, double ratio) {
+    return ratio == 1.0 || end <= now ? end : now + (end - now) * ratio;
+}
+
+/* The ratio for a collective among the contributors of a closing, by their slowest networks. */
+static double net_ratio(struct job *m, whole closing, const double *old, const double *new) {
+    double before = 0.0, after = 0.0;
+    for (whole rank = m->closings[closing].head; rank >= 0; rank = m->ranks[rank].link) {
+        if (m->ranks[rank].aboard >= 0) continue;
+        before = most(before, old[rank]);
+        after = most(after, new[rank]);
+    }
+    return after / before;
+}
+
+/* A collective, the push of a sum, or the job in service ends at another time. */
+static void retime_event(struct job *m, struct event_row *e, double now, const double *old,
+                         const double *new, double service) {
+    whole kind = e->order >> KIND, first = e->what, leader;
+    double end = e->time;
+    if (kind == END && e->what >= 0) {
+        e->time = retimed(end, now, net_ratio(m, first, old, new));
+    } else if (kind == END) {
+        e->time = retimed(end, now, service);
+        first = m->server_closing;
+    } else if (kind == ARRIVE && e->what < 0) {
+        first = -1 - e->what;
+        leader = m->closings[first].leader;
+        e->time = retimed(end, now, new[leader] / old[leader]);
+    }
+    for (whole c = first; c >= 0 && e->time != end; c = kind == END && e->what < 0 ? m->closings[c].beside : -1)
+        m->closings[c].busy += e->time - end;
+}
+
+/* A rank's pull, step or push ends at another time. */
+static void retime_rank(struct job *m, whole rank, double now, const double *old,
+                        const double *new, double ratio) {
+    struct rank_row *r = &m->ranks[rank];
+    double end = r->due, got = r->got, begins = most(r->start, now), rest = r->finish - begins;
+    if (r->state == PUSHING) {
+        end = r->arrival = retimed(end, now, new[rank] / old[rank]);
+    } else if (r->state == COMPUTING && end > now) {
+        if (got > now) r->got = retimed(got, now, new[r->puller] / old[r->puller]);
+        if (r->got != got) r->start = r->got + (r->start - got);
+        if (r->got != got || ratio != 1.0) end = most(r->start, now) + rest * ratio;
+        r->finish = r->ended = end;
+    }
+    if (end != r->due && !isnan(end)) await(m, rank, end); /* NaN: it waits for no event */
+}
+
+/* From `now` on, all that is under way goes on at another speed.  Every rank is advanced by events,
+   and the driver has put the new step functions in place.
+   compute: of each rank, new over old seconds of its step.  old, new: slowdowns of its network.
+   service: new over old seconds of a job of the server. */
+EXPORT void retime(struct job *m, double now, const double *compute, const double *old,
+                   const double *new, double service) {
+    whole n = m->scheduled;
+    for (whole k = 0; k < n; k++)
+        if (stands(m, &m->events[k])) retime_event(m, &m->events[k], now, old, new, service);
+    m->scheduled = 0;
+    for (whole k = 0; k < n; k++) push(m->events, &m->scheduled, m->events[k]); /* a heap again */
+    for (whole rank = 0; rank < m->workers; rank++)
+        retime_rank(m, rank, now, old, new, compute[rank]);
+}
+
+/* Seconds that each rank computed until `now`, then those that it communicated; every rank is
+   advanced by events. */
+EXPORT void usage(struct job *m, double now, double *seconds) {
+    for (whole k = 0; k < m->scheduled; k++) {
+        const struct event_row *e = &m->events[k];
+        if (e->order >> KIND != END || e->what < 0) continue;
+        struct closing_row *c = &m->closings[e->what];
+        for (whole rank = c->head; rank >= 0; rank = m->ranks[rank].link)
+            if (m->ranks[rank].aboard < 0) m->ranks[rank].busy = most(c->busy - (e->time - now), 0.0);
+    }
+    for (whole rank = 0; rank < m->workers; rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        double ended = least(r->ended, now);
+        double pushed = r->state == PUSHING ? now - r->finish : r->pushed;
+        struct cycle c = {0.0, 0.0, 0.0};
+        if (r->state != NOBODY)
+            c = cycle_of(now, r->pulled, least(r->got, now), ended, pushed + r->busy);
+        seconds[rank] = r->compute + (c.compute - least(c.compute, r->paused));
+        seconds[m->workers + rank] = r->communication + c.communication;
+    }
+}
+
+/* When something happens next, if nothing changes from outside. */
+EXPORT double next_event(struct job *m) {
+    const struct event_row *e = first_event(m);
+    return m->take_due ? m->now : e ? e->time : INFINITY;
+}
