@@ -675,7 +675,7 @@ def test_a_scenario_and_a_trace_for_machines_are_where_they_are(folder: Path, ca
     assert document(call, "trace", "generate", "-o", "g.csv")["trace"] == "g.csv"
     answer = document(call, "init", "g.csv", "-o", "g.yaml")
     assert answer["scenario"] == "g.yaml"
-    assert "server.service" in answer["placeholders"]
+    assert "allreduce.bandwidth" in answer["placeholders"]
     assert (folder / "g.yaml").exists()
 
 

@@ -114,10 +114,21 @@ def test_a_job_gives_the_step_the_all_reduce_and_the_server() -> None:
     assert (scenario.step.compute, scenario.learner.batch) == (0.35, 64)
 
 
-def test_what_is_derived_from_a_placeholder_is_one() -> None:
-    scenario, _ = scenario_for("eight nodes", link=3.125e9)
-    assert "allreduce.bandwidth" not in scenario.placeholders
-    assert {"allreduce.bytes", "server.service", "server.pull"} <= {*scenario.placeholders}
+def test_what_follows_from_a_placeholder_is_no_number_of_its_own() -> None:
+    """A user who replaces the link of the all-reduce replaces that of the server, too."""
+    scenario, _ = scenario_for("eight nodes", parameters=100e6)
+    assert "allreduce.bandwidth" in scenario.placeholders
+    assert not [name for name in scenario.placeholders if name.startswith("server")]
+    known = scenario.replaced(allreduce={"bandwidth": 3.125e9, "bytes": 4e8}, placeholders=[])
+    assert (scenario.inputs.server.service, known.inputs.server.service) == (0.32, 0.128)
+
+
+def test_a_server_beside_an_all_reduce_without_time_has_typical_numbers() -> None:
+    """A lone worker's all-reduce says nothing of a link."""
+    scenario, text = scenario_for("one node", ("allreduce: {alpha: 0.02, bytes: 0}",), workers=1)
+    assert scenario.inputs.server.service == pytest.approx(0.08)
+    assert {"server.service", "server.push", "server.pull"} <= {*scenario.placeholders}
+    assert marked(text).count("service") == 1
 
 
 def test_gradients_in_half_precision_have_half_the_bytes() -> None:
@@ -155,6 +166,7 @@ def test_every_section_that_an_importer_derived_is_taken() -> None:
     assert (scenario.step.compute, scenario.step.cv, scenario.noise.lag1) == (0.2, 0.03, 0.4)
     assert scenario.inputs.allreduce.seconds([1] * 8) == pytest.approx(0.28)
     assert scenario.inputs.server.service == pytest.approx(0.16)
+    assert "the time of its all-reduce implies how long a gradient takes" in text
     assert (scenario.server_load.host, scenario.learner.batch) == (1.2, 32)
     assert "as the trace's importer derived it" in text
 

@@ -133,6 +133,16 @@ def test_a_section_of_the_scenario_stands_in_the_place_of_the_profiles(file: Pat
     assert inputs.allreduce.alpha == 1e-4
 
 
+def test_a_server_on_a_link_is_not_the_profiles(file: Path) -> None:
+    file.write_text(json.dumps(GOOD))
+    declared = {"workers": 4, "samples": 9, "profile": file.name}
+    linked = Scenario.of(declared | {"server": {"link": "cut_through"}}, folder=file.parent)
+    a, server = linked.inputs.allreduce, linked.inputs.server
+    assert (server.service, server.push) == (a.bytes / a.bandwidth, a.alpha)
+    kinds = {origin.kind for origin in origins(linked) if "server" in origin.what}
+    assert kinds == {"derived from the all-reduce's link"}
+
+
 def test_an_option_that_no_profile_has_leaves_its_constants_in_force(file: Path) -> None:
     file.write_text(json.dumps(GOOD))
     declared = {"workers": 4, "samples": 9, "profile": file.name}

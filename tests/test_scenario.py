@@ -170,6 +170,17 @@ def test_options_of_communication_reach_the_timing() -> None:
     assert (plain_one.server.shards, plain_one.step.microbatches) == ((1.0,), 1)
 
 
+@pytest.mark.parametrize(("link", "push"), [("cut_through", 0.001), ("store_and_forward", 0.011)])
+def test_a_server_may_be_on_a_link_like_those_of_the_all_reduce(link: str, push: float) -> None:
+    """10 MB take 10 ms at 1 GB/s; a stated time replaces the derived one."""
+    allreduce = {"alpha": 0.001, "bandwidth": 1e9, "bytes": 1e7, "overlap": 0.5}
+    case = BASE | {"allreduce": allreduce, "server": {"link": link, "shards": 2}}
+    server = Scenario.of(case).inputs.server
+    assert (server.job, server.push, server.pull) == pytest.approx((0.005, push, 0.011))
+    stated = Scenario.of(case | {"server": {"link": link, "service": 0.5}}).inputs.server
+    assert (stated.service, stated.push) == pytest.approx((0.5, push))
+
+
 def test_shards_as_a_number_are_as_many_equal_shares() -> None:
     assert Scenario.of(BASE | {"server": {"shards": 4}}).inputs.server.shards == (0.25,) * 4
     thirds = [1 / 3, 1 / 3, 1 / 3]

@@ -120,7 +120,7 @@ def test_a_lead_that_a_negative_autocorrelation_changes_is_enclosed() -> None:
     edge.narrow({"bsp": np.array([2.0]), "asgd": np.array([1.0])}, "bsp")
     assert (edge.holds_at, edge.turns_at) == (-0.1, pytest.approx(-0.2))
     turn = Turn("noise.lag1", -0.1, "", "asgd", edge.holds_at, edge.turns_at, True)
-    assert turn.condition == (
+    assert turn.condition(Scenario.of(BASE)) == (
         "the autocorrelation of steps stays above a value between -0.2 and -0.1 (below that asgd "
         "is faster)"
     )
@@ -245,6 +245,53 @@ def test_what_a_profile_measured_is_not_uncertain() -> None:
     ]  # fmt: skip
     stated = demo.replaced(server={"service": 0.01})
     assert set(uncertain(stated)) - set(uncertain(demo)) == {"server.service"}
+
+
+ALLREDUCE = {"alpha": 0.001, "bandwidth": 1e9, "bytes": 1e7}
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "times"),
+    [
+        ("allreduce.alpha", 4, (0.01, 0.004, 0.014)),
+        ("allreduce.bandwidth", 1 / 4, (0.04, 0.001, 0.041)),
+        ("allreduce.bytes", 4, (0.04, 0.001, 0.041)),
+    ],
+)
+def test_a_server_on_a_link_follows_what_its_link_does(
+    name: str, factor: float, times: tuple[float, ...]
+) -> None:
+    """10 MB take 10 ms at 1 GB/s; a message takes 1 ms more."""
+    case = Scenario.of(BASE | {"allreduce": ALLREDUCE, "server": {"link": "cut_through"}})
+    before = case.inputs.server
+    assert (before.service, before.push, before.pull) == pytest.approx((0.01, 0.001, 0.011))
+    after = with_value(case, name, factor * ALLREDUCE[name.partition(".")[2]]).inputs.server
+    assert (after.service, after.push, after.pull) == pytest.approx(times)
+
+
+def test_a_server_of_stated_times_stays_where_a_link_is_varied() -> None:
+    case = Scenario.of(BASE | {"allreduce": ALLREDUCE, "server": {"service": 0.01}})
+    assert with_value(case, "allreduce.bandwidth", 1e6).inputs.server == case.inputs.server
+
+
+def test_what_follows_from_a_link_is_not_varied_by_itself() -> None:
+    case = Scenario.of(
+        BASE | {"allreduce": ALLREDUCE, "server": {"link": "cut_through", "push": 0.5}}
+    )
+    of_server = [name for name in uncertain(case) if name.startswith("server")]
+    assert of_server == ["server.push"]
+    assert kind_of(case, "server.pull") == "derived from the all-reduce's link"
+    with pytest.raises(InputError, match="follows from server"):
+        sensitivity(case, ["bsp"], quantities=["server.pull"], jobs=1)
+
+
+def test_a_slow_link_is_slow_for_the_server_and_the_all_reduce_alike() -> None:
+    """asgd waits 0.2 s for each gradient on a link of 50 MB/s, a ring of 4 0.3 s for a round."""
+    changes = {"allreduce": ALLREDUCE | {"alpha": 0.0, "bandwidth": 2e8}}
+    linked = rows("allreduce.bandwidth", **changes, server={"link": "cut_through"})
+    apart = rows("allreduce.bandwidth", **changes, server={"service": 0.05})
+    assert (linked["smaller"]["leader"], linked["smaller"]["rival"]) == ("asgd", "bsp")
+    assert (apart["smaller"]["leader"], apart["smaller"]["rival"]) == ("asgd", "")
 
 
 def test_every_constant_says_on_whose_word_it_stands() -> None:

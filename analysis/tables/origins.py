@@ -9,7 +9,7 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, number, seconds, with_unit
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import DECLARED, kind_of, value_of
+from simstrag.scenario.varied_constants import DECLARED, DERIVED, kind_of, value_of
 from simstrag.timing.collectives import ranks_per_node
 
 WORDS = {
@@ -127,17 +127,17 @@ def _lag1(scenario: Scenario) -> Iterator[Origin]:
 
 
 def _section(scenario: Scenario, section: str, names: Sequence[str]) -> Iterator[Origin]:
-    """The constants of `allreduce` or `server`, from the scenario, else from the profile."""
+    """The constants of `allreduce` or `server`, from the scenario, else derived or measured."""
     declared, measured, in_force = (
         getattr(source, section, None)
         for source in (scenario, scenario.inputs.profile, scenario.inputs)
     )
     for name in names:
         stated = declared is not None and name in declared.model_fields_set
-        if measured is not None and not stated:
+        kind = kind_of(scenario, f"{section}.{name}")
+        if measured is not None and not stated and kind != DERIVED:
             yield _of(name, getattr(measured, name))
         else:
-            kind = kind_of(scenario, f"{section}.{name}")
             yield _plain(name, getattr(in_force, name), kind)
 
 

@@ -21,7 +21,7 @@ from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.policy import LANES
-from simstrag.scenario.varied_constants import NAMES, QUANTITIES, value_of
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, value_of
 from simstrag.timing.noise import share_seen
 
 UNSEEN = 0.9
@@ -215,12 +215,13 @@ def _safety(d: Decision) -> str:
 
 def _varied(d: Decision) -> str:
     """The constants that were varied, in few words."""
-    keys = dict.fromkeys(key for key, _ in d.states if key)
-    placeholders = [key for key in keys if key in d.placeholders.stated]
+    scenario = d.s.comparison.scenario
+    names = {key: name_of(scenario, key) for key, _ in d.states if key}
+    placeholders = [key for key in names if key in d.placeholders.stated]
     if len(placeholders) > 1:
-        named = [NAMES[key] for key in keys if key not in placeholders]
+        named = [name for key, name in names.items() if key not in placeholders]
         return join(["the placeholders", *named]) if len(named) < 3 else "what is not measured"
-    return join([NAMES[key] for key in keys]) if len(keys) < 3 else "what is not measured"
+    return join([*names.values()]) if len(names) < 3 else "what is not measured"
 
 
 def _alike(d: Decision) -> str:
@@ -243,7 +244,7 @@ def _behind(d: Decision, policy: str) -> str:
     if regret.worst < NEGLIGIBLE:
         return "is never more than 0.5 % behind the best policy"
     text = f"is at most {percent(regret.worst, 2)} % behind the best policy"
-    return f"{text} ({_where(regret.state)})" if key else text
+    return f"{text} ({_where(d, regret.state)})" if key else text
 
 
 # -- the bill -------------------------------------------------------------------------------------
@@ -381,7 +382,7 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
     for (key, value), gain in d.gains(p.policy).items():
         if gain <= 0 and key and key != C_TAU:
             side = "below" if value > value_of(scenario, key) else "above"
-            yield f"{NAMES[key]} {side} {value_text(value, QUANTITIES[key])}"
+            yield f"{name_of(scenario, key)} {side} {value_text(value, QUANTITIES[key])}"
 
 
 def _cost_of_staleness(s: Standings, policy: str) -> str:
@@ -415,7 +416,7 @@ def _gains(d: Decision) -> str:
         return ""
     gains = d.gains(d.safe)
     low, high = (percent(ends, 2) for ends in (min(gains.values()), max(gains.values())))
-    small = [f"{percent(gain, 2)} % {_where(state)}" for state, gain in gains.items()
+    small = [f"{percent(gain, 2)} % {_where(d, state)}" for state, gain in gains.items()
              if state[0] and gain < MODEL_ERROR]  # fmt: skip
     if low == high:
         return ""
@@ -423,10 +424,11 @@ def _gains(d: Decision) -> str:
     return f"{text}; less than {ERROR}: {join(small)}. " if small else f"{text}. "
 
 
-def _where(state: State) -> str:
+def _where(d: Decision, state: State) -> str:
     """A setting, to follow what is true of it."""
     key, value = state
-    return f"where {NAMES[key]} is {value_text(value, QUANTITIES[key])}"
+    name = name_of(d.s.comparison.scenario, key)
+    return f"where {name} is {value_text(value, QUANTITIES[key])}"
 
 
 def _slight(s: Standings, p: Standing) -> bool:

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 from simstrag.analysis.derived.standings import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import join, with_unit
-from simstrag.scenario.varied_constants import NAMES, QUANTITIES, kind_of, uncertain, value_of
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.varied_constants import (
+    DERIVED,
+    QUANTITIES,
+    kind_of,
+    name_of,
+    uncertain,
+    value_of,
+)
 
 C_TAU = "learner.c_tau"
 COARSE = 1.2
@@ -64,18 +72,18 @@ class Turn(NamedTuple):
         middle = math.copysign(math.sqrt(low * high), high)
         return f"about {value_text(middle, self.unit, digits=2)}"
 
-    @property
-    def condition(self) -> str:
+    def condition(self, scenario: Scenario) -> str:
         """The range in which the leader has the best mean, and the leader beyond it.
 
-        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, True).condition
+        >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
+        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, True).condition(case)
         'the cost of staleness (c_tau) stays below about 1.6 (above that bsp is faster)'
-        >>> Turn("server.service", 0.005, "s", "bsp", 0.005, 0.02, False).condition
+        >>> Turn("server.service", 0.005, "s", "bsp", 0.005, 0.02, False).condition(case)
         "the server's service stays below a value between 5.00 ms and 20.0 ms"
         """
         side, beyond = ("below", "above") if self.larger else ("above", "below")
         rival = f" ({beyond} that {self.rival} is faster)" if self.shown else ""
-        return f"{NAMES[self.quantity]} stays {side} {self.place}{rival}"
+        return f"{name_of(scenario, self.quantity)} stays {side} {self.place}{rival}"
 
 
 def turns(s: Standings) -> list[Turn]:
@@ -101,7 +109,8 @@ def conditions(s: Standings) -> tuple[str, str]:
     found = turns(s)
     near = [t for t in found if t.quantity == C_TAU or t.shown]
     far = [t for t in found if t not in near]
-    return join([t.condition for t in near]), join([t.condition for t in far])
+    scenario = s.comparison.scenario
+    return join([t.condition(scenario) for t in near]), join([t.condition(scenario) for t in far])
 
 
 def explain_lost_lead(s: Standings) -> str:
@@ -182,14 +191,14 @@ def thresholds(s: Standings) -> Thresholds:
     seeds = f"the first {n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
     scenario = s.comparison.scenario
     left_out = [
-        NAMES[name]
+        name_of(scenario, name)
         for name in QUANTITIES
         if name not in logs
         and not value_of(scenario, name)
         and (scenario.step is None or not name.startswith("step."))
         and name not in ("step.amp_ratio", C_TAU)
         and (name != "noise.lag1" or scenario.inputs.step.noise is not None)
-        and kind_of(scenario, name) != "measured"
+        and kind_of(scenario, name) not in ("measured", DERIVED)
     ]
     about = (
         "One assumed or fitted constant at a time was divided and multiplied by four (the severity "
@@ -209,10 +218,10 @@ def thresholds(s: Standings) -> Thresholds:
         about += f" Also assumed, but not varied because 0 or not given: {join(left_out)}."
     if lost := explain_lost_lead(s):
         about += f" {lost}"
-    return Thresholds(about, rows, _table(rows))
+    return Thresholds(about, rows, _table(rows, scenario))
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[Row], scenario: Scenario) -> Table:
     columns = {
         "in force": "value", "tried at": "tried", "holds at": "holds_at", "turns at": "turns_at"
     }  # fmt: skip
@@ -220,7 +229,7 @@ def _table(rows: Sequence[Row]) -> Table:
         [Number(with_unit(r[key], r["unit"]), r[key]) for key in columns.values()] for r in rows
     ]
     shown = tuple(
-        (NAMES[r["quantity"]], str(r["kind"]), new_leader(r) or "none", *own)
+        (name_of(scenario, r["quantity"]), str(r["kind"]), new_leader(r) or "none", *own)
         for r, own in zip(rows, numbers, strict=True)
     )
     headers = ("constant", "fitted or assumed", "new leader", *columns)

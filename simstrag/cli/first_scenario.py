@@ -14,7 +14,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from simstrag.engine.simulate import check
 from simstrag.errors import InputError
 from simstrag.profile.responses import law_of
 from simstrag.scenario.scenario import Scenario
-from simstrag.timing.constants import AllReduce
+from simstrag.timing.constants import AllReduce, server_on_link
 from simstrag.timing.noise import share_seen
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import BATCH, STEPS, quoted, scenario_of, typical_step, workers
@@ -153,6 +153,7 @@ def first_scenario(
         compute=compute,
         sections={key: _lines(key, entries) for key, entries in sections.items()},
         slows_links=_slows(trace, "net"),
+        whole=_is_whole(sections["allreduce"]),
         samples=updates * batch,
         length=f"{updates} updates, {updates * compute:.4g} s of computing{span}",
         share=TARGET,
@@ -383,24 +384,17 @@ def describe_measured_allreduce(path: Path, job: JobDescription) -> str:
 
 
 def _server(allreduce: Mapping[str, Entry], n: int, slows_links: bool) -> dict[str, Entry]:
-    """One server on a link like the workers': a gradient takes bytes / bandwidth on a link.
-
-    An all-reduce of known time alone takes 2(n-1)/n times as long as a gradient on a link.
-    """
-    values = {key: entry.value for key, entry in allreduce.items()}
-    given = all(allreduce[key].given for key in ("bandwidth", "bytes") if key in allreduce)
-    constants = AllReduce(**values)
-    latency, gradient, how = constants.alpha, constants.bytes / constants.bandwidth, ""
-    if not gradient and n > 1 and (whole := replace(constants, overlap=0.0).seconds([1] * n)):
-        latency, gradient = 0.0, whole * n / (2 * (n - 1))
-        how = ", as the time of the all-reduce implies"
-    if not gradient:
-        latency, gradient, given = LATENCY, WIDTHS["fp32"] * PARAMETERS / LINK, False
-    push = latency + gradient if slows_links else latency
+    """One server on a link like the workers'; typical times where the all-reduce tells none."""
+    constants = AllReduce(**{key: entry.value for key, entry in allreduce.items()})
+    if server_on_link(constants, n, slows_links).service:
+        link = "store_and_forward" if slows_links else "cut_through"
+        return {"link": Entry(link, "as in the all-reduce: service, push and pull follow")}
+    gradient = WIDTHS["fp32"] * PARAMETERS / LINK
+    push = LATENCY + gradient if slows_links else LATENCY
     return {
-        "service": Entry(gradient, f"seconds: bytes / bandwidth{how}", given),
-        "push": Entry(push, "seconds: alpha" + " + bytes / bandwidth" * slows_links, given),
-        "pull": Entry(latency + gradient, "seconds: alpha + bytes / bandwidth", given),
+        "service": Entry(gradient, "seconds at the server", False),
+        "push": Entry(push, "seconds to the server", False),
+        "pull": Entry(LATENCY + gradient, "seconds from the server", False),
     }
 
 

@@ -22,6 +22,7 @@ from simstrag.experiments import paired_statistics
 from simstrag.experiments.runner import Runner, RunTask, prepare
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import (
+    DERIVED,
     FACTORS,
     OWN_FACTORS,
     QUANTITIES,
@@ -107,6 +108,8 @@ def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
         if not value_of(scenario, name):
             if is_step_of_profile(scenario, name):
                 raise InputError(f"{name} is the profile's: state it in the scenario to vary it")
+            if kind_of(scenario, name) == DERIVED:
+                raise InputError(f"{name} follows from server.link: state it to vary it alone")
             raise InputError(f"{name} is 0, not stated or without effect here: nothing to multiply")
     return list(names) if names else [name for name in QUANTITIES if value_of(scenario, name)]
 
@@ -155,7 +158,7 @@ class Trials:
             RunTask(variant(trial.quantity, trial.value), policy, seed, False)
             for policy in trial.policies
             for seed in self.seeds
-            if feels(self.rows[policy, seed], trial.quantity)
+            if feels(self.scenario, self.rows[policy, seed], trial.quantity)
         ]
 
     def _found(self, trial: ConstantTrial) -> dict[str, Floats]:

@@ -97,9 +97,11 @@ def _fitted(times: AllReduceTimes, profile: Profile) -> Any:
 
 def _server(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]:
     """The world size, if the profile timed training under a server."""
-    stated = set() if scenario.server is None else scenario.server.model_fields_set
+    section, times = scenario.server, {"service", "push", "pull"}
+    if section is not None and (section.link or times <= section.model_fields_set):
+        return
     ranks = [each.ranks for each in profile.transfers if each.ranks]
-    if profile.server is not None and ranks and not {"service", "push", "pull"} <= stated:
+    if profile.server is not None and ranks:
         what = f"server of {scenario.workers} ranks"
         yield BeyondMeasured(what, scenario.workers, 1, max(ranks), "ranks", "server")
 

@@ -76,15 +76,16 @@ def step_of(
 
 
 def constants_of(
-    kind: type[Constants], section: Section | None, measured: ProfilePart | None
+    kind: type[Constants], section: Section | None, measured: ProfilePart | ServerCost | None
 ) -> Constants:
-    """All-reduce or server: each constant of the section, else of the profile, else free."""
+    """All-reduce or server: each constant of the section, else measured or derived, else free."""
     known: dict[str, Any] = {}
     for field in fields(kind):
         value = getattr(measured, field.name, None)
         if value is not None:
             known[field.name] = value.value if isinstance(value, Quantity) else value
-    stated = {} if section is None else section.model_dump(include=section.model_fields_set)
+    names = {field.name for field in fields(kind)}
+    stated = {} if section is None else section.model_dump(include=names & section.model_fields_set)
     if isinstance(section, ServerSection):
         stated["shards"] = section.shares
     return kind(**known | stated)

@@ -28,6 +28,7 @@ from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import times_at
 from simstrag.profile.profile import Profile, StepTimes
+from simstrag.profile.quantity import ProfilePart
 from simstrag.profile.responses import responses_for, translate
 from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
@@ -44,7 +45,7 @@ from simstrag.scenario.sections import (
     ServerSection,
     StepSection,
 )
-from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad
+from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, server_on_link
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, offset
 from simstrag.timing.timing import Timing
@@ -401,9 +402,13 @@ class Scenario(Section):
             contention = contention.without_contention(places)
         if contention is not None and self.contention.severity != 1:
             contention = contention.scaled(self.contention.severity, places)
-        allreduce, server = (profile.allreduce, profile.server) if profile else (None, None)
+        allreduce = constants_of(AllReduce, self.allreduce, profile and profile.allreduce)
+        server: ProfilePart | ServerCost | None = profile and profile.server
+        if self.server is not None and self.server.link is not None:
+            stores = self.server.link == "store_and_forward"
+            server = server_on_link(allreduce, self.workers, stores)
         return Inputs(
-            trace, profile, times, step, constants_of(AllReduce, self.allreduce, allreduce),
+            trace, profile, times, step, allreduce,
             constants_of(ServerCost, self.server, server), contention,
             () if trace is None else responses_for(trace, profile),
         )  # fmt: skip

@@ -123,12 +123,15 @@ class AllReduceSection(Section):
 class ServerSection(Section):
     """A parameter server; see `simstrag.timing.constants.ServerCost`.
 
+    link: the server is on a link like the all-reduce's, and service, push and pull follow from it
+        where they are not stated; see `simstrag.timing.constants.server_on_link`.
     shards: number of servers with equal shares of the service, or the shares.
     """
 
     service: NonNegative = 0.0
     push: NonNegative = 0.0
     pull: NonNegative = 0.0
+    link: Literal["cut_through", "store_and_forward"] | None = None
     shards: Count | Annotated[tuple[Positive, ...], Field(min_length=1)] = 1
     fused_allreduce: bool = False
 

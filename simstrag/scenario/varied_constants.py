@@ -70,9 +70,9 @@ NAMES = {
     "server.service": "the server's service",
     "server.push": "a push to the server",
     "server.pull": "a pull from the server",
-    "allreduce.alpha": "a hop of the all-reduce",
+    "allreduce.alpha": "the time of a hop",
     "allreduce.bandwidth": "the bandwidth of a link",
-    "allreduce.bytes": "the gradient to be reduced",
+    "allreduce.bytes": "the size of a gradient",
     "allreduce.overlap": "the share of the all-reduce that backward hides",
 }
 """Names of the constants in sentences."""
@@ -81,6 +81,10 @@ PLACEHOLDER = "assumed (placeholder)"
 DECLARED = "assumed (declared in the scenario)"
 DEFAULT = "assumed (default)"
 NOT_GIVEN = "assumed (nothing given)"
+DERIVED = "derived from the all-reduce's link"
+
+LINK = ("allreduce.alpha", "allreduce.bandwidth", "allreduce.bytes")
+"""The constants that a server on a link like the all-reduce's follows."""
 
 THROUGH = {"server": {"server", "leader"}, "allreduce": {"all-reduce", "model averaging", "leader"}}
 """Architectures of updates that spend time of a section."""
@@ -92,8 +96,26 @@ def uses(summary: Mapping[Any, Any], section: str) -> bool:
     return ways is None or not ways.isdisjoint(str(summary["architecture"]).split(" + "))
 
 
+def is_linked(scenario: Scenario) -> bool:
+    """Whether the server is on a link like the all-reduce's, so that it follows `LINK`."""
+    return scenario.server is not None and scenario.server.link is not None
+
+
+def name_of(scenario: Scenario, name: str) -> str:
+    """The name of a constant that varies, limited to the all-reduce where the server stays.
+
+    >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
+    >>> name_of(case, "allreduce.bandwidth")
+    'the bandwidth of a link in the all-reduce'
+    >>> name_of(case.replaced(server={"link": "cut_through"}), "allreduce.bandwidth")
+    'the bandwidth of a link'
+    """
+    stays = name in LINK and not is_linked(scenario)
+    return NAMES[name] + " in the all-reduce" * stays
+
+
 def kind_of(scenario: Scenario, name: str) -> str:
-    """The origin of a constant in force: measured, fitted, or assumed (and how).
+    """The origin of a constant in force: measured, fitted, derived, or assumed (and how).
 
     >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
     >>> kind_of(case, "step.compute"), kind_of(case, "learner.c_tau")
@@ -105,6 +127,8 @@ def kind_of(scenario: Scenario, name: str) -> str:
     stated, inputs = getattr(scenario, section), scenario.inputs
     if stated is not None and key in stated.model_fields_set:
         return DECLARED
+    if section == "server" and is_linked(scenario):
+        return DERIVED
     measured = getattr(inputs.profile, section, None)  # a profile has no learner
     if section in ("step", "noise"):
         measured = inputs.times
@@ -119,7 +143,8 @@ def kind_of(scenario: Scenario, name: str) -> str:
 def value_of(scenario: Scenario, name: str) -> float:
     """The constant in force; 0 if there is none, or if the profile gives the step or its noise.
 
-    The severity of contention is 0 where nothing contends, the response where none is assumed.
+    Also 0 if it is derived from others, and does not vary by itself.  The severity of contention is
+    0 where nothing contends, the response where none is assumed.
     """
     section, _, key = name.partition(".")
     if section == "noise" and scenario.inputs.step.noise is None:
@@ -127,6 +152,8 @@ def value_of(scenario: Scenario, name: str) -> float:
     if section == "contention" and not _is_contended(scenario):
         return 0.0
     if name == "contention.response" and not scenario.inputs.loads:
+        return 0.0
+    if kind_of(scenario, name) == DERIVED:
         return 0.0
     if section in ("learner", "contention", "step", "noise"):
         stated = getattr(scenario, section)
@@ -230,21 +257,27 @@ def _independent(scenario: Scenario) -> Distribution:
 
 
 def with_value(scenario: Scenario, name: str, value: float) -> Scenario:
-    """The scenario with one constant changed; all others stay, also from the profile."""
+    """The scenario with one constant changed; all others stay but those derived from it."""
     section, _, key = name.partition(".")
     stated = getattr(scenario, section)
     keys = {} if stated is None else stated.model_dump(exclude_unset=True)
     return scenario.replaced(**{section: keys | {key: value}})
 
 
-def feels(summary: Mapping[str, Any], name: str) -> bool:
+def feels(scenario: Scenario, summary: Mapping[str, Any], name: str) -> bool:
     """Whether another value of a constant can make a difference to a run with this summary.
 
     The cost of stale gradients makes none without stale gradients, nor do unused sections.
 
-    >>> feels({"architecture": "all-reduce", "effective_staleness": 0.0}, "server.service")
+    >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
+    >>> feels(case, {"architecture": "server"}, "allreduce.bytes")
     False
+    >>> case = case.replaced(server={"link": "cut_through"})
+    >>> feels(case, {"architecture": "server"}, "allreduce.bytes")
+    True
     """
     if name == "learner.c_tau":
         return bool(summary["effective_staleness"] > 0)
+    if name in LINK and is_linked(scenario) and uses(summary, "server"):
+        return True
     return uses(summary, name.partition(".")[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from simstrag.errors import InputError
@@ -121,6 +121,24 @@ class ServerCost:
         6.0
         """
         return self.service * max(self.shards)
+
+
+def server_on_link(allreduce: AllReduce, ranks: int, stores: bool) -> ServerCost:
+    """A server on a link like those of an all-reduce, where a gradient takes bytes / bandwidth.
+
+    An all-reduce of known time alone, without bytes, takes 2(n-1)/n times as long as a gradient.
+    stores: whether a push has passed the worker's link before the server begins to receive it.
+
+    >>> server_on_link(AllReduce(alpha=0.01, bandwidth=1e9, bytes=4e8), 8, stores=False)
+    ServerCost(service=0.4, push=0.01, pull=0.41000000000000003, shards=(1.0,), \
+fused_allreduce=False)
+    """
+    latency, gradient = allreduce.alpha, allreduce.bytes / allreduce.bandwidth
+    if not gradient and ranks > 1:
+        whole = replace(allreduce, overlap=0.0).seconds([1] * ranks)
+        latency, gradient = 0.0, whole * ranks / (2 * (ranks - 1))
+    pull = latency + gradient
+    return ServerCost(gradient, pull if stores else latency, pull)
 
 
 @dataclass(frozen=True, slots=True)
