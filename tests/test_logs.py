@@ -560,6 +560,26 @@ def outcome(read: Callable[[], object]) -> str:
     return ""
 
 
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ('start,end,host,note\n0,5,a,2x\n0,5,b,"2x\n7,9,c,3x\n7,9,d,3x\n', 3),
+        ('start,end,host,note\n0,5,"a,2x\n0,5,b,2x\n7,9,c,"3x"\n7,9,d,3x\n', 2),
+    ],
+)
+def test_a_quote_that_is_not_closed_is_refused_where_it_opens(
+    text: str, row: int, tmp_path: Path
+) -> None:
+    """Else all rows after it are part of the cell."""
+    path = written(tmp_path, "e.csv", text)
+    with pytest.raises(InputError, match=rf"e\.csv, row {row}: not CSV: a quote that opens here"):
+        import_trace("episodes", [path])
+    header = "time,node,resource,kind,value,host\n"
+    path = written(tmp_path, "t.csv", header + '0,0,gpu,slowdown,2,"a\n9,0,gpu,slowdown,1,a\n')
+    with pytest.raises(InputError, match=r"t\.csv, row 2: not CSV: a quote that opens here"):
+        Trace.read(path)
+
+
 def test_a_time_without_a_zone_among_others_is_refused(tmp_path: Path) -> None:
     """Taken as UTC it would move by the zone of the others."""
     log = tmp_path / "load.csv"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import gzip
 import io
 import json
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.documents.csv_rows import read_rows
 from simstrag.documents.file_io import require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -58,34 +58,22 @@ class LogTable:
     @classmethod
     def of(cls, text: str, source: str) -> LogTable:
         """From the text of a CSV file; blank lines are left out."""
-        lines: list[int] = []
-        rows: list[list[str]] = []
         first = text.partition("\n")[0]
         separator = max(SEPARATORS, key=first.count)
-        reader = csv.reader(
-            io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True
-        )
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            if not any(header):
-                raise InputError(f"{source}: the file is empty; a CSV file with a header is needed")
-            if len(set(header)) < len(header):
-                twice = next(name for name in header if header.count(name) > 1)
-                raise InputError(f"{source}: more than one column '{twice}'; rename one of them")
-            for row in filter(any, reader):
-                if len(row) != len(header):
-                    raise InputError(
-                        f"{source}, row {reader.line_num}: {len(row)} fields, but the header "
-                        f"names {len(header)} columns; is it CSV with commas?"
-                    )
-                rows.append(row)
-                lines.append(reader.line_num)
-        except csv.Error as error:
-            raise InputError(f"{source}, row {reader.line_num}: not CSV: {error}") from None
-        if not rows:
+        file, hint = io.StringIO(text, newline=""), "; is it CSV with commas?"
+        rows = read_rows(file, source, separator, hint)
+        _, header = next(rows)
+        if not any(header):
+            raise InputError(f"{source}: the file is empty; a CSV file with a header is needed")
+        if len(set(header)) < len(header):
+            twice = next(name for name in header if header.count(name) > 1)
+            raise InputError(f"{source}: more than one column '{twice}'; rename one of them")
+        numbered = list(rows)
+        if not numbered:
             raise InputError(f"{source}: no rows below the header")
-        columns = [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
-        return cls(source, lines, dict(zip(header, columns, strict=True)))
+        lines, cells = zip(*numbered, strict=True)
+        columns = [[cell.strip() for cell in column] for column in zip(*cells, strict=True)]
+        return cls(source, list(lines), dict(zip(header, columns, strict=True)))
 
     @classmethod
     def of_records(

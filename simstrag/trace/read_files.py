@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.documents.csv_rows import read_rows
 from simstrag.errors import InputError
 from simstrag.trace.row_validation import (
     COLUMNS,
@@ -142,23 +143,12 @@ def _parquet_rows(columns: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]
 
 
 def _csv_rows(data: bytes, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The fields of `COLUMNS` with the number of their last line; blank lines are left out."""
+    """The fields of `COLUMNS` with the number of their first line; blank lines are left out."""
     with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, skipinitialspace=True)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            places = _places(header, path)
-            for fields in filter(any, reader):
-                if len(fields) != len(header):
-                    raise InputError(
-                        f"{path}, row {reader.line_num}: {len(fields)} fields, "
-                        f"but the header names {len(header)} columns"
-                    )
-                yield reader.line_num, [fields[k] for k in places]
-        except csv.Error as error:
-            raise InputError(
-                f"{path}, row {reader.line_num}: not CSV: {error}; {FORMATS}"
-            ) from None
+        rows = read_rows(file, str(path))
+        places = _places(next(rows)[1], path)
+        for line, fields in rows:
+            yield line, [fields[k] for k in places]
 
 
 def _parquet(data: bytes, path: Path) -> Any:
