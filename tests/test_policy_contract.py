@@ -208,6 +208,13 @@ def test_a_policy_that_keeps_the_contract_passes_in_every_form() -> None:
     ).policy == ("fine.py:AllBut")
 
 
+@pytest.mark.usefixtures("here")
+def test_a_file_with_one_policy_needs_no_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("alone.py").write_text(FINE.partition("class Odd")[0])
+    monkeypatch.delitem(sys.modules, "alone", raising=False)
+    assert check_policy("alone.py:few=2", real=False).ok
+
+
 def test_warnings_of_a_policy_that_is_checked_are_not_failures() -> None:
     class Warning:
         def plan(self, view: View) -> Plan:
@@ -224,6 +231,8 @@ def test_warnings_of_a_policy_that_is_checked_are_not_failures() -> None:
     [
         ("asg", "there is no policy 'asg'"),
         ("none.py:AllBut", "none.py: no such file"),
+        ("none.py", "none.py: no such file"),
+        ("fine.py", "has 2 policies; choose one: fine.py:AllBut, fine.py:Odd"),
         ("fine.py:AllBu", "has no policy class 'AllBu'.*Did you mean 'AllBut'"),
         (int, "is no policy: it has no method `plan`"),
         (type("Needy", (Loose,), {"__init__": lambda self, few: None}), "needs arguments"),

@@ -130,6 +130,8 @@ def _split(text: str) -> tuple[str, str | None]:
 def _class(name: str) -> type:
     if ":" in name:
         return _user_class(name)
+    if name.endswith(".py"):
+        return _only_class(name)
     if name not in names():
         known = ", ".join(names())
         raise InputError(f"there is no policy '{name}'; known: {known}{nearest(name, names())}")
@@ -138,8 +140,35 @@ def _class(name: str) -> type:
     return classes[0]
 
 
+def _only_class(name: str) -> type:
+    """The class of a file that has one policy. Raises `InputError` that lists several."""
+    classes = _policies_of(_user_module(name, name))
+    if len(classes) != 1:
+        listed = ", ".join(f"{name}:{cls.__name__}" for cls in classes)
+        raise InputError(
+            f"{name}: has {len(classes)} policies; choose one: {listed}"
+            if classes
+            else f"{name}: has no policy, which is a class with a plan method"
+        )
+    return classes[0]
+
+
 def _user_class(name: str) -> type:
     module_name, _, class_name = name.partition(":")
+    module = _user_module(module_name, name)
+    cls = getattr(module, class_name, None)
+    if not (inspect.isclass(cls) and callable(getattr(cls, "plan", None))):
+        known = [policy.__name__ for policy in _policies_of(module)]
+        listed = ", ".join(known) or "none"
+        raise InputError(
+            f"{module.__name__} has no policy class '{class_name}'; "
+            f"classes with a plan method: {listed}{nearest(class_name, known)}"
+        )
+    return cls
+
+
+def _user_module(module_name: str, name: str) -> ModuleType:
+    """The module, or that of a file, of the policy of this name."""
     path = Path(module_name) if module_name.endswith(".py") else None
     if path is not None:
         module_name = _importable(path)
@@ -150,15 +179,7 @@ def _user_class(name: str) -> type:
         raise InputError(f"cannot import '{module_name}' for policy '{name}': {message}") from error
     if path is not None and not path.samefile(module.__file__ or ""):
         raise InputError(f"{path}: Python has another module '{module_name}'; rename the file")
-    cls = getattr(module, class_name, None)
-    if not (inspect.isclass(cls) and callable(getattr(cls, "plan", None))):
-        known = [policy.__name__ for policy in _policies_of(module)]
-        listed = ", ".join(known) or "none"
-        raise InputError(
-            f"{module_name} has no policy class '{class_name}'; "
-            f"classes with a plan method: {listed}{nearest(class_name, known)}"
-        )
-    return cls
+    return module
 
 
 def _importable(path: Path) -> str:
