@@ -90,6 +90,16 @@ def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         (("import", "utilization", "load.csv", "-o", "t.csv"), "Did you mean 'utilisation'?"),
+        (
+            ("import", "load.csv"), "load.csv: is no format but a file in format utilisation; "
+            "import it: simstrag trace import utilisation load.csv --response fair-share --out "
+            "load-trace.csv --scenario load.yaml\n",
+        ),
+        (("import", "load.csv", "load.csv", "-o", "t.csv"), "import utilisation load.csv --resp"),
+        (("import", "lod.csv"), "Did you mean 'load.csv'?"),
+        (("import", "slow.csv", "-o", "t.csv"), "slow.csv: is a trace already"),
+        (("import", "utilisation", "load.csv"), "--out TRACE is missing: simstrag trace import ut"),
+        (("import", "utilisation", "-o", "t.csv"), "FILE... is missing: simstrag trace import ut"),
         (("import", "kineto", "load.csv", "-o", "t.csv"), "load.csv: not a PyTorch profile"),
         (("import", "utilisation", "lod.csv", "-o", "t.csv"), "Did you mean 'load.csv'?"),
         (("import", "utilisation", "load.csv", "-o", "slow.csv"), "slow.csv: exists and would"),

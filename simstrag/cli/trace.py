@@ -152,8 +152,8 @@ def generate(
 
 def import_(
     name: Annotated[str, argument(FORMATS, "FORMAT")],
-    files: Annotated[list[Path], argument("What to import.", "FILE...")],
-    out: Annotated[Path, out_option("CSV, or parquet by its name.", "TRACE")],
+    files: Annotated[list[Path] | None, argument("What to import.", "FILE...")] = None,
+    out: Annotated[Path | None, out_option("CSV, or parquet by its name.", "TRACE")] = None,
     scenario: Annotated[
         Path | None, option("Write a first scenario, too, as init does.", "FILE", group=OUTPUT)
     ] = None,
@@ -184,9 +184,20 @@ def import_(
 ) -> None:
     """Make a trace of a log, and a page beside it that says how."""
     from simstrag.cli.first_scenario import write_first_scenario
+    from simstrag.traces.importers import FORMATS as IMPORTS
     from simstrag.traces.importers import import_trace
     from simstrag.traces.provenance import page_of
 
+    if name not in IMPORTS and Path(name).suffix:
+        log = find_import(Path(name))
+        raise InputError(
+            f"{name}: is a trace already; simstrag trace describe {shlex.quote(name)} checks it"
+            if log is None
+            else f"{name}: is no format but a file in format {log[0]}; import it: {log[1]}"
+        )
+    if files is None or out is None:
+        missing = "FILE..." if files is None else "--out TRACE"
+        raise InputError(f"{missing} is missing: simstrag trace import {name} FILE... --out TRACE")
     page_of(out)
     if scenario is not None:
         writable(scenario)
