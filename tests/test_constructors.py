@@ -29,6 +29,12 @@ MISTAKES: list[tuple[Make, str]] = [
     (lambda: simstrag.Profile(name=3), "profile: name is 3: must be text (and 4 more)"),
     (lambda: Quantity(value="x", kind="measured"), "quantity: value is 'x': must be a number"),
     (lambda: simstrag.Trace([1, 2]), "a trace is made by Trace.from_rows, Trace.from_frame or Tra"),
+    (
+        lambda: simstrag.Scenario(trace={"timestamp": [0], "hostname": ["a"], "gpu_util": [60]}),
+        "scenario: trace: no column 'time'; a trace has time, node, resource, kind, value; by its "
+        "columns it is a log in format utilisation: frame.to_csv('log.csv', index=False), and "
+        "`simstrag trace describe log.csv` names the command",
+    ),
     (lambda: simstrag.Plan(3), "a plan needs a tuple of one quorum or more, not 3"),
     (lambda: simstrag.compare(3), "3 is no path; give that of a scenario, or a Scenario"),
     (lambda: simstrag.sweep(3, "out"), "3 is no path; give that of a study, or a Study"),

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
+from simstrag.trace.log_formats import MEANINGS
 from simstrag.trace.trace import Trace
 from simstrag.traces.log_columns import LogColumns, describe_moment, since
 from simstrag.traces.log_table import EMPTY, LogTable
 from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
 NAME = "episodes"
-MEANINGS = ("start", "end", "rank", "node", "factor", "note")
 AMOUNT, SIGN = r"(\d+(?:\.\d+)?)", "[x\N{MULTIPLICATION SIGN}]"
 TIMES = re.compile(rf"{AMOUNT}\s*{SIGN}(?![a-z])|(?<![a-z]){SIGN}\s*{AMOUNT}", re.I)
 SLOWER = re.compile(rf"{AMOUNT}\s*% slower", re.I)
@@ -40,7 +40,7 @@ def episodes(
     larger factor counts.  Raises `InputError` that names the row.
     """
     needed = ("start", "end", "rank/node", "factor/note")
-    log = LogColumns.of(LogTable.read(path), MEANINGS, columns, needed)
+    log = LogColumns.of(LogTable.read(path), MEANINGS[NAME], columns, needed)
     node, names = log.nodes()
     ends, starts = log.cells("end"), log.cells("start")
     ongoing = [cell.lower() in EMPTY for cell in ends]

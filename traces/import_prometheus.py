@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from simstrag.errors import InputError
-from simstrag.traces.import_utilisation import LOADED, of_table
-from simstrag.traces.log_columns import match
+from simstrag.trace.log_formats import LOADED, match
+from simstrag.traces.import_utilisation import of_table
 from simstrag.traces.log_table import LogTable, is_json, read_json
 from simstrag.traces.provenance import Labelled
 

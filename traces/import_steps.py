@@ -34,9 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
+from simstrag.trace.log_formats import MEANINGS, match
 from simstrag.trace.trace import Trace
 from simstrag.traces.gaps import describe_gaps
-from simstrag.traces.log_columns import LogColumns, describe_moment, match, number, since
+from simstrag.traces.log_columns import LogColumns, describe_moment, number, since
 from simstrag.traces.log_table import LogTable, is_json, read_json
 from simstrag.traces.provenance import (
     STEPS,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAME = "steps"
-MEANINGS = ("compute", "communication", "seconds", "step", "rank", "node", "card", "time")
 # The limits.  None was measured; each is ASSUMED for the reason beside it.
 WINDOW = 5
 """Steps of a running median: two outliers among them do not move it."""
@@ -196,7 +196,7 @@ def is_log(table: LogTable) -> bool:
 def _columns(table: LogTable, stated: Mapping[str, str] | None = None) -> LogColumns:
     if stated is None and {"Wall time", "Value"} <= set(table.columns):
         stated = {"seconds": "Value"}
-    return LogColumns.of(table, MEANINGS, stated, ("compute/seconds", "step/time"))
+    return LogColumns.of(table, MEANINGS[NAME], stated, ("compute/seconds", "step/time"))
 
 
 def _require_same_meanings(logs: list[LogColumns]) -> None:

@@ -24,15 +24,14 @@ import numpy.typing as npt
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.profile.responses import MOST, assume, law_of
+from simstrag.trace.log_formats import LOADED, MEANINGS, NEEDED, SHARES, plain
 from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.gaps import describe_gaps
-from simstrag.traces.log_columns import SHARES, LogColumns, plain
+from simstrag.traces.log_columns import LogColumns
 from simstrag.traces.log_table import LogTable
 from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
 NAME = "utilisation"
-LOADED = ("gpu", "host", "net")
-MEANINGS = ("time", *LOADED, "node", "card")
 RESPONSES = {"fair-share": 1, "reciprocal": 2}
 """The `contention.response` of each law that may be assumed."""
 Floats = npt.NDArray[np.float64]
@@ -75,7 +74,7 @@ def of_table(
             f"--response {response}: there is none{nearest(response, RESPONSES)}; "
             f"known: {', '.join(RESPONSES)}"
         )
-    log = LogColumns.of(table, MEANINGS, columns, ("node", "time", "/".join(LOADED)))
+    log = LogColumns.of(table, MEANINGS[NAME], columns, NEEDED[NAME])
     loads = {resource: _loads(log, resource, fraction) for resource in LOADED if resource in log}
     shares = dict(own or {})
     for resource, share in shares.items():

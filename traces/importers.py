@@ -11,17 +11,16 @@ from typing import Any, NamedTuple
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
+from simstrag.trace.log_formats import LOADED, choose, format_of
 from simstrag.trace.trace import COLUMNS
-from simstrag.traces import import_bytedance, import_pai, import_steps, import_utilisation
+from simstrag.traces import import_bytedance, import_pai, import_steps
 from simstrag.traces.import_bytedance import bytedance_straggler
-from simstrag.traces.import_episodes import MEANINGS as OF_EPISODES
 from simstrag.traces.import_episodes import episodes
 from simstrag.traces.import_kineto import kineto
 from simstrag.traces.import_pai import alibaba_pai_minibatch
 from simstrag.traces.import_prometheus import UNKNOWN, is_grafana, is_matrix, prometheus, read_table
 from simstrag.traces.import_steps import steps
-from simstrag.traces.import_utilisation import LOADED, utilisation
-from simstrag.traces.log_columns import choose
+from simstrag.traces.import_utilisation import utilisation
 from simstrag.traces.log_table import LogTable, is_json, read_json
 from simstrag.traces.provenance import Labelled
 
@@ -184,14 +183,13 @@ def _of_csv(table: LogTable, path: str | Path) -> Found | None:
         return TRACE
     if {"worker", "time", import_pai.VALUE} <= names:
         return import_pai.NAME, ()
-    known = choose(names, OF_EPISODES)
-    if {"start", "end"} <= set(known) and ("node" in known or "rank" in known):
-        return "episodes", ()
+    known = format_of(table.columns)
+    if known == "episodes":
+        return known, ()
     if {"resource", "kind"} <= names:
         return TRACE
-    loads = choose(names, import_utilisation.MEANINGS)
-    if {"node", "time"} <= set(loads) and set(loads) & set(LOADED):
-        return "utilisation", ASSUMED
+    if known == "utilisation":
+        return known, ASSUMED
     found = _of_steps(import_steps.read_table(path))
     if found is None and is_grafana(table):
         return "prometheus", _of_load(read_table(path))

@@ -1,10 +1,4 @@
-"""Which column of a log is what: known names, their units, and hosts, times and numbers in them.
-
-Sources of the known names: `DCGM_FI_DEV_GPU_UTIL` of NVIDIA's dcgm-exporter, `utilization.gpu [%]`
-of `nvidia-smi --query-gpu=timestamp,utilization.gpu --format=csv`, `_timestamp` and `_step` of
-Weights & Biases, `Wall time`, `Step` and `Value` of TensorBoard, and what training loops print.
-Case and punctuation do not matter; a time may end in its unit, such as `step_time_ms`.
-"""
+"""Which column of a log is what, the units of times, and hosts, times and numbers in them."""
 
 from __future__ import annotations
 
@@ -18,50 +12,9 @@ import numpy.typing as npt
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
+from simstrag.trace.log_formats import choose, match
 from simstrag.traces.log_table import LogTable
 
-ALIASES: dict[str, tuple[str, ...]] = {
-    "node": (
-        "node", "hostname", "nodename", "host", "machine", "server", "instance", "worker",
-        "workername", "runname",
-    ),
-    "rank": ("rank", "globalrank", "dprank", "workerrank", "rankid"),
-    "card": ("card", "gpuid", "gpuindex", "index", "device", "minornumber", "gpu"),
-    "time": (
-        "time", "timestamp", "walltime", "date", "datetime", "start", "starttime", "begin", "ts",
-        "seconds",
-    ),
-    "start": ("start", "starttime", "startedat", "startsat", "begin", "from"),
-    "end": ("end", "endtime", "endedat", "endsat", "stop", "finish", "until", "to"),
-    "step": ("step", "globalstep", "iteration", "iter", "stepnumber", "batchidx"),
-    "compute": ("compute", "computetime", "localtime", "forwardbackward", "fwdbwd"),
-    "seconds": (
-        "steptime", "stepduration", "iterationtime", "itertime", "batchtime", "duration",
-        "seconds", "secs", "elapsed",
-    ),
-    "communication": (
-        "communication", "comm", "commtime", "communicationtime", "allreduce", "allreducetime",
-        "sync", "synctime", "gradsync",
-    ),
-    "factor": ("factor", "slowdown", "severity", "timesslower", "multiplier"),
-    "note": ("note", "notes", "comment", "description", "summary", "reason", "message"),
-    "gpu": (
-        "gpuutil", "gpuutilization", "utilizationgpu", "dcgmfidevgpuutil",
-        "dcgmfiprofgrengineactive", "gpu",
-    ),
-    "host": ("cpuutil", "cpuutilization", "cpuusage", "cpupercent", "cpubusy", "cpu"),
-    "net": ("netutil", "networkutilization", "nicutil", "network", "net", "nic"),
-}  # fmt: skip
-"""Known names of columns, in small letters and digits only, the surest first."""
-SHARES = frozenset({"dcgmfiprofgrengineactive"})
-"""Names of utilisations that are 0 to 1; others are percent."""
-UNITS = {
-    "milliseconds": 1e-3, "millis": 1e-3, "msec": 1e-3, "ms": 1e-3, "microseconds": 1e-6,
-    "usec": 1e-6, "us": 1e-6, "nanoseconds": 1e-9, "ns": 1e-9, "seconds": 1.0, "secs": 1.0,
-    "sec": 1.0, "s": 1.0,
-}  # fmt: skip
-"""Seconds of each unit with which the name of a time may end."""
-TIMED = frozenset({"time", "start", "end", "compute", "seconds", "communication"})
 ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE)
 """The end of a time of day with its zone."""
 EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
@@ -72,47 +25,6 @@ LATEST = 1e20
 EPOCH = 1e8
 """From here on seconds are taken to be since 1970."""
 Floats = npt.NDArray[np.float64]
-
-
-def plain(name: str) -> str:
-    """A name in small letters and digits only.
-
-    >>> plain("utilization.gpu [%]")
-    'utilizationgpu'
-    """
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def match(name: str, meaning: str) -> tuple[int, float] | None:
-    """The place of a column's name among those of a meaning, and its unit; None for any other.
-
-    >>> match("Step time (ms)", "seconds"), match("step", "seconds")
-    ((0, 0.001), None)
-    """
-    known, letters = ALIASES[meaning], plain(name)
-    if letters in known:
-        return known.index(letters), UNITS.get(letters, 1.0) if meaning in TIMED else 1.0
-    for unit, seconds in UNITS.items() if meaning in TIMED else ():
-        stem = letters.removesuffix(unit)
-        if stem != letters and stem in known:
-            return known.index(stem), seconds
-    return None
-
-
-def choose(names: Iterable[str], meanings: Sequence[str]) -> dict[str, list[str]]:
-    """The columns with the surest name of each meaning; a column has the first meaning it fits.
-
-    >>> choose(["rank", "start", "seconds"], ("seconds", "time", "rank"))
-    {'seconds': ['seconds'], 'time': ['start'], 'rank': ['rank']}
-    """
-    left, chosen = list(names), {}
-    for meaning in meanings:
-        places = {name: found[0] for name in left if (found := match(name, meaning)) is not None}
-        if places:
-            surest = min(places.values())
-            chosen[meaning] = [name for name in left if places.get(name) == surest]
-            left = [name for name in left if name not in chosen[meaning]]
-    return chosen
 
 
 @dataclass(frozen=True, slots=True)
