@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import simstrag
@@ -333,6 +334,58 @@ def test_steps_that_are_slow_on_all_ranks_are_said_to_be_unseen(tmp_path: Path) 
     assert {row.value for row in found.trace.rows} == {1.0}
     assert found.cautions[0].startswith("Not seen: what slows most ranks at once")
     assert note(found, "Not seen: what slows most ranks at once")
+
+
+def jittery_log(folder: Path, percent: Callable[[int, int], float]) -> Path:
+    """Four hosts, 300 samples, with a jitter of 2.1 points, rounded as DCGM does."""
+    luck = np.random.default_rng(1)
+    rows = [
+        f"{30 * k},gpu0{host},{percent(host, k) + luck.normal(0, 2.1):.0f}"
+        for k in range(300)
+        for host in range(4)
+    ]
+    return written(folder, "load.csv", "\n".join(["time,host,gpu_util", *rows]) + "\n")
+
+
+def test_one_episode_in_jitter_is_one_episode(tmp_path: Path) -> None:
+    """Without levels there are 268 of them, most of 1 to 3 percent."""
+    path = jittery_log(tmp_path, lambda host, k: 87 if host == 2 and 100 <= k < 160 else 62)
+    found = import_trace("utilisation", [path], response="fair-share")
+    loads = np.array([row.value for row in found.trace.rows if row.node == 2])
+    assert np.flatnonzero(loads).tolist() == [*range(100, 160)]
+    assert len({*loads[100:160]}) == 1
+    assert loads[100] == pytest.approx(0.25, abs=0.01)
+    assert {row.value for row in found.trace.rows if row.node != 2} == {0.0}
+    assert "jitter of 2.1 points of gpu is noise; 1," in note(found, "jitter")
+    assert "seen from 4 points on if it lasts 10 samples, from 1.3 if 100" in note(found, "jitter")
+
+
+def test_loads_without_jitter_are_as_in_the_log(tmp_path: Path) -> None:
+    rows = [
+        f"{k},{host},{80 if 9 < k < 15 and host == 'b' else 55.5}"
+        for k in range(40)
+        for host in "ab"
+    ]
+    path = written(tmp_path, "load.csv", "time,host,gpu_util\n" + "\n".join(rows) + "\n")
+    found = import_trace("utilisation", [path])
+    assert {row.value for row in found.trace.rows} == {55.5 / 100, 80 / 100}
+    assert not note(found, "jitter")
+
+
+def test_a_gpu_that_waits_is_a_caution(tmp_path: Path) -> None:
+    """gpu03 feeds its GPU too slowly, and at the barrier the others wait for it."""
+    path = jittery_log(
+        tmp_path, lambda host, k: 62 - (k // 100 == 1) * (40 if host == 3 else 20 * (host > 0))
+    )
+    found = import_trace("utilisation", [path], response="fair-share")
+    assert {row.value for row in found.trace.rows} == {0.0}
+    (said,) = (text for text in found.cautions if "waits for" in text)
+    times = "(from 3000 s to 6000 s)"
+    assert said in found.notes
+    assert f"waits for on gpu01 {times}, gpu02 {times}, gpu03 {times}. It is less busy" in said
+    assert "no contention of the GPU but a wait" in said
+    own = import_trace("utilisation", [path], own={"gpu": 0.1})
+    assert not any("waits for" in text for text in own.cautions)
 
 
 # -- gaps

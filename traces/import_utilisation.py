@@ -13,10 +13,12 @@ be from a measurement.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +28,8 @@ from simstrag.errors import InputError
 from simstrag.profile.responses import MOST, assume, law_of
 from simstrag.trace.log_formats import LOADED, MEANINGS, NEEDED, SHARES, plain
 from simstrag.trace.trace import RESOURCES, Trace
-from simstrag.traces.gaps import describe_gaps
+from simstrag.traces.gaps import SHOWN, describe_gaps
+from simstrag.traces.jitter import MOST_JITTER, Levels, levels_of
 from simstrag.traces.log_columns import LogColumns
 from simstrag.traces.log_table import LogTable
 from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
@@ -34,7 +37,10 @@ from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, ru
 NAME = "utilisation"
 RESPONSES = {"fair-share": 1, "reciprocal": 2}
 """The `contention.response` of each law that may be assumed."""
+LEAST_FALL = 0.05
+"""By how much a GPU must be less busy than by the job alone to be said to wait."""
 Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 
 
 def utilisation(
@@ -84,32 +90,21 @@ def of_table(
             raise InputError(f"--own {resource}={share:g}: the file has {there} only{near}")
         if not 0 <= share <= 1:
             raise InputError(f"--own {resource}={share:g}: must be a share from 0 to 1")
-    if response is not None:
-        medians = {resource: float(np.nanmedian(cells)) for resource, cells in loads.items()}
-        shares = medians | shares
     node, names = log.nodes()
     (time,), begin = log.times("time")
-    rows: list[tuple[float, int, str, str, float]] = []
-    empty = twice = clipped = 0
-    for resource, cells in loads.items():
-        before: dict[tuple[float, int], float] = {}
-        for k in np.argsort(time, kind="stable").tolist():
-            key, value = (float(time[k]), node[k]), float(cells[k])
-            if math.isnan(value):
-                empty += 1
-            elif key not in before:
-                before[key] = value
-                load = value - shares.get(resource, 0.0)
-                clipped += load < 0
-                rows.append((*key, resource, NAME, max(load, 0.0)))
-            elif before[key] == value:
-                twice += 1
-            else:
-                raise log.mistake(
-                    k, resource,
-                    "is a second value of this node and time; several cards need a node each: "
-                    "name the column of their numbers, --column card=NAME",
-                )  # fmt: skip
+    found = {resource: _measure(log, resource, node, time, loads[resource]) for resource in loads}
+    if response is not None:
+        medians = {resource: float(np.median(load.level)) for resource, load in found.items()}
+        shares = medians | shares
+    others = {resource: load.beyond(shares.get(resource)) for resource, load in found.items()}
+    rows = [
+        (float(time[k]), node[k], resource, NAME, max(value, 0.0))
+        for resource, values in others.items()
+        for k, value in zip(found[resource].cells.tolist(), values.tolist(), strict=True)
+    ]
+    empty = sum(int(np.isnan(cells).sum()) for cells in loads.values())
+    twice = sum(len(cells) for cells in loads.values()) - empty - len(rows)
+    clipped = sum(int((values < 0).sum()) for values in others.values())
     hosts = [names.get(each, f"node {each}") for each in node]
     gaps = describe_gaps(_samples(hosts, time, loads.values()), "the load", "unloaded")
     highest = max(float(np.nanmax(cells, initial=0.0)) for cells in loads.values())
@@ -118,6 +113,7 @@ def of_table(
         f"Measured: utilisation, {log.taken(*loads)}, {unit}; {log.taken('node', 'card', 'time')}.",
         f"Derived: time 0 is {begin} of the file.",
         _note_on_own(shares, own or {}, clipped),
+        *(note for resource, load in found.items() for note in _notes_on_jitter(resource, load)),
         *(f"Missing: {gap}." for gap in gaps),
         *count_note("Missing", (empty, "empty cells, where the one before stays in force")),
         *count_note("Dropped", (twice, "cells given twice with the same value")),
@@ -128,7 +124,10 @@ def of_table(
         ),
     )
     trace = replace(Trace.from_rows(sorted(rows), str(path)), names=names)
-    unseen = tuple(_unseen(shares, own or {}))
+    unseen = (
+        *_unseen(shares, own or {}),
+        *(_waits(hosts, time, found["gpu"].cells, others["gpu"]) if "gpu" in shares else ()),
+    )
     cautions = (*(f"The log of loads has {gap}." for gap in gaps), *unseen)
     if response is None:
         missing = (
@@ -160,6 +159,101 @@ def _samples(
             if not math.isnan(value):
                 of_host.setdefault(host, []).append(moment)
         yield from ((host, np.array(moments)) for host, moments in of_host.items())
+
+
+class _Load(NamedTuple):
+    """A resource's loads in order of node and time.
+
+    cells: places in the log, each node and time once, without empty cells.
+    level, error: of each cell, as in `jitter.Levels`.
+    hosts: the levels of each host.
+    moved: samples that differ from their level.
+    """
+
+    cells: Places
+    level: Floats
+    error: Floats
+    hosts: list[Levels]
+    moved: int
+
+    def beyond(self, own: float | None) -> Floats:
+        """The load by others; what differs from the job's own by jitter alone is none."""
+        if own is None:
+            return self.level
+        load = self.level - own
+        return np.where(np.abs(load) <= self.error, 0.0, load)
+
+
+def _measure(log: LogColumns, resource: str, node: list[int], time: Floats, cells: Floats) -> _Load:
+    """The levels of a resource. Raises `InputError` for two values of one node and time."""
+    nodes = np.array(node)
+    order = np.lexsort((time, nodes))
+    order = order[~np.isnan(cells[order])]
+    nodes, values = nodes[order], cells[order]
+    is_other = np.diff(nodes) != 0
+    is_new = is_other | (np.diff(time[order]) != 0)
+    differs = ~is_new & (np.diff(values) != 0)
+    if differs.any():
+        first, second = sorted(order[int(differs.argmax()) :][:2].tolist())
+        raise log.mistake(
+            second, resource,
+            f"is a second value of this node and time, which {log.table.unit} "
+            f"{log.table.lines[first]} has as '{log.cells(resource)[first]}'; several cards need a "
+            "node each: name the column of their numbers, --column card=NAME",
+        )  # fmt: skip
+    once = np.append(True, is_new)
+    order, values, nodes = order[once], values[once], nodes[once]
+    hosts = levels_of(np.split(values, np.flatnonzero(np.diff(nodes)) + 1))
+    level, error = (np.concatenate([host[k] for host in hosts]) for k in (0, 1))
+    return _Load(order, level, error, hosts, int((level != values).sum()))
+
+
+def _notes_on_jitter(resource: str, load: _Load) -> Iterator[str]:
+    if load.moved:
+        jitter = float(np.median([host.scale for host in load.hosts if host.least]))
+        least = max(host.least for host in load.hosts)
+        few, many = (100 * least / math.sqrt(m) for m in (10, 100))
+        yield (
+            f"Assumed: jitter of {100 * jitter:.2g} points of {resource} is noise; {load.moved:,} "
+            "samples within it have the mean between two changes of the load. A load is seen from "
+            f"{few:.2g} points on if it lasts 10 samples, from {many:.2g} if 100 "
+            "(simstrag/traces/jitter.py has the rule)."
+        )
+    if wild := sum(MOST_JITTER < host.scale < math.inf for host in load.hosts):
+        yield (
+            f"Doubtful: on {wild} hosts {resource} changes by more than {100 * MOST_JITTER:g} "
+            "points between most samples; all of it is taken as load, and none as jitter."
+        )
+
+
+def _waits(hosts: list[str], time: Floats, cells: Places, load: Floats) -> Iterator[str]:
+    """Where GPUs are less busy than the job alone makes them."""
+    is_low = load <= -LEAST_FALL
+    names = [hosts[k] for k in cells.tolist()]
+    of_host: dict[str, list[tuple[float, float]]] = {}
+    for (name, low), group in itertools.groupby(
+        range(len(cells)), lambda k: (names[k], bool(is_low[k]))
+    ):
+        places = list(group)
+        if low:
+            end = min(places[-1] + 1, len(cells) - 1)
+            last = end if names[end] == name else places[-1]
+            stretch = float(time[cells[places[0]]]), float(time[cells[last]])
+            of_host.setdefault(name, []).append(stretch)
+    if of_host:
+        said = [
+            f"{name} ({f'{len(found)} times ' if len(found) > 1 else ''}from {found[0][0]:g} s to "
+            f"{found[-1][1]:g} s)"
+            for name, found in itertools.islice(of_host.items(), SHOWN)
+        ]
+        rest = [f"{len(of_host) - SHOWN} more hosts"] if len(of_host) > SHOWN else []
+        yield (
+            f"Not seen: what the GPU waits for on {', '.join(said + rest)}. It is less busy there "
+            f"than the job's own share by {100 * LEAST_FALL:g} points or more: this is no "
+            "contention of the GPU but a wait for something else, for the host, the network or "
+            "ranks at a barrier, and counts as no load. A log of steps shows it "
+            "(simstrag trace import steps)."
+        )
 
 
 def _is_share(log: LogColumns, resource: str, fraction: bool | None) -> bool:
