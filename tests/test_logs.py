@@ -388,6 +388,22 @@ def test_a_gpu_that_waits_is_a_caution(tmp_path: Path) -> None:
     assert not any("waits for" in text for text in own.cautions)
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "second"),
+    [
+        ("utilisation", "time,host,gpu_util\n0,a,60\n0,b,60\n1,a,61\n1,a,{}\n1,b,60\n", "gpu_util"),
+        ("steps", "host,step,seconds\na,0,61\nb,0,61\na,1,61\na,1,{}\nb,1,61\n", "step"),
+    ],
+)
+def test_a_sample_given_twice_is_counted_or_refused_with_both_rows(
+    name: str, rows: str, second: str, tmp_path: Path
+) -> None:
+    found = import_trace(name, [written(tmp_path, "log.csv", rows.format(61))])
+    assert note(found, "Dropped: 1 ")
+    with pytest.raises(InputError, match=rf"row 5: {second} .* row 4[ ;]"):
+        import_trace(name, [written(tmp_path, "log.csv", rows.format(62))])
+
+
 # -- gaps
 
 

@@ -138,7 +138,7 @@ def _table(records: Iterator[tuple[int, Record]], path: str | Path) -> LogTable:
         metric = next(name for name in reversed(record))
         key: tuple[Any, ...] = (record["node"], record.get("card"), str(record["time"]))
         if metric in rows.get(key, (0, {}))[1]:
-            key = (*key, number)
+            key = (*key, len(rows))
         rows.setdefault(key, (number, {}))[1].update(record)
     if not rows:
         raise InputError(f"{path}: the query found no series; ask for a longer range")

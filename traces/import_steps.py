@@ -44,6 +44,7 @@ from simstrag.traces.provenance import (
     Labelled,
     constant_allreduce,
     contents,
+    count_note,
     run_of,
 )
 
@@ -115,7 +116,7 @@ def steps(
     """
     logs = [_columns(read_table(path), columns) for path in paths]
     _require_same_meanings(logs)
-    frame, names, begin = _frame(logs)
+    frame, names, begin, twice = _frame(logs)
     frame, notes, transfer = _local(frame, logs)
     gaps = _gaps(frame, names)
     level, noise = _clean_step(frame)
@@ -138,6 +139,7 @@ def steps(
         f"Assumed: the limits of these rules (simstrag/traces/import_steps.py has the reason for "
         f"each); the slowdowns are of resource {resource} (--resource); {begin}.",
         UNSEEN,
+        *count_note("Dropped", (twice, "repeats of a whole row")),
         *(f"Missing: {gap}." for gap in gaps),
         *_doubts(frame),
     )
@@ -227,8 +229,8 @@ def _of_chart(table: LogTable) -> Iterator[tuple[int, dict[str, str]]]:
                 yield table.lines[k], {**shared, "run name": run, metric: cell}
 
 
-def _frame(logs: list[LogColumns]) -> tuple[pd.DataFrame, dict[int, str], str]:
-    """All steps in order of node and time, the names of nodes, and what the times are.
+def _frame(logs: list[LogColumns]) -> tuple[pd.DataFrame, dict[int, str], str, int]:
+    """All steps in order of node and time, names of nodes, what the times are, repeated rows.
 
     Columns: node, step, time (from the earliest), seconds, compute and communication (NaN without
     such a column), log and row (of the cell).
@@ -249,12 +251,15 @@ def _frame(logs: list[LogColumns]) -> tuple[pd.DataFrame, dict[int, str], str]:
             for meaning in ("step", "seconds", "compute", "communication")
         }
         columns["time"] = log.moments("time") if "time" in log else np.nan
-        parts.append(pd.DataFrame(columns | {"log": k, "row": np.arange(rows)}))
+        repeats = pd.DataFrame(log.table.columns).duplicated().to_numpy()
+        parts.append(pd.DataFrame(columns | {"log": k, "row": np.arange(rows), "repeats": repeats}))
     if len(logs) > 1 or not {"rank", "node"} & set(logs[0].names):
         nodes, names = number(labels)
     frame = pd.concat(parts, ignore_index=True).assign(node=nodes)
     used = "compute" if "compute" in logs[0] else "seconds"
     frame = frame[frame[used].notna()]
+    twice = int(frame["repeats"].sum())
+    frame = frame[~frame["repeats"]]
     for k, log in enumerate(logs):
         mine = frame[frame["log"] == k]
         for meaning in (used, "communication"):
@@ -270,11 +275,13 @@ def _frame(logs: list[LogColumns]) -> tuple[pd.DataFrame, dict[int, str], str]:
         frame["step"] = frame.groupby("node").cumcount()
     repeated = frame.duplicated(["node", "step"] if not timed else ["node", "time"], keep=False)
     if repeated.any():
-        row = frame[repeated].iloc[1]
-        log = logs[int(row["log"])]
+        before, row = (frame[repeated].iloc[k] for k in (0, 1))
+        log, other = logs[int(row["log"])], logs[int(before["log"])].table
+        of_other = "" if other is log.table else f"{other.source}, "
         raise log.mistake(
             int(row["row"]), "step" if not timed else "time",
-            "is a second row of this rank and step; does another column name the rank? say "
+            f"is a second row of this rank and step, after {of_other}{other.unit} "
+            f"{other.lines[int(before['row'])]}; does another column name the rank? say "
             f"--column rank=NAME; it has {log.table.header}",
         )  # fmt: skip
     if timed:
@@ -285,7 +292,7 @@ def _frame(logs: list[LogColumns]) -> tuple[pd.DataFrame, dict[int, str], str]:
         begin = f"steps begin at their times in the log, and time 0 is {describe_moment(cell)}"
     else:
         begin = "the log has no times: a step begins when the slowest rank ends the one before"
-    return frame, names, begin
+    return frame, names, begin, twice
 
 
 def _run_of(source: str) -> str:
