@@ -121,3 +121,13 @@ def format_of(names: Iterable[str]) -> str | None:
         if all(any(option in found for option in needed.split("/")) for needed in NEEDED[name]):
             return name
     return None
+
+
+def import_hint(names: Iterable[str], file: str, write: str = "") -> str:
+    """What to append to an error about a log in place of a trace; empty for other columns.
+
+    file: the log, which `write` writes first.
+    """
+    name = format_of(names)
+    command = f"`simstrag trace describe {file}` names the command that makes a trace of it"
+    return f"; by its columns it is a log in format {name}: {write}{command}" if name else ""

@@ -12,6 +12,7 @@ import numpy as np
 
 from simstrag.documents.csv_rows import read_rows
 from simstrag.errors import InputError
+from simstrag.trace.log_formats import import_hint
 from simstrag.trace.row_validation import (
     COLUMNS,
     HOST,
@@ -180,5 +181,6 @@ def _places(header: Sequence[str], path: Path) -> list[int]:
             short = names if len(names) <= 100 else names[:97] + "..."
             raise InputError(
                 f"{path}: {problem} '{name}'; a trace has {', '.join(COLUMNS)}, this file {short}"
+                f"{import_hint(header, str(path))}"
             )
     return [list(header).index(name) for name in COLUMNS]
