@@ -149,8 +149,8 @@ def test_what_is_finished_can_be_read_while_it_runs(tmp_path: Path) -> None:
 def test_the_tables_are_made_anew_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simstrag.experiments.sweep.PAUSE", 0.0)
-    monkeypatch.setattr("simstrag.experiments.sweep.SHARE", 0)
+    monkeypatch.setattr("simstrag.experiments.kept_runs.PAUSE", 0.0)
+    monkeypatch.setattr("simstrag.experiments.kept_runs.SHARE", 0)
     stopped_after(4, tmp_path, jobs=1)
     assert len(pd.read_parquet(tmp_path / "results.parquet")) == 3
 
@@ -339,10 +339,8 @@ def test_values_that_are_no_numbers_are_text(tmp_path: Path) -> None:
 def test_workers_with_another_program_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = simstrag.experiments.sweep._needs()
-    monkeypatch.setattr(
-        "simstrag.experiments.sweep._needs", iter([here, here | {"numpy": "1.0"}]).__next__
-    )
+    here = simstrag.experiments.kept_runs.needs()
+    monkeypatch.setattr("simstrag.experiments.kept_runs.needs", lambda: here | {"numpy": "1.0"})
     with pytest.raises(simstrag.InputError, match=r"a worker has numpy 1\.0, and .* is needed"):
         sweep(STUDY, tmp_path, jobs=1)
 

@@ -319,16 +319,16 @@ def digest_of_scenario(scenario: Scenario) -> str:
     """A digest of all that runs under a scenario depend on, but policies and seeds."""
     declared = scenario.model_dump(mode="json", exclude_unset=True)
     files = (scenario.inputs.trace, scenario.inputs.profile)
-    return _digest([
+    return digest([
         {key: value for key, value in declared.items() if key not in REQUESTED},
         [None if file is None else file.sha256 for file in files],
         dict(program()),
     ])  # fmt: skip
 
 
-def key_of(origin: str, variant: str, policy: str, seed: int, digest: str | None) -> str:
-    """The name of one run; origin, digest: digests of its scenario and of its policy's file."""
-    return _digest([origin, variant, policy, seed, digest])[:24]
+def key_of(origin: str, variant: str, policy: str, seed: int, source: str | None) -> str:
+    """The name of one run; origin, source: digests of its scenario and of its policy's file."""
+    return digest([origin, variant, policy, seed, source])[:24]
 
 
 def digest_of_policy(policy: str) -> str | None:
@@ -346,7 +346,7 @@ def program() -> Mapping[str, Any]:
     """
     files = sorted(Path(__file__).parents[1].rglob("*"))
     sources = [file for file in files if file.suffix in (".py", ".c", ".h")]
-    return {**provenance(), "sources": _digest([_digest_of_file(path) for path in sources])}
+    return {**provenance(), "sources": digest([_digest_of_file(path) for path in sources])}
 
 
 def attribution(of: str | Path | None) -> dict[str, str]:
@@ -357,7 +357,8 @@ def attribution(of: str | Path | None) -> dict[str, str]:
     return made | {"at": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
 
 
-def _digest(parts: list[Any]) -> str:
+def digest(parts: list[Any]) -> str:
+    """The SHA-256 of values that JSON can state."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

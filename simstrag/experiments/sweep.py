@@ -9,26 +9,24 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.documents.file_io import path_of, write_atomically
-from simstrag.errors import InputError, SimstragError
-from simstrag.experiments.cluster_backends import first_line, load_backend
+from simstrag.errors import InputError
+from simstrag.experiments.cluster_backends import load_backend
+from simstrag.experiments.kept_runs import KeptRuns, needs, outcome
 from simstrag.experiments.runner import (
     attribution,
     digest_of_policy,
     digest_of_scenario,
     key_of,
-    program,
 )
 from simstrag.experiments.study import GridPoint, Study, text_of
-from simstrag.processes.pool import REASON, Backend, LostCall, compute
 from simstrag.rendering import html_fragment
 from simstrag.runs.run import plain, provenance
 
@@ -40,11 +38,6 @@ if TYPE_CHECKING:
 FORMAT = "simstrag-sweep/2"
 MARKER = "sweep.json"
 TABLES = ("results.csv", "results.parquet")
-PAUSE = 10.0
-"""Least time between two writings of the tables while runs are computed, in seconds."""
-SHARE = 20
-"""Least time between them, as a multiple of the time that one writing takes."""
-LOST = f"what computed it ended each time it was tried: {REASON}"
 
 
 class Planned(NamedTuple):
@@ -112,23 +105,26 @@ class Sweep:
         kinds = dict.fromkeys(["policy", "error", *self._texts], "string")
         return table.astype(kinds)
 
+    @property
+    def kept(self) -> KeptRuns[Planned]:
+        """Its runs in its folder."""
+        return KeptRuns(self.folder, self.runs)
+
     def outcomes(self) -> dict[Planned, Mapping[str, Any]]:
         """`error` (None where it is finished), `summary` and `warnings` of each run that has ended.
 
         A run whose file cannot be read counts as not yet run.
         """
-        files = ((run, self._read(run)) for run in self.runs)
-        return {run: kept for run, kept in files if kept is not None}
+        return self.kept.outcomes()
 
     @property
     def failed(self) -> dict[Planned, str]:
         """The error of each run that failed."""
-        return {run: kept["error"] for run, kept in self.outcomes().items() if kept["error"]}
+        return self.kept.failed
 
     def describe_kept(self) -> str:
         """A sentence on the runs that an interrupt leaves."""
-        finished = sum(kept["error"] is None for kept in self.outcomes().values())
-        return f"{finished} of {len(self.runs)} runs are finished and kept in {self.folder}"
+        return self.kept.describe()
 
     def write(self) -> None:
         """Write the tables of all runs that have ended; each file atomically."""
@@ -158,22 +154,6 @@ class Sweep:
         shown = {key: text_of(value) if key in texts else value for key, value in values.items()}
         about = {"policy": run.policy, "seed": run.seed, "error": kept["error"]}
         return {"point": run.point, **shown, **about, **kept["summary"]}
-
-    def _place(self, run: Planned) -> Path:
-        return self.folder / "runs" / f"{run.key}.json"
-
-    def _read(self, run: Planned) -> dict[str, Any] | None:
-        try:
-            kept = json.loads(self._place(run).read_text(encoding="utf-8"))
-            warnings = kept.get("warnings", [])
-            return {"error": kept["error"], "summary": kept["summary"], "warnings": warnings}
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def _keep(self, run: Planned, outcome: Mapping[str, Any]) -> None:
-        """Write the result of a run to its file, atomically."""
-        text = json.dumps({"policy": run.policy, "seed": run.seed, **outcome}, indent=1)
-        write_atomically(self._place(run), lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def sweep(
@@ -230,58 +210,15 @@ def sweep(
         points = study.points()
         whole = _start(study, points, folder, made)
         part = whole if shard is None else replace(whole, runs=whole.runs[shard[0] - 1 :: shard[1]])
-        _compute(points, part, backend_of_runs, report, tables=shard is None)
+        part.kept.compute(
+            backend_of_runs, _run, partial(_calls, backend_of_runs.share, points), report,
+            partial(_describe, part), whole.write if shard is None else None,
+        )  # fmt: skip
     finally:
         backend_of_runs.shut_down()
     if len(whole.outcomes()) == len(whole.runs):
         whole.write()
     return part
-
-
-def _compute(
-    points: tuple[GridPoint, ...],
-    part: Sweep,
-    backend: Backend,
-    report: Callable[[int, int, str], None],
-    tables: bool,
-) -> None:
-    """Compute, keep and report unfinished runs.  A `KeyboardInterrupt` says how many are finished.
-
-    Raises `InputError` where a worker has another program, `SimstragError` where the backend fails.
-    """
-    finished = {run for run, kept in part.outcomes().items() if kept["error"] is None}
-    missing = [run for run in part.runs if run not in finished]
-    done, total = len(finished), len(part.runs)
-    if finished:
-        report(done, total, "found finished")
-    if not missing:
-        return
-    results = compute(backend, _run, _calls(backend.share, points, missing))
-    next_tables = time.monotonic() + PAUSE
-    try:
-        while True:
-            try:
-                run, outcome = next(results)
-            except StopIteration:
-                return
-            except Exception as error:  # of the backend: `_run` raises nothing
-                kept = f"{part.describe_kept()}; the same command goes on from there"
-                raise SimstragError(f"{first_line(error)}; {kept}") from error
-            if isinstance(outcome, LostCall):
-                outcome = {"error": LOST, "summary": {}}
-            if "other" in outcome:
-                raise InputError(outcome["other"])
-            part._keep(run, outcome)
-            done += 1
-            where = "".join(f", {k}={text_of(v)}" for k, v in part.points[run.point].items())
-            failed = ", failed" if outcome["error"] else ""
-            report(done, total, f"{run.policy}, seed {run.seed}{where}{failed}")
-            if tables and time.monotonic() > next_tables:
-                start = time.monotonic()
-                part.write()
-                next_tables = time.monotonic() + max(PAUSE, SHARE * (time.monotonic() - start))
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(part.describe_kept()) from None
 
 
 def _start(
@@ -327,7 +264,7 @@ def _calls(
 ) -> Iterator[tuple[Planned, tuple[Any, ...]]]:
     """The arguments of `_run` for each run; data that points share are sent once if possible."""
     shared: dict[int, Any] = {}
-    needed = _needs()
+    needed = needs()
     for run in runs:
         point = points[run.point]
         if id(point.shared) not in shared:
@@ -335,9 +272,9 @@ def _calls(
         yield run, (shared[id(point.shared)], point.changes, run.policy, run.seed, needed)
 
 
-def _needs() -> dict[str, Any]:
-    """Versions and digests that must be equal on two machines for equal results."""
-    return {name: value for name, value in program().items() if name != "commit"}
+def _describe(part: Sweep, run: Planned) -> str:
+    where = "".join(f", {k}={text_of(v)}" for k, v in part.points[run.point].items())
+    return f"{run.policy}, seed {run.seed}{where}"
 
 
 def _run(
@@ -347,23 +284,16 @@ def _run(
     from simstrag.engine.simulate import require_gain, simulate
     from simstrag.policies import collect_warnings
 
-    for name, version in _needs().items():
-        if version != needed[name]:
-            other = "other sources of simstrag" if name == "sources" else f"{name} {version}"
-            here = "" if name == "sources" else f", and {needed[name]} is needed"
-            return {"other": f"a worker has {other}{here}: its results would not be the same"}
-    try:
+    def compute() -> dict[str, Any]:
         scenario = _scenario(shared).replaced(**changes)
         require_gain(scenario, policy)
         with collect_warnings(policy) as warned:
             run = simulate(scenario, policy, seed, record_updates=False)
-    except SimstragError as error:
-        return {"error": " ".join(str(error).split()), "summary": {}}
-    except (Exception, SystemExit) as error:
-        message = " ".join(str(error).split())
-        return {"error": f"{type(error).__name__}: {message}", "summary": {}}
-    rest = {"provenance": run.provenance, "warnings": [*run.warnings, *warned.values()]}
-    return {"error": None, "summary": run.scalars, **plain(rest)}
+        rest = {"provenance": run.provenance, "warnings": [*run.warnings, *warned.values()]}
+        about = {"policy": policy, "seed": seed}
+        return {**about, "summary": run.scalars, **plain(rest)}
+
+    return outcome(needed, compute)
 
 
 @lru_cache(maxsize=2)
