@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import simstrag
 from simstrag.analysis.derived.decision import MODEL_ERROR
 from simstrag.analysis.derived.standings import NEGLIGIBLE, faster
-from simstrag.analysis.text.answer import percent_of
+from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import percent
 from simstrag.experiments.comparison import BASELINE, Comparison
 from simstrag.experiments.paired_statistics import Estimate

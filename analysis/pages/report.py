@@ -26,11 +26,13 @@ from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
 from simstrag.analysis.tables.profile_tables import describe
 from simstrag.analysis.tables.table import Number, Table, csv_data
-from simstrag.analysis.text.answer import TITLES, answer, percent_of
-from simstrag.analysis.text.answer import saved as saved_share
+from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions, turnover
 from simstrag.analysis.text.detection import detection
+from simstrag.analysis.text.gain_text import percent_of
+from simstrag.analysis.text.gain_text import saved as saved_share
+from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import number, percent
 from simstrag.analysis.text.sensitivity_text import thresholds
 from simstrag.documents.file_io import path_of, write_atomically

@@ -11,32 +11,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from simstrag import policies
-from simstrag.analysis.derived.decision import MODEL_ERROR, Bill, Decision, State, decide
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.analysis.derived.decision import MODEL_ERROR, Bill, Decision, decide
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.cautions import contended, coverage, ignored, replays
+from simstrag.analysis.text.gain_text import (
+    ERROR,
+    PolicyNames,
+    describe_gain,
+    describe_regret,
+    describe_setting,
+    is_slight,
+    percent_of,
+    saved,
+)
+from simstrag.analysis.text.lanes import describe_lane
 from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
-from simstrag.analysis.text.sensitivity_text import C_TAU, conditions, value_text
-from simstrag.errors import SimstragError
+from simstrag.analysis.text.sensitivity_text import conditions
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.policy import LANES
-from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, value_of
+from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen
 
 UNSEEN = 0.9
 """Runs that end before this share of the trace have not seen all of it."""
 SAMPLED = 0.5
 """Runs from random moments that see less than this share of the trace are few for it."""
-TITLES = {
-    "A": "nothing changes in training",
-    "B": "some gradients late, left out, or in reduced precision",
-    "C": "another algorithm",
-}
-"""What a lane changes."""
-EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
-"""A policy to compare where a lane has none."""
-ERROR = f"the simulation's known error of {percent(MODEL_ERROR, 2)} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,38 +107,9 @@ def answer(s: Standings) -> Answer:
         _choice(d, names),
         _safety(d),
         _bill(s, d.bill),
-        {lane: _lane(d, lane, names) for lane in LANES},
+        {lane: describe_lane(d, lane, names) for lane in LANES},
         _conditions(d),
     )
-
-
-class PolicyNames:
-    """Names of policies: the first mention has the full name and says what the policy does."""
-
-    def __init__(self) -> None:
-        self._named = {BASELINE}
-
-    def of(self, policy: str) -> tuple[str, str]:
-        """The name of a policy, and a sentence on it if it is the first mention."""
-        if policy in self._named:
-            return policy, ""
-        self._named.add(policy)
-        try:
-            described = policies.describe(policy)
-        except SimstragError:  # a policy that does not fit the world of descriptions
-            return policy, ""
-        name = policy if described.title == policy else f"{described.title} ({policy})"
-        return name, f" {described.sentence}" if described.sentence else ""
-
-
-def saved(s: Standings, p: Standing) -> Estimate:
-    """The share of bsp's time that a policy saves, with its interval."""
-    return Estimate(*(1 - 1 / x for x in p.speedup[s.decides]))
-
-
-def _gain(s: Standings, p: Standing) -> str:
-    """`saved` in percent."""
-    return percent_of(saved(s, p))
 
 
 # -- the choice -----------------------------------------------------------------------------------
@@ -153,7 +124,7 @@ def _choice(d: Decision, names: PolicyNames) -> str:
         slight = ""
         if -p.difference[s.decides].value < s.grain:
             slight = f", which is less than one update of bsp ({seconds(s.grain)})"
-        run = f"{_condition(d)} {name}: {_gain(s, p)} sooner than {bsp}{slight}"
+        run = f"{_condition(d)} {name}: {describe_gain(s, p)} sooner than {bsp}{slight}"
         return f"{run}.{does}"
     others = [p for p in s.policies if p.policy != BASELINE]
     takes = f"{bsp}, which {_does(s)} in {_prose(s.baseline[s.decides])} s"
@@ -171,7 +142,7 @@ def _choice(d: Decision, names: PolicyNames) -> str:
         most = next(p for p in others if p.policy == comparable[0])
         return (
             f"Change nothing: keep {takes}. The gain is smaller than {ERROR}: "
-            f"{_gain(s, most)} by {most.policy}."
+            f"{describe_gain(s, most)} by {most.policy}."
         )
     if sooner:
         return (
@@ -180,10 +151,10 @@ def _choice(d: Decision, names: PolicyNames) -> str:
         )
     most = min(others, key=lambda p: p.difference[s.decides].value)
     undecided = ""
-    if not _slight(s, most) and not ignored(s, most.policy):
+    if not is_slight(s, most) and not ignored(s, most.policy):
         undecided = (
-            f" {s.seeds} seeds are too few to tell: {most.policy} saves {_gain(s, most)}, and more "
-            "seeds may show it."
+            f" {s.seeds} seeds are too few to tell: {most.policy} saves "
+            f"{describe_gain(s, most)}, and more seeds may show it."
         )
     return f"Change nothing: no policy is shown to be faster than {takes}.{undecided}"
 
@@ -203,13 +174,13 @@ def _safety(d: Decision) -> str:
         return ""
     text = (
         f"{d.safe} is the safe choice: over {len(d.states)} settings of {_varied(d)} it "
-        f"{_behind(d, d.safe)}"
+        f"{describe_regret(d, d.safe)}"
     )
     if BASELINE in d.regrets and d.safe != BASELINE:
-        text += f"; bsp {_behind(d, BASELINE)}"
+        text += f"; bsp {describe_regret(d, BASELINE)}"
     best = d.s.policies[0].policy
     if best in d.regrets and d.regrets[best].worst > d.regrets[d.safe].worst:
-        text += f"; {best}, the fastest here, {_behind(d, best)}"
+        text += f"; {best}, the fastest here, {describe_regret(d, best)}"
     return f"{text}.{_alike(d)}"
 
 
@@ -232,19 +203,9 @@ def _alike(d: Decision) -> str:
         return ""
     best = min(better, key=lambda name: d.regrets[name].worst)
     return (
-        f" {best} {_behind(d, best)}; the difference is smaller than {ERROR}, and {best} changes "
-        "training more."
+        f" {best} {describe_regret(d, best)}; the difference is smaller than {ERROR}, and "
+        f"{best} changes training more."
     )
-
-
-def _behind(d: Decision, policy: str) -> str:
-    """The worst regret of a policy and where it has it, as a predicate."""
-    regret = d.regrets[policy]
-    key, _ = regret.state
-    if regret.worst < NEGLIGIBLE:
-        return "is never more than 0.5 % behind the best policy"
-    text = f"is at most {percent(regret.worst, 2)} % behind the best policy"
-    return f"{text} ({_where(d, regret.state)})" if key else text
 
 
 # -- the bill -------------------------------------------------------------------------------------
@@ -289,113 +250,6 @@ def name_of_node(s: Standings, node: int) -> str:
     return name or f"node {node}"
 
 
-def percent_of(e: Estimate) -> str:
-    """A share in percent, with its interval if it has one."""
-    if math.isnan(e.low) or e.low == e.high:
-        return f"{percent(e.value)} %"
-    value, _, interval = estimate(*e, scale=100).partition(" (")
-    return f"{value} % ({interval[:-1]} %)" if interval else f"{value} %"
-
-
-# -- the lanes ------------------------------------------------------------------------------------
-
-
-def _lane(d: Decision, lane: str, names: PolicyNames) -> str:
-    s, best = d.s, d.best(lane)
-    head = f"{lane}, {TITLES[lane]}"
-    if best is None:
-        compared = [p.policy for p in d.lanes[lane]]
-        if not compared:
-            return f"{head}: no policy was compared, such as {EXAMPLES[lane]}."
-        slower = [p.policy for p in d.lanes[lane] if p.difference[s.decides].low > 0]
-        others = [name for name in compared if name not in slower]
-        texts = [f"{join(others)} {_are(others)} not shown to be faster than bsp"] if others else []
-        texts += [f"{join(slower)} {_are(slower)} slower than bsp"] if slower else []
-        return f"{head}: {'; '.join(texts)}."
-    name, does = names.of(best.policy)
-    alike = [
-        p.policy for p in d.lanes[lane]
-        if p is not best and not faster(s.between(best.policy, p.policy))
-    ]  # fmt: skip
-    text = f"{head}: {name}, {_gain(s, best)} sooner than bsp."
-    text += does
-    if _slight(s, best):
-        return f"{text} That is less than {ERROR}."
-    if effects := [*_effects(d, best)]:
-        text += f" It changes: {'; '.join(effects)}."
-    if needs := [*_needs(d, best)]:
-        text += f" It needs: {'; '.join(needs)}."
-    declared = d.effects[best.policy].declared
-    if declared is None:
-        text += " It is in this lane by what its runs did, because it declares none."
-    elif declared != lane:
-        text += (
-            f" It declares lane {declared}, but is in this one, because an update has less than "
-            "half of the samples of all workers."
-        )
-    if len(d.states) > 1 and best.policy != d.safe and best.policy in d.regrets:
-        text += f" Over the same settings it {_behind(d, best.policy)}."
-    if but := ignored(s, best.policy):
-        text += f" But {but}."
-    if alike:
-        text += f" No difference from it is shown for {join(alike)}."
-    return text
-
-
-def _effects(d: Decision, p: Standing) -> Iterator[str]:
-    """What a policy changes in training, as its runs did."""
-    e = d.effects[p.policy]
-    if e.averages:
-        yield "models are averaged instead of gradients"
-    elif e.groups > 1:
-        yield f"up to {e.groups} groups of workers update independently"
-    elif e.joined < 1 - NEGLIGIBLE:
-        yield f"an update has {percent(e.joined, 2)} % of the samples of all workers"
-    if e.late:
-        yield f"a gradient is {number(e.late, 2)} updates old on average"
-    if e.reduced:
-        yield f"{percent(e.reduced, 2)} % of steps are in reduced precision"
-    if e.lost:
-        yield f"{percent(e.lost, 2)} % of gradients are thrown away"
-    if e.cut:
-        yield f"{percent(e.cut, 2)} % of samples are left out"
-
-
-def _needs(d: Decision, p: Standing) -> Iterator[str]:
-    """What must be true for the gain of a policy."""
-    s, e = d.s, d.effects[p.policy]
-    scenario = s.comparison.scenario
-    if e.rebatched:
-        yield "workers that take batches of different sizes"
-    if {"server", "leader"} & set(p.architecture.split(" + ")):
-        server = scenario.inputs.server
-        takes = f"needs {seconds(server.job)} for a gradient"
-        if not (server.service or server.push or server.pull):
-            takes = "costs nothing in this scenario"
-        yield f"a parameter server, which {takes}"
-    if e.reduced and s.comparison.has_target:
-        yield "gradients in reduced precision that are worth as much as others"
-    if p.policy in s.stale and s.comparison.has_target:
-        yield _cost_of_staleness(s, p.policy)
-    elif p.policy in s.stale:
-        yield "stale gradients that are worth as much as others, because no target is declared"
-    for (key, value), gain in d.gains(p.policy).items():
-        if gain <= 0 and key and key != C_TAU:
-            side = "below" if value > value_of(scenario, key) else "above"
-            yield f"{name_of(scenario, key)} {side} {value_text(value, QUANTITIES[key])}"
-
-
-def _cost_of_staleness(s: Standings, policy: str) -> str:
-    """The costs of staleness among those simulated at which a policy is sooner than bsp."""
-    bsp = s.comparison.column(BASELINE, "time_to_target")
-    shown = [c for c in s.costs if faster(s.gap(s.at_cost(policy, c), bsp))]
-    least, most = min(s.costs), max(s.costs)
-    if len(shown) == len(s.costs):
-        return f"{NAMES[C_TAU]} between {least:g} and {most:g}, as far as tried"
-    holds, fails = (" or ".join(f"{c:g}" for c in s.costs if (c in shown) == yes) for yes in (1, 0))
-    return f"{NAMES[C_TAU]} of {holds}, not of {fails}"
-
-
 # -- conditions -----------------------------------------------------------------------------------
 
 
@@ -405,7 +259,7 @@ def _conditions(d: Decision) -> str:
     first = s.policies[0]
     also = "" if first.policy == d.safe else ", the fastest here,"
     lead = f"{first.policy}{also} has the best mean as long as {near}. " if near else ""
-    if first.policy != BASELINE and _slight(s, first):
+    if first.policy != BASELINE and is_slight(s, first):
         lead = ""
     return f"{_gains(d)}{lead}{_unseen(s)}{capital(coverage(s))}."
 
@@ -416,24 +270,12 @@ def _gains(d: Decision) -> str:
         return ""
     gains = d.gains(d.safe)
     low, high = (percent(ends, 2) for ends in (min(gains.values()), max(gains.values())))
-    small = [f"{percent(gain, 2)} % {_where(d, state)}" for state, gain in gains.items()
+    small = [f"{percent(gain, 2)} % {describe_setting(d, state)}" for state, gain in gains.items()
              if state[0] and gain < MODEL_ERROR]  # fmt: skip
     if low == high:
         return ""
     text = f"Over the settings, {d.safe} gains {low} to {high} % over bsp"
     return f"{text}; less than {ERROR}: {join(small)}. " if small else f"{text}. "
-
-
-def _where(d: Decision, state: State) -> str:
-    """A setting, to follow what is true of it."""
-    key, value = state
-    name = name_of(d.s.comparison.scenario, key)
-    return f"where {name} is {value_text(value, QUANTITIES[key])}"
-
-
-def _slight(s: Standings, p: Standing) -> bool:
-    """Whether a gain is smaller than the known error."""
-    return saved(s, p).value < MODEL_ERROR
 
 
 def _unseen(s: Standings) -> str:
@@ -457,10 +299,6 @@ def _unseen(s: Standings) -> str:
         f"The runs see the first {seconds(longest)} of the trace's {seconds(trace.end)} "
         f"({share} %): declare more work, or trace_per_seed: shift, to see the rest. "
     )
-
-
-def _are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _does(s: Standings) -> str:

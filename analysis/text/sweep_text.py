@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from simstrag.analysis.derived.decision import MODEL_ERROR
 from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
-from simstrag.analysis.text.answer import ERROR, PolicyNames, capital
+from simstrag.analysis.text.answer import capital
 from simstrag.analysis.text.cautions import warn_of_few_seeds, warn_of_stale
+from simstrag.analysis.text.gain_text import ERROR, PolicyNames
 from simstrag.analysis.text.number_format import join, percent
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.study import text_of

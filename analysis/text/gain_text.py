@@ -1,0 +1,76 @@
+"""Gains and regrets of policies in words, and the names of policies."""
+
+from __future__ import annotations
+
+import math
+
+from simstrag import policies
+from simstrag.analysis.derived.decision import MODEL_ERROR, Decision, State
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings
+from simstrag.analysis.text.number_format import estimate, percent
+from simstrag.analysis.text.sensitivity_text import value_text
+from simstrag.errors import SimstragError
+from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.paired_statistics import Estimate
+from simstrag.scenario.varied_constants import QUANTITIES, name_of
+
+ERROR = f"the simulation's known error of {percent(MODEL_ERROR, 2)} %"
+
+
+class PolicyNames:
+    """Names of policies: the first mention has the full name and says what the policy does."""
+
+    def __init__(self) -> None:
+        self._named = {BASELINE}
+
+    def of(self, policy: str) -> tuple[str, str]:
+        """The name of a policy, and a sentence on it if it is the first mention."""
+        if policy in self._named:
+            return policy, ""
+        self._named.add(policy)
+        try:
+            described = policies.describe(policy)
+        except SimstragError:  # a policy that does not fit the world of descriptions
+            return policy, ""
+        name = policy if described.title == policy else f"{described.title} ({policy})"
+        return name, f" {described.sentence}" if described.sentence else ""
+
+
+def saved(s: Standings, p: Standing) -> Estimate:
+    """The share of bsp's time that a policy saves, with its interval."""
+    return Estimate(*(1 - 1 / x for x in p.speedup[s.decides]))
+
+
+def describe_gain(s: Standings, p: Standing) -> str:
+    """`saved` in percent."""
+    return percent_of(saved(s, p))
+
+
+def describe_regret(d: Decision, policy: str) -> str:
+    """The worst regret of a policy and where it has it, as a predicate."""
+    regret = d.regrets[policy]
+    key, _ = regret.state
+    if regret.worst < NEGLIGIBLE:
+        return "is never more than 0.5 % behind the best policy"
+    text = f"is at most {percent(regret.worst, 2)} % behind the best policy"
+    return f"{text} ({describe_setting(d, regret.state)})" if key else text
+
+
+def describe_setting(d: Decision, state: State) -> str:
+    """A setting, to follow what is true of it."""
+    key, value = state
+    name = name_of(d.s.comparison.scenario, key)
+    return f"where {name} is {value_text(value, QUANTITIES[key])}"
+
+
+def is_slight(s: Standings, p: Standing) -> bool:
+    """Whether a gain is smaller than the known error."""
+    return saved(s, p).value < MODEL_ERROR
+
+
+def percent_of(e: Estimate) -> str:
+    """A share in percent, with its interval if it has one."""
+    if math.isnan(e.low) or e.low == e.high:
+        return f"{percent(e.value)} %"
+    value, _, interval = estimate(*e, scale=100).partition(" (")
+    return f"{value} % ({interval[:-1]} %)" if interval else f"{value} %"

@@ -1,0 +1,130 @@
+"""The lanes of an answer in words: the best policy of each, what it changes, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simstrag.analysis.derived.decision import Decision
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.analysis.text.cautions import ignored
+from simstrag.analysis.text.gain_text import (
+    ERROR,
+    PolicyNames,
+    describe_gain,
+    describe_regret,
+    is_slight,
+)
+from simstrag.analysis.text.number_format import join, number, percent, seconds
+from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
+from simstrag.experiments.comparison import BASELINE
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, value_of
+
+TITLES = {
+    "A": "nothing changes in training",
+    "B": "some gradients late, left out, or in reduced precision",
+    "C": "another algorithm",
+}
+"""What a lane changes."""
+EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
+"""A policy to compare where a lane has none."""
+
+
+def describe_lane(d: Decision, lane: str, names: PolicyNames) -> str:
+    """The sentences on a lane."""
+    s, best = d.s, d.best(lane)
+    head = f"{lane}, {TITLES[lane]}"
+    if best is None:
+        compared = [p.policy for p in d.lanes[lane]]
+        if not compared:
+            return f"{head}: no policy was compared, such as {EXAMPLES[lane]}."
+        slower = [p.policy for p in d.lanes[lane] if p.difference[s.decides].low > 0]
+        others = [name for name in compared if name not in slower]
+        texts = [f"{join(others)} {_are(others)} not shown to be faster than bsp"] if others else []
+        texts += [f"{join(slower)} {_are(slower)} slower than bsp"] if slower else []
+        return f"{head}: {'; '.join(texts)}."
+    name, does = names.of(best.policy)
+    alike = [
+        p.policy for p in d.lanes[lane]
+        if p is not best and not faster(s.between(best.policy, p.policy))
+    ]  # fmt: skip
+    text = f"{head}: {name}, {describe_gain(s, best)} sooner than bsp."
+    text += does
+    if is_slight(s, best):
+        return f"{text} That is less than {ERROR}."
+    if effects := [*_effects(d, best)]:
+        text += f" It changes: {'; '.join(effects)}."
+    if needs := [*_needs(d, best)]:
+        text += f" It needs: {'; '.join(needs)}."
+    declared = d.effects[best.policy].declared
+    if declared is None:
+        text += " It is in this lane by what its runs did, because it declares none."
+    elif declared != lane:
+        text += (
+            f" It declares lane {declared}, but is in this one, because an update has less than "
+            "half of the samples of all workers."
+        )
+    if len(d.states) > 1 and best.policy != d.safe and best.policy in d.regrets:
+        text += f" Over the same settings it {describe_regret(d, best.policy)}."
+    if but := ignored(s, best.policy):
+        text += f" But {but}."
+    if alike:
+        text += f" No difference from it is shown for {join(alike)}."
+    return text
+
+
+def _effects(d: Decision, p: Standing) -> Iterator[str]:
+    """What a policy changes in training, as its runs did."""
+    e = d.effects[p.policy]
+    if e.averages:
+        yield "models are averaged instead of gradients"
+    elif e.groups > 1:
+        yield f"up to {e.groups} groups of workers update independently"
+    elif e.joined < 1 - NEGLIGIBLE:
+        yield f"an update has {percent(e.joined, 2)} % of the samples of all workers"
+    if e.late:
+        yield f"a gradient is {number(e.late, 2)} updates old on average"
+    if e.reduced:
+        yield f"{percent(e.reduced, 2)} % of steps are in reduced precision"
+    if e.lost:
+        yield f"{percent(e.lost, 2)} % of gradients are thrown away"
+    if e.cut:
+        yield f"{percent(e.cut, 2)} % of samples are left out"
+
+
+def _needs(d: Decision, p: Standing) -> Iterator[str]:
+    """What must be true for the gain of a policy."""
+    s, e = d.s, d.effects[p.policy]
+    scenario = s.comparison.scenario
+    if e.rebatched:
+        yield "workers that take batches of different sizes"
+    if {"server", "leader"} & set(p.architecture.split(" + ")):
+        server = scenario.inputs.server
+        takes = f"needs {seconds(server.job)} for a gradient"
+        if not (server.service or server.push or server.pull):
+            takes = "costs nothing in this scenario"
+        yield f"a parameter server, which {takes}"
+    if e.reduced and s.comparison.has_target:
+        yield "gradients in reduced precision that are worth as much as others"
+    if p.policy in s.stale and s.comparison.has_target:
+        yield _cost_of_staleness(s, p.policy)
+    elif p.policy in s.stale:
+        yield "stale gradients that are worth as much as others, because no target is declared"
+    for (key, value), gain in d.gains(p.policy).items():
+        if gain <= 0 and key and key != C_TAU:
+            side = "below" if value > value_of(scenario, key) else "above"
+            yield f"{name_of(scenario, key)} {side} {value_text(value, QUANTITIES[key])}"
+
+
+def _cost_of_staleness(s: Standings, policy: str) -> str:
+    """The costs of staleness among those simulated at which a policy is sooner than bsp."""
+    bsp = s.comparison.column(BASELINE, "time_to_target")
+    shown = [c for c in s.costs if faster(s.gap(s.at_cost(policy, c), bsp))]
+    least, most = min(s.costs), max(s.costs)
+    if len(shown) == len(s.costs):
+        return f"{NAMES[C_TAU]} between {least:g} and {most:g}, as far as tried"
+    holds, fails = (" or ".join(f"{c:g}" for c in s.costs if (c in shown) == yes) for yes in (1, 0))
+    return f"{NAMES[C_TAU]} of {holds}, not of {fails}"
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"
