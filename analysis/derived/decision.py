@@ -283,7 +283,11 @@ def _effects(s: Standings, p: Standing) -> Effects:
 
 
 def _states(s: Standings, left_out: Collection[str]) -> Times:
-    """Mean seconds in the scenario itself, and with each constant that was varied."""
+    """Mean seconds in the scenario itself, and with each constant that was varied.
+
+    Where `Standings.is_untested`, the search for thresholds says nothing about contention and is
+    left out.
+    """
     known = [p.policy for p in s.policies if p.policy not in left_out]
     column = s.comparison.column
     names = dict.fromkeys([*known, BASELINE])
@@ -295,7 +299,7 @@ def _states(s: Standings, left_out: Collection[str]) -> Times:
                 stale = {name: float(s.at_cost(name, c).mean()) for name in known}
                 states["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
     varied: dict[State, dict[str, float]] = {}
-    if s.comparison.extremes is not None:
+    if s.comparison.extremes is not None and not s.is_untested:
         for key, value, name, seconds in s.comparison.extremes.itertuples(index=False):
             if name in known:
                 varied.setdefault((key, value), {})[name] = seconds

@@ -78,6 +78,16 @@ class Standings:
         return (self.baseline[self.decides].value - clean) / clean
 
     @property
+    def is_untested(self) -> bool:
+        """Whether other values were simulated only under seeds that the trace does not delay."""
+        seeds, delays = self.comparison.search_seeds, self.comparison.delays
+        return (
+            bool(seeds)
+            and self.comparison.scenario.inputs.trace is not None
+            and sum(abs(delays[seed]) for seed in seeds) < NEGLIGIBLE * len(seeds)
+        )
+
+    @property
     def grain(self) -> float:
         """Seconds of one update of bsp, the granularity of a run's end."""
         column = self.comparison.column

@@ -26,7 +26,7 @@ from simstrag.analysis.text.gain_text import (
 )
 from simstrag.analysis.text.lanes import describe_lane
 from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
-from simstrag.analysis.text.sensitivity_text import conditions
+from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.policy import LANES
@@ -170,8 +170,9 @@ def _condition(d: Decision) -> str:
 
 def _safety(d: Decision) -> str:
     """How far the choice can fall behind the best, over all settings that were simulated."""
+    untested = explain_untested(d.s)
     if len(d.states) < 2 or (d.safe == BASELINE and len(d.candidates) < 2):
-        return ""
+        return untested
     text = (
         f"{d.safe} is the safe choice: over {len(d.states)} settings of {_varied(d)} it "
         f"{describe_regret(d, d.safe)}"
@@ -181,7 +182,7 @@ def _safety(d: Decision) -> str:
     best = d.s.policies[0].policy
     if best in d.regrets and d.regrets[best].worst > d.regrets[d.safe].worst:
         text += f"; {best}, the fastest here, {describe_regret(d, best)}"
-    return f"{text}.{_alike(d)}"
+    return f"{text}.{_alike(d)} {untested}".rstrip()
 
 
 def _varied(d: Decision) -> str:

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import join
-from simstrag.analysis.text.sensitivity_text import conditions, explain_lost_lead, leader
+from simstrag.analysis.text.sensitivity_text import (
+    conditions,
+    explain_lost_lead,
+    explain_untested,
+    leader,
+)
 from simstrag.experiments.comparison import BASELINE
 from simstrag.profile.responses import law_of
 from simstrag.scenario.scenario import Scenario
@@ -133,11 +138,11 @@ def _lead(s: Standings) -> Iterator[str]:
     """What else the lead depends on, how few seeds showed it, and a gain above all delay."""
     table, best = s.comparison.thresholds, s.policies[0].policy
     if table is not None and len(table):
-        yield explain_lost_lead(s)
+        yield explain_lost_lead(s) or explain_untested(s)
         if far := conditions(s)[1]:
             yield f"{best} also has the best mean only as long as {far}."
-        if (n := table["seeds"].iloc[0]) < s.seeds:
-            yield f"The sensitivity of the lead was tested with the first {n} seeds only."
+        if (n := table["seeds"].iloc[0]) < s.seeds and not s.is_untested:
+            yield f"The sensitivity of the lead was tested with {n} of {s.seeds} seeds only."
     if s.spread:
         yield warn_of_few_seeds(s.seeds)
     if any(p.mitigation[n].value > 1 for p in s.policies for n in s.times):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from simstrag.analysis.derived.standings import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.number_format import join, with_unit
+from simstrag.analysis.text.number_format import join, percent, with_unit
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import (
     DERIVED,
@@ -89,12 +89,13 @@ class Turn(NamedTuple):
 def turns(s: Standings) -> list[Turn]:
     """The changes of the lead: c_tau first, then the nearest to the value in force.
 
-    None where `explain_lost_lead` gives a reason.
+    None where `explain_lost_lead` gives a reason, and none of the search where
+    `Standings.is_untested`.
     """
     if explain_lost_lead(s):
         return []
     table = s.comparison.thresholds
-    rows = [] if table is None else table[table["rival"] != ""].to_dict("records")
+    rows = [] if table is None or s.is_untested else table[table["rival"] != ""].to_dict("records")
     found = [Turn(*(row[name] for name in Turn._fields)) for row in rows]
     known = {t.larger for t in found if t.quantity == C_TAU}
     found += [t for t in _of_costs(s) if t.larger not in known]
@@ -116,13 +117,26 @@ def conditions(s: Standings) -> tuple[str, str]:
 def explain_lost_lead(s: Standings) -> str:
     """Why no thresholds are shown: under the seeds used for them, another policy leads."""
     table = s.comparison.thresholds
-    if table is None or not len(table) or table["leader"].iloc[0] == s.policies[0].policy:
+    if table is None or not len(table) or s.is_untested:
+        return ""
+    if table["leader"].iloc[0] == s.policies[0].policy:
         return ""
     n = table["seeds"].iloc[0]
     return (
-        f"Under the first {n} seeds, on which the sensitivity was tested, "
+        f"Under the {n} seeds on which the sensitivity was tested, "
         f"{table['leader'].iloc[0]} has the best mean and not {s.policies[0].policy}, so it is "
         f"unknown when {s.policies[0].policy} loses its lead."
+    )
+
+
+def explain_untested(s: Standings) -> str:
+    """A sentence where the search for thresholds met no contention; else empty."""
+    if not s.is_untested:
+        return ""
+    seeds = f"{len(s.comparison.search_seeds)} of {s.seeds} seeds"
+    return (
+        f"Not tested: other values of what was not measured. They were simulated under {seeds}, "
+        "and contention delays bsp in these by less than 0.5 %; with more seeds more may meet it."
     )
 
 
@@ -188,8 +202,15 @@ def thresholds(s: Standings) -> Thresholds:
             logs[r["quantity"]] = min(log, logs[r["quantity"]])
     rows.sort(key=lambda r: (r["quantity"] != C_TAU, logs[r["quantity"]]))
     leader, n = rows[0]["leader"], rows[0]["seeds"]
-    seeds = f"the first {n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
     scenario = s.comparison.scenario
+    seeds = f"{n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
+    if n < s.seeds and scenario.inputs.trace is not None:
+        every = s.comparison.delays
+        here = sum(every[seed] for seed in s.comparison.search_seeds) / n
+        seeds += (
+            f", chosen so that contention delays bsp as under all (by {percent(here, 2)} % and "
+            f"{percent(sum(every.values()) / s.seeds, 2)} % in the mean)"
+        )
     left_out = [
         name_of(scenario, name)
         for name in QUANTITIES
@@ -216,7 +237,7 @@ def thresholds(s: Standings) -> Thresholds:
         )
     if left_out:
         about += f" Also assumed, but not varied because 0 or not given: {join(left_out)}."
-    if lost := explain_lost_lead(s):
+    if lost := explain_lost_lead(s) or explain_untested(s):
         about += f" {lost}"
     return Thresholds(about, rows, _table(rows, scenario))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simstrag.experiments import placeholders
 from simstrag.experiments.comparison import C_TAUS, TABLES, Comparison
 from simstrag.experiments.runner import BASELINE, RunCache, Runner, RunTask, prepare
-from simstrag.experiments.sensitivity import HALVINGS, Trials, thresholds, variant
+from simstrag.experiments.sensitivity import HALVINGS, Trials, choose_seeds, thresholds, variant
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import OWN_FACTORS, uncertain
 
@@ -39,9 +39,10 @@ def compare(
     scenario: a `Scenario` or the path of a YAML file.
     policies, seeds: they replace the scenario's; a plain string is one policy.
     sensitivity: also find the error of each assumed or fitted constant at which another policy
-        leads.  Uses the first five seeds and about doubles the work.  By default only of the
-        scenario's placeholders and an assumed response, if it has any, and of the severity of
-        contention, under a fifth of the seeds.
+        leads.  Uses five seeds and about doubles the work.  By default only of the scenario's
+        placeholders and an assumed response, if it has any, and of the severity of contention,
+        under a fifth of the seeds.  They are those of `sensitivity.choose_seeds`, which meet the
+        contention that all seeds meet.
     jobs: processes, all cores by default.
     on_progress: called as (done, total, what).
     keep: a folder for runs as they finish; finished runs of the same comparison there are not
@@ -159,6 +160,7 @@ def _with_thresholds(comparison: Comparison, runner: Runner, search: _Search) ->
         RunTask(variant("learner.c_tau", c_tau), policy, seed, False): time
         for policy, seed, c_tau, time in comparison.sensitivity.itertuples(index=False)
     }
-    trials = Trials(scenario, runner, by_run, scenario.seed_list[: search.seeds], known)
+    seeds = choose_seeds(comparison.delays, search.seeds)
+    trials = Trials(scenario, runner, by_run, seeds, known)
     found = thresholds(trials, search.constants, search.halvings)
     return replace(comparison, thresholds=found.table, extremes=found.extremes)

@@ -24,6 +24,7 @@ from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.experiments.runner import BASELINE, attribution
+from simstrag.experiments.sensitivity import choose_seeds
 from simstrag.rendering import answer, html_fragment, html_page
 from simstrag.runs.run import UNITS, Run, write_directory
 from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured
@@ -150,6 +151,24 @@ class Comparison:
             *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
             *map(str, self.beyond_measured),
         )
+
+    @property
+    def delays(self) -> dict[int, float]:
+        """The share by which contention delays bsp, under each seed of the scenario."""
+        whole, clean = (
+            np.fmax(*(self.column(BASELINE, name, v) for name in ("makespan", "time_to_target")))
+            for v in ("contended", "clean")
+        )
+        seeds = self.scenario.seed_list
+        found = dict(zip(sorted(seeds), (whole / clean - 1).tolist(), strict=True))
+        return {seed: found[seed] for seed in seeds}
+
+    @property
+    def search_seeds(self) -> tuple[int, ...]:
+        """The seeds of the search for thresholds; none without a search."""
+        found = self.thresholds
+        n = 0 if found is None or found.empty else int(found["seeds"].iloc[0])
+        return choose_seeds(self.delays, n) if n else ()
 
     @property
     def placeholders(self) -> Placeholders:

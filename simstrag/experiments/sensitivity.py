@@ -74,7 +74,7 @@ def sensitivity(
     holds_at, turns_at: the last value at which the leader leads, the first at which the rival does.
     shown: whether the lead of the rival at `tried` exceeds its 95 % interval, over all seeds of
         the scenario.
-    seeds: number of seeds of the search.
+    seeds: number of seeds of the search: all, or in a comparison those of `choose_seeds`.
 
     Raises `InputError` for what cannot be varied.
 
@@ -170,6 +170,29 @@ class Trials:
     def _seconds(self, row: Mapping[str, Any]) -> float:
         target = self.scenario.progress_target is not None
         return float(row["time_to_target" if target else "makespan"])
+
+
+def choose_seeds(delays: Mapping[int, float], n: int) -> tuple[int, ...]:
+    """The seeds of a search: `n` that meet the contention that all seeds meet.
+
+    delays: of every seed, the share by which contention delays bsp; finite.
+
+    In order of their delays, the seeds are divided into n groups of equal size.  Of each group the
+    seed is taken with which the delays taken so far add up closest to the means of their groups; of
+    equal ones the first.  Every setting and every policy has these seeds.
+
+    >>> choose_seeds({0: 0.0, 1: 0.4, 2: 0.0, 3: 0.0, 4: 0.3, 5: 0.0}, 2)
+    (0, 4)
+    """
+    order = sorted(delays, key=delays.__getitem__)
+    chosen: list[int] = []
+    missing = 0.0
+    for part in np.array_split(order, n):
+        group = part.tolist()
+        missing += sum(delays[seed] for seed in group) / len(group)
+        chosen.append(min(group, key=lambda seed: abs(delays[seed] - missing)))
+        missing -= delays[chosen[-1]]
+    return tuple(seed for seed in delays if seed in chosen)
 
 
 def variant(quantity: str, value: float) -> str:
