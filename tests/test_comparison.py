@@ -52,7 +52,9 @@ def test_mitigation_is_that_of_hand_made_times(handmade: Comparison) -> None:
 
 
 def test_a_comparison_prints_about_ten_lines(handmade: Comparison) -> None:
-    lines = str(handmade).splitlines()
+    choice, *lines = str(handmade).splitlines()
+    assert handmade.answer.choice.startswith(choice)
+    assert choice.startswith("Run mixed precision on every worker (amp_all): 20.0 % sooner")
     assert lines[0] == "mean time to target over 2 seeds, and speed-up over bsp by all-reduce"
     assert [line.split() for line in lines[1:]] == [
         ["policy", "seconds", "speed-up"],
@@ -63,8 +65,12 @@ def test_a_comparison_prints_about_ten_lines(handmade: Comparison) -> None:
     many = [f"k_async:x={x}" for x in (1, 2)] + [f"backup:b=1,late={way}" for way in ("drop",)]
     many += ["bsp", "asgd", "ssp", "ssp:bound=1", "ssp:bound=2", "ssp:bound=4", "lb_bsp"]
     crowd = simstrag.compare(Scenario.of(HANDMADE), many, jobs=1)
-    assert len(str(crowd).splitlines()) == 11
-    assert str(crowd).endswith(f"and {len(crowd.policies) - 8} more: comparison.ranking")
+    assert len(str(crowd).splitlines()) == 10
+    assert str(crowd).endswith(f"and {len(crowd.policies) - 6} more: comparison.ranking")
+
+
+def test_a_comparison_at_a_prompt_is_one_line(handmade: Comparison) -> None:
+    assert repr(handmade) == "<Comparison: policies 3, seeds 2; print it for its choice>"
 
 
 def test_one_policy_may_be_a_plain_string() -> None:
@@ -301,8 +307,8 @@ def test_runs_that_a_comparison_made_are_not_made_again_for_its_thresholds() -> 
         on_progress=lambda done, total, what: said.append(what),
     )  # fmt: skip
     again = [what for what in said if "=" in what]
-    assert "learner.c_tau = 0.25, asgd, seed 0" in again
-    assert "learner.c_tau = 4, asgd, seed 0" not in again
+    assert "learner.c_tau = 0.25, asgd, seed 1" in again
+    assert "learner.c_tau = 4, asgd, seed 1" not in again
     assert len(again) == len(set(again))
 
 

@@ -57,6 +57,12 @@ class Answer:
     conditions: str
 
     @property
+    def headline(self) -> str:
+        """The first sentence of the choice."""
+        first, stop, _ = self.choice.partition(". ")
+        return first + stop.rstrip()
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """All sentences, one paragraph each; the choice first."""
         texts = (self.choice, self.safety, self.bill, *self.lanes.values(), self.conditions)

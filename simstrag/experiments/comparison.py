@@ -54,15 +54,15 @@ OF_RUN = (
     "detection_precision", "detection_recall", "beyond_trace",
 )  # fmt: skip
 """Columns of the ranking that are means over seeds of a run's summary."""
-MOST_PRINTED = 8
+MOST_PRINTED = 6
 """Policies that `print(comparison)` shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Policies compared; tables are DataFrames, times in seconds, units in `.attrs["units"]`.
 
-    `print` shows the first policies of the ranking.
+    `print` shows the choice, and the first policies of the ranking.
 
     runs: one row per policy and seed, columns as in `run.json`.
     controls: the same columns for the reference runs: bsp without contention (`variant` clean), and
@@ -88,7 +88,7 @@ class Comparison:
     sensitivity: pd.DataFrame
     curves: pd.DataFrame
     waiting: pd.DataFrame
-    examples: dict[str, Run] = field(repr=False)
+    examples: dict[str, Run]
     thresholds: pd.DataFrame | None = None
     extremes: pd.DataFrame | None = None
     made: Mapping[str, str] = field(default_factory=dict)
@@ -97,12 +97,17 @@ class Comparison:
         for table in (self.runs, self.controls, self.sensitivity, self.curves):
             table.attrs["units"] = _units(table)
 
+    def __repr__(self) -> str:
+        policies, seeds = len(self.policies), len(self.scenario.seed_list)
+        return f"<Comparison: policies {policies}, seeds {seeds}; print it for its choice>"
+
     def __str__(self) -> str:
-        """The ranking in about ten lines: policy, mean time and speed-up over bsp."""
+        """The choice and the ranking in about ten lines: policy, mean time, speed-up over bsp."""
         time = "time_to_target" if self.has_target else "makespan"
         ranking, seeds = self.ranking, len(self.scenario.seed_list)
         width = max(map(len, ["policy", *ranking["policy"]]))
         lines = [
+            self.answer.headline,
             f"mean {time.replace('_', ' ')} over {seeds} seed{'s' * (seeds > 1)}, and speed-up "
             f"over {BASELINE} by all-reduce",
             f"{'policy':{width}}  {'seconds':>9}  {'speed-up':>8}",
@@ -114,7 +119,7 @@ class Comparison:
             ),
         ]
         if (left := len(ranking) - MOST_PRINTED) > 0:
-            lines[2 + MOST_PRINTED :] = [f"and {left} more: comparison.ranking"]
+            lines[3 + MOST_PRINTED :] = [f"and {left} more: comparison.ranking"]
         return "\n".join(lines)
 
     @property
