@@ -19,10 +19,12 @@ from simstrag.analysis.tables.origins import origins_data
 from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions, coverage, turnover, warn_of_few_seeds
+from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import MISSING, estimate, number, percent, seconds
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
+from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.scenario import Scenario
 
 SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
@@ -81,17 +83,23 @@ class TestFormats:
     def test_no_number_has_more_than_four_digits_after_its_first_zeros(self) -> None:
         assert estimate(273.8, 273.8 - 1e-12, 273.8 + 1e-12) == "273.8"
         assert estimate(35.598, 35.593, 35.601) == "35.60 (35.59–35.60)"  # noqa: RUF001
-        assert estimate(0.001, -1.0, 1.0) == "0.001 (−1.000 to 1.000)"  # noqa: RUF001
+        assert estimate(0.001, -1.0, 1.0) == "0 (−1 to 1)"  # noqa: RUF001
 
     def test_an_end_that_is_not_zero_is_not_shown_as_zero(self) -> None:
-        assert estimate(9.12, 0.023, 22.13) == "9.1 (0.02–22.1)"  # noqa: RUF001
-        assert estimate(-9.12, -22.13, -0.023, sign=True) == "−9.1 (−22.1 to −0.02)"  # noqa: RUF001
-        assert estimate(9.1, 0.0, 22.1) == "9.1 (0.0–22.1)"  # noqa: RUF001
+        assert estimate(9.12, 0.023, 22.13) == "9 (0.02–22)"  # noqa: RUF001
+        assert estimate(-9.12, -22.13, -0.023, sign=True) == "−9 (−22 to −0.02)"  # noqa: RUF001
+        assert estimate(9.1, 0.0, 22.1) == "9 (0–22)"  # noqa: RUF001
+
+    def test_a_percentage_has_at_most_one_decimal(self) -> None:
+        assert estimate(0.8676, 0.8675, 0.8677, percent=True) == "86.8"
+        assert estimate(0.8617, math.nan, math.nan, percent=True) == f"86.2 ({MISSING})"
+        assert estimate(0.0003, 0.0002, 0.0004, percent=True) == "0.03 (0.02–0.04)"  # noqa: RUF001
+        assert percent_of(Estimate(0.8676, 0.8675, 0.8677)) == "86.8 %"
 
     def test_what_is_no_number_is_a_dash(self) -> None:
         nan = math.nan
         assert number(nan) == number(None) == estimate(nan, nan, nan) == percent(None) == MISSING
-        assert estimate(2.0, nan, nan) == f"2.000 ({MISSING})"
+        assert estimate(2.0, nan, nan) == f"2.00 ({MISSING})"
 
     def test_units_go_with_the_size(self) -> None:
         assert (seconds(0.0015), seconds(2.0), seconds(0.0)) == ("1.50 ms", "2.00 s", "0 s")
@@ -112,7 +120,7 @@ class TestRanking:
                 if row["policy"] == "bsp" and "_" in name and name != "time_to_target":
                     continue
                 ends = (row[name], row[f"{name}_low"], row[f"{name}_high"])
-                assert cells[header] == estimate(*ends, scale=scale)
+                assert cells[header] == estimate(*ends, percent=scale == 100)
             assert cells["updates through"] == row["architecture"]
 
     def test_the_clean_control_is_the_last_row_and_no_policy(self, comparison: Comparison) -> None:
@@ -149,6 +157,19 @@ class TestRanking:
         table = ranking_table(small(trace=None, policies=["bsp", "asgd"]))
         assert {row[-1] for row in table.rows} == {MISSING}
         assert any("not defined" in note and "0.5 %" in note for note in table.notes)
+
+    @pytest.mark.parametrize("ends", [(-3.87, 2.72), (math.nan, math.nan)])
+    def test_mitigation_of_hardly_any_delay_is_a_dash_with_its_number_in_the_file(
+        self, shown: Standings, ends: tuple[float, float]
+    ) -> None:
+        first, *others = shown.policies
+        vague = dict.fromkeys(shown.times, Estimate(-2.59, *ends))
+        first = dataclasses.replace(first, mitigation=vague)
+        table = ranking_table(dataclasses.replace(shown, policies=(first, *others)))
+        assert table.rows[0][-1] == MISSING
+        assert table.rows[0][-1].value == -259
+        assert any(note.startswith(f"{MISSING} for M of {first.policy}:") for note in table.notes)
+        assert not any(MISSING in row[-1][:2] for row in table.rows[1:])
 
     def test_one_seed_has_no_interval_and_says_so(self) -> None:
         table = ranking_table(small(seeds=1, policies=["bsp", "asgd"]))

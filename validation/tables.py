@@ -60,7 +60,9 @@ def answer(result: Result) -> list[str]:
         )
     for each in result.mitigation:
         if each.policy == "korel":
-            real, simulated = (Number.estimate(e, scale=100) for e in (each.real, each.simulated))
+            real, simulated = (
+                Number.estimate(e, percent=True) for e in (each.real, each.simulated)
+            )
             sentences.append(
                 f"Korel removed {real} % of the delay by load ({each.schedule}, {each.ranks} "
                 f"ranks) in real runs and {simulated} % in simulation."
@@ -178,7 +180,7 @@ def mitigation_table(result: Result) -> Table:
     rows = tuple(
         (
             each.policy, each.schedule, f"{each.ranks}",
-            *(Number.estimate(one, scale=100) for one in (each.real, each.evened, each.simulated)),
+            *(Number.estimate(m, percent=True) for m in (each.real, each.evened, each.simulated)),
             *map(_share, each.amp),
         )
         for each in result.mitigation

@@ -27,6 +27,8 @@ MADE = (
     "mean_staleness", "throughput", "amp_share", "rebatched_share", "cut_share",
 )  # fmt: skip
 """Two policies made the same runs if these columns are identical under every seed."""
+WIDEST = 2.0
+"""An interval of M wider than twice the delay comes of a delay that is nearly 0 in some seeds."""
 NOISE = 1e-9
 """A difference of times below this share of the time is rounding."""
 
@@ -86,6 +88,13 @@ class Standings:
             and self.comparison.scenario.inputs.trace is not None
             and sum(abs(delays[seed]) for seed in seeds) < NEGLIGIBLE * len(seeds)
         )
+
+    def has_mitigation(self, p: Standing, name: str) -> bool:
+        """Whether M says something: bsp by definition, and intervals up to `WIDEST`."""
+        found = p.mitigation[name]
+        if p.policy == BASELINE or math.isnan(found.value):
+            return not math.isnan(found.value)
+        return self.seeds < 2 or found.high - found.low <= WIDEST
 
     @property
     def grain(self) -> float:

@@ -30,7 +30,7 @@ def ranking_table(s: Standings) -> Table:
             p.policy, place_cell(p.place), p.architecture,
             *(Number.estimate(p.time[n]) for n in s.times),
             *(_against_bsp(p, "1", p.speedup[n]) for n in s.times),
-            *(_against_bsp(p, "0", p.mitigation[n], scale=100) for n in s.times),
+            *(_mitigation(s, p, n) for n in s.times),
         )
         for p in s.policies
     )  # fmt: skip
@@ -79,6 +79,13 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
             " is nothing to mitigate"
         )
         yield f"{MISSING} for M: not defined, because {reason}."
+    elif vague := [
+        p.policy for p in s.policies if not all(s.has_mitigation(p, n) for n in s.times)
+    ]:
+        yield (
+            f"{MISSING} for M of {join(vague)}: its interval is wider than 200 %, because the "
+            "delay is nearly 0 in some seeds."
+        )
     if s.seeds < 2 and not s.certain:
         yield f"({MISSING}): one seed gives no interval, and no difference can be shown."
     elif not s.spread:
@@ -216,9 +223,15 @@ def _mean(s: Standings, policy: str, key: str, variant: str = "contended") -> fl
     return float(((dropped + aborted) / started).mean())
 
 
-def _against_bsp(p: Standing, of_bsp: str, value: Estimate, scale: float = 1.0) -> Number:
+def _mitigation(s: Standings, p: Standing, name: str) -> Number:
+    """M in percent; a dash where the delay is too small for it to mean anything."""
+    cell = _against_bsp(p, "0", p.mitigation[name], percent=True)
+    return cell if s.has_mitigation(p, name) else Number(MISSING, cell.value, cell.ends)
+
+
+def _against_bsp(p: Standing, of_bsp: str, value: Estimate, percent: bool = False) -> Number:
     """An estimate against bsp; for bsp itself it is 1 or 0 by definition."""
-    cell = Number.estimate(value, scale=scale)
+    cell = Number.estimate(value, percent=percent)
     if p.policy == BASELINE and not math.isnan(value.value):
         return Number(of_bsp, cell.value, cell.ends)
     return cell

@@ -50,4 +50,4 @@ def _values(cell: Cell, found: SweepCells) -> tuple[Any, ...]:
 
 
 def _numbers(p: Ranked) -> tuple[Number, Number]:
-    return Number.estimate(p.time), Number.estimate(p.saved, scale=100)
+    return Number.estimate(p.time), Number.estimate(p.saved, percent=True)

@@ -58,13 +58,13 @@ class Number(str):
         return cls(percent(value), None if value is None else 100 * value)
 
     @classmethod
-    def estimate(cls, e: Estimate, scale: float = 1.0, sign: bool = False) -> Number:
+    def estimate(cls, e: Estimate, percent: bool = False, sign: bool = False) -> Number:
         """An estimate with its interval.
 
-        >>> Number.estimate(Estimate(0.5, 0.25, 0.75), scale=100).ends
+        >>> Number.estimate(Estimate(0.5, 0.25, 0.75), percent=True).ends
         (25.0, 75.0)
         """
-        text = estimate(*e, scale=scale, sign=sign)
+        text, scale = estimate(*e, percent=percent, sign=sign), 100.0 if percent else 1.0
         return cls(text, scale * e.value, (scale * e.low, scale * e.high))
 
 

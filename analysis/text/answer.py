@@ -6,7 +6,6 @@ says so.  These sentences stand on the terminal, in JSON, on the report and in n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from simstrag.analysis.text.gain_text import (
     saved,
 )
 from simstrag.analysis.text.lanes import describe_lane
-from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
+from simstrag.analysis.text.number_format import MISSING, estimate, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
@@ -247,7 +246,7 @@ def _converted(s: Standings, bill: Bill) -> Iterator[str]:
 
 def _prose(e: Estimate, scale: float = 1.0) -> str:
     """An estimate in a sentence; without an interval, the value alone."""
-    return number(e.value * scale, 4) if math.isnan(e.low) else estimate(*e, scale=scale)
+    return estimate(*e, scale=scale).removesuffix(f" ({MISSING})")
 
 
 def name_of_node(s: Standings, node: int) -> str:

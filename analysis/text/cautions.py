@@ -145,7 +145,9 @@ def _lead(s: Standings) -> Iterator[str]:
             yield f"The sensitivity of the lead was tested with {n} of {s.seeds} seeds only."
     if s.spread:
         yield warn_of_few_seeds(s.seeds)
-    if any(p.mitigation[n].value > 1 for p in s.policies for n in s.times):
+    if any(
+        p.mitigation[n].value > 1 and s.has_mitigation(p, n) for p in s.policies for n in s.times
+    ):
         yield (
             "M above 100 % is no error: such a policy is faster than bsp without contention, so "
             "its gain is more than mitigation."

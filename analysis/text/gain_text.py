@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from simstrag import policies
 from simstrag.analysis.derived.decision import MODEL_ERROR, Decision, State
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings
-from simstrag.analysis.text.number_format import estimate, percent
+from simstrag.analysis.text.number_format import MISSING, estimate, percent
 from simstrag.analysis.text.sensitivity_text import value_text
 from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
@@ -70,7 +68,6 @@ def is_slight(s: Standings, p: Standing) -> bool:
 
 def percent_of(e: Estimate) -> str:
     """A share in percent, with its interval if it has one."""
-    if math.isnan(e.low) or e.low == e.high:
-        return f"{percent(e.value)} %"
-    value, _, interval = estimate(*e, scale=100).partition(" (")
-    return f"{value} % ({interval[:-1]} %)" if interval else f"{value} %"
+    value, _, interval = estimate(*e, percent=True).partition(" (")
+    known = interval.removesuffix(")").strip(MISSING)
+    return f"{value} % ({known} %)" if known else f"{value} %"

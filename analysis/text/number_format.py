@@ -82,29 +82,40 @@ def percent(value: float | None, digits: int = 3) -> str:
     return number(None if value is None else 100 * value, digits)
 
 
-def estimate(value: float, low: float, high: float, scale: float = 1.0, sign: bool = False) -> str:
-    """A value and its interval, with the digits that the interval supports, at most four.
+def estimate(
+    value: float, low: float, high: float, scale: float = 1.0, sign: bool = False,
+    percent: bool = False,
+) -> str:  # fmt: skip
+    """A value and its interval, to the decimal place of the first digit of half its width.
 
-    An interval too narrow for these digits is left out.  An end other than 0 is not shown as 0.
+    There are at most four digits, three without an interval, and at most one decimal place of a
+    percentage.  An interval too narrow for that is left out.  An end other than 0 is not shown as
+    0, nor is the value where the interval excludes 0.
+
+    scale: multiplies all three.  percent: whether they are shares to be shown in percent.
 
     >>> estimate(12.3456, 12.1, 12.6), estimate(-1.5, -2.0, 0.3), estimate(3.0, math.nan, math.nan)
-    ('12.3 (12.1–12.6)', '−1.5 (−2.0 to 0.3)', '3.000 (–)')
+    ('12.3 (12.1–12.6)', '−2 (−2 to 0.3)', '3.00 (–)')
     >>> estimate(273.8, 273.8 - 1e-12, 273.8 + 1e-12), estimate(9.12, 0.023, 22.13)
-    ('273.8', '9.1 (0.02–22.1)')
+    ('273.8', '9 (0.02–22)')
+    >>> estimate(0.86761, 0.8675, 0.8677, percent=True), estimate(0.3, 0.29, 0.31, percent=True)
+    ('86.8', '30 (29–31)')
     """
-    value, low, high = value * scale, low * scale, high * scale
+    value, low, high = (x * (100.0 if percent else scale) for x in (value, low, high))
     if math.isnan(value):
         return MISSING
     if value == low == high == 0:
         return "0"
-    if math.isnan(low) or math.isnan(high):
-        return f"{_fixed(value, max(3 - _magnitude(value), 0), sign)} ({MISSING})"
-    places = decimals(value, low, high)
-    ends = [  # with more decimals where an end would be shown as 0
-        _fixed(v, -_magnitude(v) if v and round(v, places) == 0 else places, sign)
-        for v in (low, high)
-    ]
-    shown, between = _fixed(value, places, sign), "–" if low >= 0 and not sign else " to "
+    is_open = math.isnan(low) or math.isnan(high)
+    places = max(2 - _magnitude(value), 0) if is_open else decimals(value, low, high)
+    places = min(places, 1) if percent else places
+    if is_open:
+        return f"{_fixed(value, places, sign)} ({MISSING})"
+    shown, *ends = (
+        _fixed(v, -_magnitude(v) if v and not is_zero and round(v, places) == 0 else places, sign)
+        for v, is_zero in ((value, low <= 0 <= high), (low, False), (high, False))
+    )
+    between = "–" if low >= 0 and not sign else " to "
     return shown if ends[0] == ends[1] else f"{shown} ({between.join(ends)})"
 
 
@@ -117,7 +128,7 @@ def decimals(value: float, low: float, high: float) -> int:
     most = max(3 - _magnitude(max(map(abs, (value, low, high)))), 0)
     if high <= low:
         return most
-    return min(max(math.ceil(-math.log10((high - low) / 2)), 1 - _magnitude(value), 0), most)
+    return min(max(math.ceil(-math.log10((high - low) / 2)), 0), most)
 
 
 def _magnitude(value: float) -> int:
