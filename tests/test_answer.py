@@ -140,6 +140,25 @@ def test_constants_that_sensitivity_varied_count_as_settings(base: Comparison) -
     assert "(where the server's service is 20.0 ms)" in found.safety
 
 
+def test_the_costs_at_which_a_policy_is_sooner_are_all_that_were_simulated(
+    base: Comparison,
+) -> None:
+    columns = ["quantity", "value", "policy", "seconds"]
+    for at_a_quarter, words in ((90, "up to 1, not at 4"), (101, "of 0.5 or 1, not of 0.25 or 4")):
+        s = times_of(base, TIMES)
+        rows = [(C_TAU, 0.25, p, t) for p, t in (("bsp", 100), ("asgd", at_a_quarter))]
+        extremes = pd.DataFrame(rows, columns=columns)
+        found = answer(standings(dataclasses.replace(s.comparison, extremes=extremes)))
+        assert f"{NAMES[C_TAU]} {words}" in found.lanes["C"]
+    least = standings(dataclasses.replace(
+        times_of(base, TIMES, at_4=90).comparison,
+        extremes=pd.DataFrame(
+            [(C_TAU, 0.25, p, t) for p, t in (("bsp", 100), ("asgd", 90))], columns=columns
+        ),
+    ))  # fmt: skip
+    assert f"{NAMES[C_TAU]} between 0.25 and 4, as far as tried" in answer(least).lanes["C"]
+
+
 def test_of_equal_regrets_the_lesser_change_of_training_is_chosen(base: Comparison) -> None:
     """asgd changes the algorithm, korel the precision of some steps."""
     s = times_of(base, {"bsp": 100, "asgd": 80, "korel": 83}, at_4=80)
@@ -325,7 +344,7 @@ def test_a_lane_says_what_its_best_policy_changes_and_needs(base: Comparison) ->
         "an update has 25 % of the samples of all workers; a gradient is "
     )
     assert "a parameter server, which needs 5.00 ms for a gradient" in lanes["C"]
-    assert "the cost of staleness (c_tau) of 0.5 or 1, not of 4" in lanes["C"]
+    assert "the cost of staleness (c_tau) up to 1, not at 4" in lanes["C"]
 
 
 def test_policies_that_are_not_told_apart_from_the_best_of_a_lane_are_named() -> None:

@@ -184,6 +184,14 @@ def test_what_is_told_of_a_policy_fits_a_terminal(name: str, call: Call, termina
     assert all(re.search(rf"(?m)^{p.name} ", "\n".join(lines)) for p in describe(name).parameters)
 
 
+def test_a_policy_by_all_reduce_under_a_server_says_what_the_server_does(call: Call) -> None:
+    """hot_spare leaves ranks out, which DDP cannot."""
+    told = " ".join(call("policies", "hot_spare")[1].split())
+    assert told.startswith("hot_spare (all-reduce) ")
+    assert "ranks 0-6, by all-reduce" in told
+    assert "On real ranks: a server process orders the all-reduces." in told
+
+
 def test_policies_explains_one_with_plan_parameters_source_and_what_is_whose(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

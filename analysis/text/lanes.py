@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simstrag.analysis.derived.decision import Decision
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, faster
 from simstrag.analysis.text.cautions import ignored
 from simstrag.analysis.text.gain_text import (
     ERROR,
@@ -106,7 +106,7 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
     if e.reduced and s.comparison.has_target:
         yield "gradients in reduced precision that are worth as much as others"
     if p.policy in s.stale and s.comparison.has_target:
-        yield _cost_of_staleness(s, p.policy)
+        yield _cost_of_staleness(d, p.policy)
     elif p.policy in s.stale:
         yield "stale gradients that are worth as much as others, because no target is declared"
     for (key, value), gain in d.gains(p.policy).items():
@@ -115,15 +115,18 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
             yield f"{name_of(scenario, key)} {side} {value_text(value, QUANTITIES[key])}"
 
 
-def _cost_of_staleness(s: Standings, policy: str) -> str:
-    """The costs of staleness among those simulated at which a policy is sooner than bsp."""
-    bsp = s.comparison.column(BASELINE, "time_to_target")
-    shown = [c for c in s.costs if faster(s.gap(s.at_cost(policy, c), bsp))]
-    least, most = min(s.costs), max(s.costs)
-    if len(shown) == len(s.costs):
-        return f"{NAMES[C_TAU]} between {least:g} and {most:g}, as far as tried"
-    holds, fails = (" or ".join(f"{c:g}" for c in s.costs if (c in shown) == yes) for yes in (1, 0))
-    return f"{NAMES[C_TAU]} of {holds}, not of {fails}"
+def _cost_of_staleness(d: Decision, policy: str) -> str:
+    """At which of the costs of staleness that were simulated a policy is sooner than bsp."""
+    s, bsp = d.s, d.s.comparison.column(BASELINE, "time_to_target")
+    sooner = {value: gain > 0 for (key, value), gain in d.gains(policy).items() if key == C_TAU}
+    sooner |= {c: faster(s.gap(s.at_cost(policy, c), bsp)) for c in s.costs}
+    holds, fails = ([c for c in sorted(sooner) if sooner[c] == yes] for yes in (True, False))
+    if not fails:
+        return f"{NAMES[C_TAU]} between {holds[0]:g} and {holds[-1]:g}, as far as tried"
+    if holds[-1] < fails[0]:
+        return f"{NAMES[C_TAU]} up to {holds[-1]:g}, not at {fails[0]:g}"
+    listed = (" or ".join(f"{c:g}" for c in costs) for costs in (holds, fails))
+    return f"{NAMES[C_TAU]} of {', not of '.join(listed)}"
 
 
 def _are(names: list[str]) -> str:

@@ -55,7 +55,8 @@ def policies(
         ]
         headers = ["policy", "via", "real", "what it decides; its parameters; its paper"]
         print_table(headers, rows, wraps=3)
-        print("real: how it runs on real ranks, by DDP or through a server process")
+        print("real: how it runs on real ranks, by DDP or through a server process;")
+        print("      the server orders the all-reduces of a policy via all-reduce")
         print("more about one: simstrag policies NAME")
         print("your own: FILE.py:Class or package.module:Class, with parameters in the same way")
 
@@ -87,6 +88,8 @@ def _summarize(description: PolicyDescription) -> str:
 
 def _explain(description: PolicyDescription, real: str) -> None:
     print(f"{description.name} ({description.architecture})")
+    if real == "server" and description.architecture == "all-reduce":
+        real = "a server process orders the all-reduces"
     print_paragraphs(description.sentence, *description.details, f"On real ranks: {real}.")
     print_table(["plan", "first, for 8 ranks"], [*map(list, description.plan)], wraps=1)
     if description.parameters:
