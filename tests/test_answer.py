@@ -477,6 +477,20 @@ def test_the_same_sentences_stand_everywhere(base: Comparison) -> None:
         assert sentence in cell
 
 
+def test_the_first_screen_says_when_the_log_was(base: Comparison, tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(
+        "time,node,resource,kind,value,began\n"
+        "0,0,gpu,slowdown,2,2026-01-31T23:30:00+01:00\n3600,0,gpu,slowdown,1,\n"
+    )
+    case = Scenario.of(CASE | {"trace": str(file), "seeds": 1})
+    compare(case, "bsp", jobs=1).write(tmp_path / "out")
+    page = render(Comparison.read(tmp_path / "out"))
+    words = "The log is from 2026-01-31 23:30 to 2026-02-01 00:30 (UTC+01:00)."
+    assert words in page.partition('<div class="answer">')[0]
+    assert "The log is from" not in render(base)
+
+
 # -- tables and cautions --------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
+from simstrag.analysis.pages.facts import log_period
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
@@ -530,3 +531,26 @@ def cli(*arguments: str) -> int:
         with pytest.raises(SystemExit) as ended:
             main()
     return int(str(ended.value.code))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "file",
+    ["steps.csv", "episodes.csv", "utilisation.csv", "prometheus.json", "wandb-history.jsonl"],
+)
+def test_a_log_with_dates_says_when_it_was(file: str, suffix: str, tmp_path: Path) -> None:
+    found = import_trace(re.split(r"\W", file)[0], [FOLDER / file])
+    found.write(tmp_path / f"trace.{suffix}")
+    read = Trace.read(tmp_path / f"trace.{suffix}")
+    assert read.period == found.trace.period
+    assert log_period(read).startswith("The log is from 2026-01-31 09:00:")
+    assert log_period(read).endswith(" (UTC).")
+    assert log_period(read.shift(1.0)) == log_period(read)
+
+
+def test_the_zone_is_that_of_the_log_and_without_dates_nothing_is_said(tmp_path: Path) -> None:
+    assert log_period(load(tmp_path).trace) == (
+        "The log is from 2026-01-31 10:00:00 to 10:01:30 (UTC+01:00)."
+    )
+    bare = load(tmp_path, "time,node,gpu_util\n0,0,10\n5,0,50\n").trace
+    assert log_period(bare) == log_period(None) == ""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from simstrag.errors import InputError
 from simstrag.trace.log_formats import MEANINGS
 from simstrag.trace.trace import Trace
-from simstrag.traces.log_columns import LogColumns, describe_moment, since
+from simstrag.traces.log_columns import LogColumns, describe_moment, since, wall_clock
 from simstrag.traces.log_table import EMPTY, LogTable
 from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
@@ -48,7 +48,8 @@ def episodes(
     table = replace(log.table, columns=log.table.columns | {log.names["end"]: ended})
     start, end = log.moments("start"), replace(log, table=table).moments("end")
     end = np.where(ongoing, max(start.max(), end.max()), end)
-    begin = describe_moment(starts[int(start.argmin())])
+    first = starts[int(start.argmin())]
+    begin, began = describe_moment(first), wall_clock(first, float(start.min()))
     start, end = since(start, start.min()), since(end, start.min())
     if np.any(end <= start):
         raise log.mistake(int(np.argmax(end <= start)), "end", "is not after the start")
@@ -65,7 +66,7 @@ def episodes(
     rows += [(0.0, k, resource, "slowdown", 1.0) for k in others]
     names = names | {k: name for k, name in others.items() if name}
     rows.append((float(end.max()), node[int(end.argmax())], resource, "slowdown", 1.0))
-    trace = replace(Trace.from_rows(sorted(set(rows)), str(path)), names=names)
+    trace = replace(Trace.from_rows(sorted(set(rows)), str(path)), names=names, began=began)
     return Labelled(
         trace,
         NAME,

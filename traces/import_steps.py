@@ -37,7 +37,7 @@ from simstrag.errors import InputError
 from simstrag.trace.log_formats import MEANINGS, match
 from simstrag.trace.trace import Trace
 from simstrag.traces.gaps import describe_gaps
-from simstrag.traces.log_columns import LogColumns, describe_moment, number, since
+from simstrag.traces.log_columns import LogColumns, describe_moment, number, since, wall_clock
 from simstrag.traces.log_table import LogTable, is_json, read_json
 from simstrag.traces.provenance import (
     STEPS,
@@ -116,11 +116,11 @@ def steps(
     """
     logs = [_columns(read_table(path), columns) for path in paths]
     _require_same_meanings(logs)
-    frame, names, begin, twice = _frame(logs)
+    frame, names, begin, began, twice = _frame(logs)
     frame, notes, transfer = _local(frame, logs)
     gaps = _gaps(frame, names)
     level, noise = _clean_step(frame)
-    trace = replace(_slowdowns(frame, level, noise, resource), names=names)
+    trace = replace(_slowdowns(frame, level, noise, resource), names=names, began=began)
     ranks, most = len(trace.nodes), int(frame.groupby("node").size().max())
     share = float(frame["clean"].mean())
     slowest = float(trace.changes.value.max())
@@ -229,8 +229,10 @@ def _of_chart(table: LogTable) -> Iterator[tuple[int, dict[str, str]]]:
                 yield table.lines[k], {**shared, "run name": run, metric: cell}
 
 
-def _frame(logs: list[LogColumns]) -> tuple[pd.DataFrame, dict[int, str], str, int]:
-    """All steps in order of node and time, names of nodes, what the times are, repeated rows.
+def _frame(logs: list[LogColumns]) -> tuple[pd.DataFrame, dict[int, str], str, str, int]:
+    """All steps in order of node and time, names of nodes, what times are, and repeated rows.
+
+    What times are is a clause, and their `wall_clock`.
 
     Columns: node, step, time (from the earliest), seconds, compute and communication (NaN without
     such a column), log and row (of the cell).
@@ -284,15 +286,17 @@ def _frame(logs: list[LogColumns]) -> tuple[pd.DataFrame, dict[int, str], str, i
             f"{other.lines[int(before['row'])]}; does another column name the rank? say "
             f"--column rank=NAME; it has {log.table.header}",
         )  # fmt: skip
+    began = ""
     if timed:
         first = float(frame["time"].min())
         frame["time"] = since(frame["time"].to_numpy(), first)
         row = frame.iloc[int(frame["time"].argmin())]
         cell = logs[int(row["log"])].cells("time")[int(row["row"])]
+        began = wall_clock(cell, first)
         begin = f"steps begin at their times in the log, and time 0 is {describe_moment(cell)}"
     else:
         begin = "the log has no times: a step begins when the slowest rank ends the one before"
-    return frame, names, begin, twice
+    return frame, names, begin, began, twice
 
 
 def _run_of(source: str) -> str:

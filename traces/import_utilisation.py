@@ -91,7 +91,7 @@ def of_table(
         if not 0 <= share <= 1:
             raise InputError(f"--own {resource}={share:g}: must be a share from 0 to 1")
     node, names = log.nodes()
-    (time,), begin = log.times("time")
+    (time,), begin, began = log.times("time")
     found = {resource: _measure(log, resource, node, time, loads[resource]) for resource in loads}
     if response is not None:
         medians = {resource: float(np.median(load.level)) for resource, load in found.items()}
@@ -123,7 +123,7 @@ def of_table(
             else []
         ),
     )
-    trace = replace(Trace.from_rows(sorted(rows), str(path)), names=names)
+    trace = replace(Trace.from_rows(sorted(rows), str(path)), names=names, began=began)
     unseen = (
         *_unseen(shares, own or {}),
         *(_waits(hosts, time, found["gpu"].cells, others["gpu"]) if "gpu" in shares else ()),

@@ -133,13 +133,14 @@ class LogColumns:
             called = [f"{h}/{c}" if h in many else h for h, c in zip(hosts, cards, strict=True)]
         return number(called)
 
-    def times(self, *meanings: str) -> tuple[list[Floats], str]:
-        """Seconds from the earliest cell of these meanings, and that cell; see `moments`."""
+    def times(self, *meanings: str) -> tuple[list[Floats], str, str]:
+        """Seconds from the earliest cell of these meanings, that cell, and its `wall_clock`."""
         found = [self.moments(meaning) for meaning in meanings]
         earliest = int(np.argmin([seconds.min() for seconds in found]))
         cell = self.cells(meanings[earliest])[int(found[earliest].argmin())]
         first = float(found[earliest].min())
-        return [since(seconds, first) for seconds in found], describe_moment(cell)
+        seconds = [since(each, first) for each in found]
+        return seconds, describe_moment(cell), wall_clock(cell, first)
 
     def moments(self, meaning: str) -> Floats:
         """Seconds, from any zero or from 1970.
@@ -189,6 +190,27 @@ def since(moments: Floats, first: float) -> Floats:
 def describe_moment(cell: str) -> str:
     """A cell of a time with its unit, if it is a number."""
     return cell if re.search(r"[^\d.eE+-]|\d-", cell) else f"{cell} s"
+
+
+def wall_clock(cell: str, first: float) -> str:
+    """The first moment of a log in ISO 8601, in the zone of its cell; empty from any other zero.
+
+    first: the cell in seconds.
+
+    >>> wall_clock("2026/01/31 10:00:00+01:00", 1769850000.0), wall_clock("12.5", 12.5)
+    ('2026-01-31T10:00:00+01:00', '')
+    >>> wall_clock("1769850000", 1769850000.0)
+    '2026-01-31T09:00:00+00:00'
+    """
+    import pandas as pd
+
+    if first < EPOCH:
+        return ""
+    try:
+        float(cell)
+    except ValueError:
+        return pd.Timestamp(cell.replace("/", "-")).isoformat(timespec="seconds")
+    return pd.Timestamp(first, unit="s", tz="UTC").isoformat(timespec="seconds")
 
 
 def _dates(cells: Sequence[str]) -> Floats:

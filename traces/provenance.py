@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.errors import InputError
+from simstrag.trace.read_files import read_label
 from simstrag.trace.trace import Trace
 
 ORIGIN = "origin"
@@ -146,20 +146,7 @@ def origin_of(path: str | Path) -> str | None:
     'mine'
     """
     path = Path(path)
-    labels: list[Any]
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        if ORIGIN not in pyarrow.parquet.read_schema(path).names:
-            return None
-        labels = pyarrow.parquet.read_table(path, columns=[ORIGIN])[ORIGIN][:1].to_pylist()
-    else:
-        import csv
-
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
-            labels = [row.get(ORIGIN) for row in itertools.islice(rows, 1)]
-    return str(labels[0]) if labels and labels[0] else None
+    return read_label(path.read_bytes(), path, ORIGIN) or None
 
 
 def count_note(kind: str, *counts: tuple[int, str]) -> tuple[str, ...]:

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from simstrag.scenario.scenario import Scenario
+from simstrag.trace.trace import Trace
 
+SHORT = 600.0
+"""Seconds of a log below which its ends are given to the second."""
 MOST_ROWS = 300
 """Inline trace rows that a report prints in full."""
 
@@ -44,6 +47,26 @@ def question(scenario: Scenario) -> dict[str, str]:
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         listed = f"{seeds[0]} to {seeds[-1]}"
     return facts | {"seeds": f"{len(seeds)}: {listed}"}
+
+
+def log_period(trace: Trace | None) -> str:
+    """When the trace was recorded, as a sentence; empty where that is not known.
+
+    >>> from dataclasses import replace
+    >>> trace = Trace.from_rows([(5400, 0, "gpu", "slowdown", 1.0)])
+    >>> log_period(replace(trace, began="2026-01-31T10:00:00+01:00"))
+    'The log is from 2026-01-31 10:00 to 11:30 (UTC+01:00).'
+    >>> log_period(trace)
+    ''
+    """
+    period = trace and trace.period
+    if not period:
+        return ""
+    begin, end = period
+    clock = "%H:%M:%S" if (end - begin).total_seconds() < SHORT else "%H:%M"
+    date = "" if end.date() == begin.date() else "%Y-%m-%d "
+    zone = f" ({begin:%Z})" if begin.tzinfo else ""
+    return f"The log is from {begin:%Y-%m-%d {clock}} to {end:{date}{clock}}{zone}."
 
 
 def provenance(found: Mapping[str, Any]) -> dict[str, str]:

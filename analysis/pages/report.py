@@ -130,6 +130,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         s=s,
         job=comparison.made.get("job", "this job"),
         made=", ".join(comparison.made[key] for key in ("by", "at") if key in comparison.made),
+        period=facts.log_period(scenario.inputs.trace),
         answer=found,
         gains=gain_rows(found.decision, saved_share, percent_of),
         clean=comparison.scenario.inputs.trace is not None,

@@ -67,6 +67,21 @@ def read_names(data: bytes, path: Path) -> dict[int, str]:
     return match_names(pairs, str(path))
 
 
+def read_label(data: bytes, path: Path, name: str) -> str:
+    """The first cell of a further column; empty without it."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        if name not in pyarrow.parquet.read_schema(pyarrow.BufferReader(data)).names:
+            return ""
+        labels = pyarrow.parquet.read_table(pyarrow.BufferReader(data), columns=[name])[name]
+        return str(labels[0].as_py() or "") if len(labels) else ""
+    text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
+    rows = csv.reader(text, skipinitialspace=True)
+    cells = dict(zip([column.strip() for column in next(rows, [])], next(rows, []), strict=False))
+    return cells.get(name, "").strip()
+
+
 def match_names(pairs: Iterable[tuple[Any, Any]], source: str) -> dict[int, str]:
     """The name of each node of (node, name) pairs; an empty cell is no name.
 

@@ -17,6 +17,8 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
 COLUMNS = ("time", "node", "resource", "kind", "value")
+BEGAN = "began"
+"""The column of the moment at which a trace began."""
 HOST = "host"
 """The optional column with the names of nodes."""
 RESOURCES = ("gpu", "host", "net", "step")

@@ -14,6 +14,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,7 @@ from simstrag.trace import row_validation as trace_rows
 from simstrag.trace.log_formats import import_hint
 from simstrag.trace.node_histories import Histories
 from simstrag.trace.row_validation import (
+    BEGAN,
     COLUMNS,
     DURATION,
     HOST,
@@ -71,6 +73,7 @@ class Trace:
     sha256_of_file: SHA-256 of its file's bytes, if there is a file.
     shifted_from: the trace as recorded, if this one begins elsewhere in it.
     names: the host name of each node that has one.
+    began: time 0 in ISO 8601, where a log had it; else empty.
 
     >>> rows = [(60.0, 3, "gpu", "slowdown", 2.0), (90.0, 3, "gpu", "slowdown", 1.0)]
     >>> trace = Trace.from_rows(rows)
@@ -83,6 +86,7 @@ class Trace:
     sha256_of_file: str | None = None
     shifted_from: Trace | None = None
     names: Mapping[int, str] = field(default_factory=dict)
+    began: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.histories, Histories):
@@ -182,7 +186,9 @@ class Trace:
             data = path.read_bytes()
             histories = _histories(*read_files.read(data, path), str(path))
             names = read_files.read_names(data, path)
-            return cls(histories, str(path), hashlib.sha256(data).hexdigest(), names=names)
+            began = read_files.read_label(data, path, BEGAN)
+            digest = hashlib.sha256(data).hexdigest()
+            return cls(histories, str(path), digest, names=names, began=began)
         except UnicodeDecodeError:
             raise InputError(f"{path}: not a text file in UTF-8; {read_files.FORMATS}") from None
         except OSError as error:
@@ -211,6 +217,20 @@ class Trace:
     def end(self) -> float:
         """Seconds of the last row, at which the record ends."""
         return float(self.histories.time[self.histories.starts[1:] - 1].max())
+
+    @property
+    def period(self) -> tuple[datetime, datetime] | None:
+        """The moments of the beginning and the end of the record; None where they are not known.
+
+        >>> trace = Trace.from_rows([(90, 0, "gpu", "slowdown", 1.0)])
+        >>> trace.period, [str(t) for t in replace(trace, began="2026-01-31T10:00").period]
+        (None, ['2026-01-31 10:00:00', '2026-01-31 10:01:30'])
+        """
+        try:
+            began = datetime.fromisoformat(self.recorded.began)
+            return began, began + timedelta(seconds=self.recorded.end)
+        except (ValueError, OverflowError):  # none, or no date
+            return None
 
     @property
     def replays(self) -> bool:
@@ -347,6 +367,8 @@ class Trace:
         frame = self.to_frame()
         if self.names:
             frame[HOST] = frame["node"].map(self.names).fillna("")
+        if self.began:
+            frame[BEGAN] = self.began
         frame = frame.assign(**labels)
         write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
         write_atomically(path, lambda part: write(part, index=False))
