@@ -27,6 +27,9 @@ ROOMS: dict[str, set[str]] = {
     "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},
     "workloads": {"documents"},
     "experiments": {"documents", "engine", "policies", "processes", "runs", "scenario"},
+    "cluster": {
+        "documents", "engine", "experiments", "policies", "runs", "scenario", "timing",
+    },
     "ddp": {
         "documents", "engine", "policies", "processes", "profile", "runs", "scenario", "trace",
         "workloads",
@@ -49,7 +52,7 @@ ROOMS: dict[str, set[str]] = {
 The two roots, `simstrag` itself and `cli`, may import every room."""
 
 HEAVY = {
-    "simpy": {"engine"},
+    "simpy": {"cluster", "engine"},
     "torch": {"calibration", "ddp", "validation", "workloads"},
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},

@@ -353,7 +353,8 @@ def test_the_examples_of_every_help_work(
         (folder / Path(name).parent / "slow.csv").write_text(TRACE)
     (folder / "load.csv").write_text("node,time,gpu\na,0,70\nb,0,0\na,60,90\n")
     root = Path(__file__).parent.parent
-    (folder / "examples" / "study.yaml").write_bytes((root / "examples/study.yaml").read_bytes())
+    for name in ("study.yaml", "cluster.yaml"):
+        shutil.copy(root / "examples" / name, folder / "examples" / name)
     for name in ("mine", "other"):
         (folder / "profiles" / name).mkdir(parents=True)
         for measured, kept in (

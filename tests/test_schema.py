@@ -8,11 +8,16 @@ import pytest
 from ruamel.yaml import YAML
 
 import simstrag
-from simstrag.experiments.json_schema import SCHEMAS, schema_of
+from simstrag.cli.json_schema import SCHEMAS, schema_of
 from simstrag.experiments.study import keys
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-KIND = {"demo.yaml": "scenario", "study.yaml": "study", "two_keys.yaml": "study"}
+KIND = {
+    "demo.yaml": "scenario",
+    "study.yaml": "study",
+    "two_keys.yaml": "study",
+    "cluster.yaml": "cluster",
+}
 CASE = {"workers": 4, "samples": 5120, "step": {"compute": 0.1}}
 
 

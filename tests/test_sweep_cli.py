@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from simstrag import Sweep, sweep
-from simstrag.experiments.json_schema import schema_of
+from simstrag.cli.json_schema import schema_of
 from tests.commands import Call
 from tests.test_processes import COMMAND, alive, until
 from tests.test_sweep import RUNS, STUDY, TABLES, tables

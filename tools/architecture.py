@@ -29,21 +29,22 @@ BOXES = {
     "validation": Box(3, 1, "predicted and measured"),
     "calibration": Box(2, 2, "measures this machine"),
     "analysis": Box(4, 2, "reports, charts, tables"),
-    "ddp": Box(2, 3, "policies on real ranks"),
-    "experiments": Box(4, 3, "compare, sweep, sensitivity"),
-    "workloads": Box(1, 4, "models and batches"),
-    "engine": Box(2, 4, "simulates one run"),
-    "processes": Box(5, 4, "child processes, signals"),
-    "scenario": Box(2, 5, "what is simulated"),
-    "learning": Box(3, 5, "what an update is worth"),
-    "runs": Box(4, 5, "a run and its files"),
-    "traces": Box(0, 5, "import, draw, resample"),
-    "profile": Box(2, 6, "what was measured"),
-    "timing": Box(2, 7, "how long a step takes"),
-    "trace": Box(0, 8, "contention over time"),
-    "policies": Box(2, 8, "one file per policy"),
-    "documents": Box(0, 9, "YAML, CSV, paths, messages", 3),
-    "contract": Box(0, 10, "policy, view, plan, quorum: what a policy sees and answers", 6),
+    "cluster": Box(5, 3, "jobs that share nodes"),
+    "ddp": Box(2, 4, "policies on real ranks"),
+    "experiments": Box(4, 4, "compare, sweep, sensitivity"),
+    "workloads": Box(1, 5, "models and batches"),
+    "engine": Box(2, 5, "simulates one run"),
+    "processes": Box(5, 5, "child processes, signals"),
+    "scenario": Box(2, 6, "what is simulated"),
+    "learning": Box(3, 6, "what an update is worth"),
+    "runs": Box(4, 6, "a run and its files"),
+    "traces": Box(0, 6, "import, draw, resample"),
+    "profile": Box(2, 7, "what was measured"),
+    "timing": Box(2, 8, "how long a step takes"),
+    "trace": Box(0, 9, "contention over time"),
+    "policies": Box(2, 9, "one file per policy"),
+    "documents": Box(0, 10, "YAML, CSV, paths, messages", 3),
+    "contract": Box(0, 11, "policy, view, plan, quorum: what a policy sees and answers", 6),
 }
 LANES = {("cli", "traces"): 0}
 """The column of an arrow that passes other rows, where it is not that of its source."""
@@ -78,7 +79,7 @@ def draw() -> str:
     """The drawing as SVG."""
     graph = arrows()
     width = 6 * PITCH_X - (PITCH_X - WIDTH) + 2 * MARGIN
-    height = 10 * PITCH_Y + HEIGHT + 2 * MARGIN
+    height = 11 * PITCH_Y + HEIGHT + 2 * MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="sans-serif" text-anchor="middle">',

@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from simstrag.cli import calibrate, calibrate_show
+from simstrag.cli.cluster import cluster
 from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
 from simstrag.cli.doctor import doctor
@@ -41,6 +42,10 @@ EXAMPLES = {
     "sweep": (
         "simstrag sweep examples/study.yaml --out reports/study",
         "simstrag sweep examples/study.yaml --shard 1/16",
+    ),
+    "cluster": (
+        "simstrag cluster examples/cluster.yaml --out reports/cluster",
+        "simstrag cluster examples/cluster.yaml --shard 1/16",
     ),
     "validate": (
         "simstrag validate --workload digits --batch 256 --batch 384 --batch 512",
@@ -92,6 +97,7 @@ EXAMPLES = {
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run, "compare": compare, "sensitivity": sensitivity, "sweep": sweep,
+    "cluster": cluster,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
     "trace describe": describe, "trace generate": generate, "trace import": import_,
@@ -103,7 +109,16 @@ COMMANDS: dict[str, Callable[..., None]] = {
 """Each command's function, in the order of the help."""
 
 GROUPS = {
-    "Compare policies": ("init", "compare", "sensitivity", "sweep", "run", "report", "policies"),
+    "Compare policies": (
+        "init",
+        "compare",
+        "sensitivity",
+        "sweep",
+        "cluster",
+        "run",
+        "report",
+        "policies",
+    ),
     "Bring what you have": ("trace", "calibrate"),
     "Train on real ranks": ("ddp", "validate"),
     "This installation": ("doctor", "schema"),

@@ -9,9 +9,9 @@ from simstrag.cli.options import argument
 
 
 def schema(
-    of: Annotated[str, argument("scenario or study.", "WHAT")] = "scenario",
+    of: Annotated[str, argument("scenario, study or cluster.", "WHAT")] = "scenario",
 ) -> None:
-    """Print the JSON schema of a scenario or study, for editors."""
-    from simstrag.experiments.json_schema import schema_of
+    """Print the JSON schema of a scenario, study or cluster study."""
+    from simstrag.cli.json_schema import schema_of
 
     print_json(schema_of(of))

@@ -68,7 +68,7 @@ def sweep(
             result.write()
             page = _draw(result)
     else:
-        part, path = _parse_shard(shard), require_path(study)
+        part, path = parse_shard(shard), require_path(study)
         sys.path.append(str(path.absolute().parent))
         if backend is None and not (folder / MARKER).exists():  # nothing is finished
             warn_of_hours_of_study(path, part[1] if part else 1, jobs, quiet)
@@ -121,10 +121,10 @@ def _draw(result: Sweep, is_shard: bool = False) -> Path | None:
     return path
 
 
-def _parse_shard(text: str | None) -> tuple[int, int] | None:
+def parse_shard(text: str | None) -> tuple[int, int] | None:
     """The part of `--shard`, and the number of parts.
 
-    >>> _parse_shard("3/16")
+    >>> parse_shard("3/16")
     (3, 16)
     """
     if text is None:

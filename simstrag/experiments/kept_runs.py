@@ -24,7 +24,7 @@ LOST = f"what computed it ended each time it was tried: {REASON}"
 Report = Callable[[int, int, str], None]
 
 
-class Planned(Protocol):
+class KeyedRun(Protocol):
     """One run of a study.
 
     key: the file name, a digest of everything that the run depends on.
@@ -34,7 +34,7 @@ class Planned(Protocol):
     def key(self) -> str: ...
 
 
-R = TypeVar("R", bound=Planned)
+R = TypeVar("R", bound=KeyedRun)
 
 
 @dataclass(frozen=True, slots=True)

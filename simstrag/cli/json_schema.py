@@ -1,4 +1,4 @@
-"""The JSON schemas of scenario and study files, for editors."""
+"""The JSON schemas of the files that a person writes, for editors."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import copy
 import math
 from typing import Any
 
+from simstrag.cluster.study import NOT_SHARED, OF_JOB, ClusterStudy
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study, fields
 from simstrag.scenario.scenario import Scenario
 
-SCHEMAS = ("scenario", "study")
+SCHEMAS = ("scenario", "study", "cluster")
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 """The dialect that pydantic writes."""
 
 
 def schema_of(what: str) -> dict[str, Any]:
-    """The JSON schema of a `scenario` file or of a `study` file.
+    """The JSON schema of a `scenario`, a `study` or a `cluster` study.
 
     Raises `InputError` for anything else.
 
@@ -28,7 +29,7 @@ def schema_of(what: str) -> dict[str, Any]:
         raise InputError(
             f"there is no schema of '{what}'; known: {', '.join(SCHEMAS)}{nearest(what, SCHEMAS)}"
         )
-    found = _scenario() if what == "scenario" else _study()
+    found = {"scenario": _scenario, "study": _study, "cluster": _cluster}[what]()
     return {"$schema": DRAFT, **found}
 
 
@@ -55,6 +56,18 @@ def _study() -> dict[str, Any]:
         "properties": {key: _values(item) for key, item in grid.items()},
     }
     return found
+
+
+def _cluster() -> dict[str, Any]:
+    """The scenario of a workload has known keys only, and lacks those of its jobs."""
+    found, scenario = _writable(ClusterStudy.model_json_schema()), _scenario()
+    sections = scenario.pop("$defs")
+    kept = {k: v for k, v in scenario["properties"].items() if k not in (*OF_JOB, *NOT_SHARED)}
+    workload = found["$defs"]["WorkloadSection"]["properties"]
+    workload["scenario"] = {**scenario, "properties": kept, "required": []}
+    found["$defs"] |= sections
+    schema: dict[str, Any] = found
+    return schema
 
 
 def _values(item: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""`simstrag cluster`: jobs that share nodes, under each mix of policies, placer and seed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simstrag.cli.console import capture_warnings, print_result, print_table
+from simstrag.cli.errors import Interrupted
+from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option
+from simstrag.cli.progress import show_count
+from simstrag.cli.sweep import MACHINES, parse_shard
+from simstrag.documents.file_io import require_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simstrag.cluster.runs import ClusterResults
+
+
+def cluster(
+    study: Annotated[Path, argument("A cluster study in YAML.", "STUDY")],
+    out: Annotated[
+        Path | None, out_option("Folder of the results; reports/<study> by default.")
+    ] = None,
+    jobs: Jobs = None,
+    backend: Annotated[
+        str | None, option("processes by default, dask or ray.", "NAME", group=MACHINES)
+    ] = None,
+    address: Annotated[str | None, option("Of the cluster.", "ADDRESS", group=MACHINES)] = None,
+    shard: Annotated[
+        str | None, option("Only part i of k, for a batch scheduler.", "I/K", group=MACHINES)
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate jobs that share nodes; run it again to go on where it stopped."""
+    from simstrag.cluster.runs import TABLES
+    from simstrag.cluster.runs import cluster as run_cluster
+
+    folder = Path("reports") / study.stem if out is None else out
+    part, path = parse_shard(shard), require_path(study)
+    sys.path.append(str(path.absolute().parent))
+    warnings: list[str] = []
+    try:
+        with capture_warnings() as warnings, show_count(quiet) as show:
+            result = run_cluster(
+                path, folder, jobs=jobs, backend=backend or "processes", address=address,
+                shard=part, on_progress=show,
+            )  # fmt: skip
+    except KeyboardInterrupt as interrupt:
+        kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
+        raise Interrupted(kept or "nothing was written") from None
+    failed, summary = result.kept.failed, result.summary()
+    tables = [path for name in TABLES if (path := result.folder / name).exists()]
+    document = {
+        "runs": len(result.runs),
+        "failed": [{**run._asdict(), "error": error} for run, error in failed.items()],
+        "summary": summary.to_dict("records"),
+        "warnings": warnings,
+        "written": result.folder,
+        "tables": tables,
+    }
+    shown = partial(_print, result, summary)
+    last = [result.folder, *tables][-1]
+    print_result(as_json, quiet, document, shown, warnings, results=last)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
+    """A row for each mix of policies and placer."""
+    if len(summary):
+        headers = ("policies", "placer", "completion time, s", "over the first", "slowdown")
+        print_table(headers, [_cells(row) for row in summary.to_dict("records")])
+    for run, error in result.kept.failed.items():
+        print(f"failed: {run.policies}, {run.placer}, seed {run.seed}: {error}")
+
+
+def _cells(row: Mapping[Any, Any]) -> list[str]:
+    times = [row[f"mean_completion_time{end}"] for end in ("", "_low", "_high")]
+    ratios = [row[f"ratio{end}"] for end in ("", "_low", "_high")]
+    return [
+        str(row["policies"]), str(row["placer"]), _estimate(times, ".1f"), _estimate(ratios, ".3f"),
+        f"{row['mean_slowdown']:.2f}",
+    ]  # fmt: skip
+
+
+def _estimate(values: list[float], form: str) -> str:
+    """A mean, and its interval where several seeds give one.
+
+    >>> _estimate([2.0, 1.5, 2.25], ".2f"), _estimate([2.0, math.nan, math.nan], ".2f")
+    ('2.00 (1.50 to 2.25)', '2.00')
+    """
+    value, low, high = (format(value, form) for value in values)
+    return value if math.isnan(values[1]) else f"{value} ({low} to {high})"

@@ -1,0 +1,300 @@
+"""One running job of a cluster: what it asks of its nodes, and how its shares slow it down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag import policies
+from simstrag.cluster.placer import Placement
+from simstrag.cluster.study import ArrivingJob, ClusterStudy
+from simstrag.engine.recorder import Recorder
+from simstrag.engine.simulate import Simulation
+from simstrag.quorum import Via
+from simstrag.runs.run import Run
+from simstrag.timing.collectives import ranks_per_node
+from simstrag.timing.constants import amp_gain
+from simstrag.timing.contention import Contention
+from simstrag.timing.noise import Noise, keys
+from simstrag.timing.timing import Timing
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demands:
+    """What a job would use per second if nothing slowed it (rule C6).
+
+    host, gpu: of each rank, processor and device seconds per second.
+    push, pull: of each rank, bytes/s to and from each server shard together; 0 by all-reduce.
+    ring: of each rank, bytes/s that an all-reduce sends and receives; 0 via a server.
+    service: of each server shard, processor seconds per second.
+    """
+
+    host: Floats
+    gpu: Floats
+    push: Floats
+    pull: Floats
+    ring: Floats
+    service: Floats
+
+
+@dataclass(slots=True, eq=False)
+class Slowdowns:
+    """By how much a job is slowed, at least 1: of each rank, and of its slowest server shard."""
+
+    host: Floats
+    gpu: Floats
+    net: Floats
+    server: float = 1.0
+
+    @classmethod
+    def none(cls, workers: int) -> Slowdowns:
+        """No contention."""
+        return cls(np.ones(workers), np.ones(workers), np.ones(workers))
+
+    def equals(self, other: Slowdowns) -> bool:
+        """Whether both slow every rank alike, to the last bit."""
+        return self.server == other.server and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("host", "gpu", "net")
+        )
+
+
+class RunningJob:
+    """A job on its nodes, from its start to its end.
+
+    devices: the number of each rank's device.
+    start: seconds of the cluster's clock at its own time 0.
+    seed: of the study.  That of its noise follows from this and from the job's number, so that a
+        job has the same luck whatever runs beside it.
+    """
+
+    def __init__(
+        self,
+        study: ClusterStudy,
+        job: ArrivingJob,
+        placement: Placement,
+        devices: Sequence[int],
+        start: float,
+        seed: int,
+    ) -> None:
+        self.job, self.placement, self.start = job, placement, start
+        self.nodes, self.servers = np.array(placement.workers), np.array(placement.servers)
+        self.devices = tuple(devices)
+        self.seed = int(keys(seed, [job.number])[0])
+        workload = study.workloads[job.workload]
+        self.scenario = study.scenario(
+            job.workload, job.workers, job.samples, job.target_progress, placement.workers
+        )
+        self._host_cores, self._server_cores = workload.host_cores, workload.server_cores
+        inputs = self._inputs = self.scenario.inputs
+        stated = workload.gradient_bytes
+        self.bytes = inputs.allreduce.bytes if stated is None else stated
+        self._gain = amp_gain(inputs.step) if inputs.step.amp_ratio else 1.0
+        self.shares = inputs.server.shards
+        self.transfer_seconds = inputs.server.push, inputs.server.pull
+        self._noise = Noise(self.seed, inputs.step.noise)
+        self.slowdowns = Slowdowns.none(job.workers)
+        self._ring = self._ring_bytes()
+        self._reduced_in = self._seconds_of_allreduce()
+        policy = policies.load(job.policy)
+        self._simulation = Simulation(
+            self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
+            timing=self._timing(self.slowdowns),
+        )  # fmt: skip
+        self.most = self._most()
+        self.quickest = self._seconds_at_least()
+        self._seen = np.zeros((2, job.workers))
+        self._seen_at = 0.0
+        self.end: float | None = None
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def advance(self, until: float) -> bool:
+        """Go on to that time of its own clock, or to its end; whether it ends."""
+        if self._simulation.advance(until):
+            self._simulation.kernel.end()
+            self.end = self.start + self._simulation.kernel.now
+            return True
+        return False
+
+    @property
+    def next_event(self) -> float:
+        """When something happens in it next, on its own clock."""
+        self._simulation.kernel.pause(self._simulation.kernel.now)
+        return self._simulation.kernel.next_event
+
+    def earliest_end(self) -> float:
+        """A time of its own clock before which it cannot end, whatever its shares.
+
+        All ranks compute without a pause, at their quickest, what is left beyond the gradients that
+        they hold now.
+        """
+        kernel, scenario, batch = (
+            self._simulation.kernel,
+            self.scenario,
+            self.scenario.learner.batch,
+        )
+        kernel.pause(kernel.now)
+        samples, progress = kernel.applied
+        left = 0.0
+        if scenario.sample_target is not None:
+            left = scenario.sample_target - samples
+        if scenario.progress_target is not None:  # an open visible update is worth less than 1
+            much = scenario.progress_target - progress - 1
+            left = max(left, much * max(scenario.learner.noise_scale, 1.0))
+        held = max(max(q.steps, q.rounds) for q in kernel.plan.quorums) + 1
+        left -= self.job.workers * batch * held
+        return kernel.now + max(left, 0.0) * self.quickest / (self.job.workers * batch)
+
+    @property
+    def is_slowed(self) -> bool:
+        """Whether any of its ranks, or its server, is slowed."""
+        return not self.slowdowns.equals(Slowdowns.none(self.job.workers))
+
+    def slow(self, now: float, slowdowns: Slowdowns) -> None:
+        """From `now` on, go on at other speeds."""
+        if not slowdowns.equals(self.slowdowns):
+            kernel, at = self._simulation.kernel, now - self.start
+            kernel.pause(at)
+            kernel.retime(at, self._timing(slowdowns))
+            self.slowdowns = slowdowns
+
+    def result(self) -> Run:
+        """The finished run, without tables."""
+        return self._simulation.result()
+
+    # -- what it asks for ----------------------------------------------------------------------
+
+    def demands(self, now: float) -> Demands:
+        """By its use since the last call; back-to-back steps at first (rule C6)."""
+        at = now - self.start
+        since = at - self._seen_at
+        if since <= 0:
+            return self._at_full_speed()
+        kernel = self._simulation.kernel
+        kernel.pause(at)
+        seen = np.array(kernel.usage(at))
+        computed, communicated = (seen - self._seen) / since
+        self._seen, self._seen_at = seen, at
+        steps = computed / self._seconds_of_step(self.slowdowns)
+        return self._demands(steps, communicated)
+
+    def _at_full_speed(self) -> Demands:
+        """The demands of back-to-back steps that nothing slows."""
+        none = Slowdowns.none(self.job.workers)
+        seconds = self._seconds_of_step(none)
+        communication = self._seconds_of_communication(none)
+        steps = 1 / (seconds + communication)
+        before, self.slowdowns = self.slowdowns, none
+        demands = self._demands(steps, communication * steps)
+        self.slowdowns = before
+        return demands
+
+    def _demands(self, steps: Floats, communicated: Floats) -> Demands:
+        """From steps per second of each rank, and seconds of communication per second."""
+        s, step = self.slowdowns, self._inputs.step
+        gain = np.where(self._in_amp(), self._gain, 1.0)
+        seconds = self._seconds_of_communication(s)
+        timed = seconds > 0
+        gradients = np.where(timed, communicated / np.where(timed, seconds, 1.0), steps)
+        gradients = np.minimum(gradients, 1 / self._seconds_of_step(s)) * s.net
+        none = np.zeros(len(steps))
+        pushed, reduced = (gradients, none) if self.uses_server else (none, gradients)
+        shards = np.array(self._inputs.server.shards)
+        served = gradients.sum() / s.net.mean() * s.server if self.uses_server else 0.0
+        return Demands(
+            steps * step.host * self._host_cores * s.host,
+            steps * step.gpu / gain * s.gpu,
+            pushed * self.bytes,
+            pushed * self.bytes,
+            reduced * self._ring,
+            np.minimum(served * self._inputs.server.service * shards, 1.0) * self._server_cores,
+        )
+
+    def _most(self) -> Demands:
+        """More than it can ask for while nothing slows it: steps without any communication."""
+        step, n = self._inputs.step, self.job.workers
+        least = np.full(n, step.host + step.gpu / max(self._gain, 1.0))
+        shards = np.array(self._inputs.server.shards)
+        served = np.minimum(n / least[0] * self._inputs.server.service * shards, 1.0)
+        moved = self.bytes / least
+        return Demands(
+            np.full(n, self._host_cores * step.host / least[0]), np.ones(n), moved, moved,
+            self._ring / least, served * self._server_cores,
+        )  # fmt: skip
+
+    def _seconds_at_least(self) -> float:
+        """No step of a nominal batch takes fewer seconds in any precision, with any noise."""
+        step = self._inputs.step
+        factor = 1.0
+        if step.noise is not None:
+            tables = step.noise.quantiles, step.noise.marginal
+            factor = min(float(table.min()) for table in tables if table.size)
+        quickest = step.host + step.gpu / max(self._gain, 1.0)
+        return max(quickest * factor * (1 - step.fixed_share), 0.0)
+
+    @property
+    def uses_server(self) -> bool:
+        """Whether any quorum of its plan goes through the server."""
+        plan = self._simulation.kernel.plan
+        return any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
+
+    @property
+    def crossing(self) -> bool:
+        """Whether its ranks are on more than one node."""
+        return len(set(self.placement.workers)) > 1
+
+    def _in_amp(self) -> npt.NDArray[np.bool_]:
+        return self._simulation.kernel.plan.in_amp
+
+    # -- its constants -------------------------------------------------------------------------
+
+    def _timing(self, slowdowns: Slowdowns) -> Timing:
+        inputs = self._inputs
+        server = inputs.server
+        if slowdowns.server != 1:
+            server = replace(server, service=server.service * slowdowns.server)
+        contention = Contention.constant(slowdowns.host, slowdowns.gpu, slowdowns.net)
+        return Timing(
+            inputs.step, inputs.allreduce, server, contention, self._noise, self.placement.workers
+        )
+
+    def _seconds_of_step(self, s: Slowdowns) -> Floats:
+        """Of each rank, in its precision."""
+        step = self._inputs.step
+        gpu = np.where(self._in_amp(), step.gpu / self._gain, step.gpu)
+        seconds: Floats = step.host * s.host + gpu * s.gpu
+        return seconds
+
+    def _seconds_of_communication(self, s: Slowdowns) -> Floats:
+        """Of one gradient of each rank, without waiting for others."""
+        server = self._inputs.server
+        if self.uses_server:
+            seconds: Floats = (server.push + server.pull) * s.net + server.job * s.server
+            return seconds
+        return np.full(self.job.workers, self._reduced_in * float(s.net.max()))
+
+    def _seconds_of_allreduce(self) -> float:
+        members = ranks_per_node(range(self.job.workers), self.placement.workers)
+        return self._inputs.allreduce.seconds(members)
+
+    def _ring_bytes(self) -> Floats:
+        """Bytes that each rank sends, and receives, through the card of its node in an all-reduce.
+
+        A ring's 2(n-1)/n of the gradient; with a hierarchical algorithm those of a node count once.
+        """
+        n, nodes = self.job.workers, self.nodes
+        if n == 1 or not self.crossing:
+            return np.zeros(n)
+        if self._inputs.allreduce.algorithm == "hierarchical":
+            _, where, counts = np.unique(nodes, return_inverse=True, return_counts=True)
+            m = len(counts)
+            shared: Floats = 2 * (m - 1) / m * self.bytes / counts[where]
+            return shared
+        return np.full(n, 2 * (n - 1) / n * self.bytes)

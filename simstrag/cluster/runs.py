@@ -1,0 +1,255 @@
+"""Cluster studies in a folder: every mix of policies, placer and seed, each run kept as it ends.
+
+A folder holds `cluster.json`, which lists the runs, `runs/`, with a file for each finished run, and
+the tables made of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simstrag.cluster.simulate import simulate_cluster
+from simstrag.cluster.study import ClusterStudy, mix_name
+from simstrag.documents.file_io import path_of, write_atomically
+from simstrag.errors import InputError
+from simstrag.experiments.cluster_backends import load_backend
+from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
+from simstrag.experiments.paired_statistics import Estimate, mean, ratio
+from simstrag.experiments.runner import attribution, key_of
+from simstrag.runs.run import plain, provenance
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = "simstrag-cluster/1"
+MARKER = "cluster.json"
+TABLES = ("summary.csv", "jobs.csv", "shares.csv", "nodes.csv")
+
+
+class PlannedClusterRun(NamedTuple):
+    """One run of a cluster study; mix: the number of its mix of policies."""
+
+    key: str
+    mix: int
+    policies: str
+    placer: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterResults:
+    """The runs of a cluster study in its folder.
+
+    study: the keys of the study.
+    provenance: versions and digests of the program.
+    made: `by` and `at`: who began it and when; `job`: the name of the study's file, if it has one.
+    """
+
+    folder: Path
+    runs: tuple[PlannedClusterRun, ...]
+    study: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    made: Mapping[str, str]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> ClusterResults:
+        """From its folder, finished or not.  Raises `InputError` where it holds no such study."""
+        folder = path_of(folder, "a cluster study")
+        try:
+            data = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+            if data.get("format") != FORMAT:
+                raise InputError(f"{folder / MARKER}: not a cluster study: no format {FORMAT}")
+            runs = tuple(PlannedClusterRun(*run) for run in data["runs"])
+            return cls(folder, runs, data["study"], data["provenance"], data["made"])
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"{folder}: not a cluster study: {reason}") from None
+        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise InputError(f"{folder / MARKER}: not a cluster study: {error}") from None
+
+    @property
+    def kept(self) -> KeptRuns[PlannedClusterRun]:
+        """Its runs in its folder."""
+        return KeptRuns(self.folder, self.runs)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The rows of all finished runs: `jobs`, `shares` or `nodes`."""
+        import pandas as pd
+
+        rows = [
+            {**_about(run), **row}
+            for run, kept in self.kept.outcomes().items()
+            for row in kept.get(name, ())
+        ]
+        return pd.DataFrame(rows)
+
+    def summary(self) -> pd.DataFrame:
+        """A row for each mix of policies and placer: means over seeds with 95 % intervals.
+
+        ratio: of the mean completion time to that of the first row, paired over seeds.
+        """
+        import pandas as pd
+
+        by: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for run, kept in self.kept.outcomes().items():
+            if not kept["error"]:
+                by.setdefault((run.policies, run.placer), []).append(kept["summary"])
+        rows, first = [], None
+        for (policies, placer), found in by.items():
+            times = np.array([_number(each["mean_completion_time"]) for each in found])
+            first = times if first is None else first
+            even = len(times) == len(first)
+            rows.append({
+                "policies": policies, "placer": placer, "seeds": len(found),
+                **_interval("mean_completion_time", mean(times)),
+                **_interval("ratio", ratio(times, first) if even else Estimate(*[math.nan] * 3)),
+                **{name: float(np.mean([_number(each[name]) for each in found])) for name in MEANS},
+            })  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def write(self) -> None:
+        """Write the tables of all runs that have ended; each file atomically."""
+        frames = {"summary": self.summary()}
+        frames |= {name: self.table(name) for name in ("jobs", "shares", "nodes")}
+        for name, frame in frames.items():
+            write_atomically(self.folder / f"{name}.csv", partial(_write, frame))
+
+
+MEANS = (
+    "p95_completion_time", "makespan", "mean_queueing", "mean_slowdown", "jobs", "finished",
+)  # fmt: skip
+"""Columns of the summary that are means over seeds."""
+
+
+def cluster(
+    study: ClusterStudy | Mapping[str, Any] | str | Path,
+    folder: str | Path,
+    *,
+    jobs: int | None = None,
+    backend: str = "processes",
+    address: str | None = None,
+    shard: tuple[int, int] | None = None,
+    on_progress: Report | None = None,
+) -> ClusterResults:
+    """Run a cluster study under each mix of policies, placer and seed; keep each run in a folder.
+
+    study: a `ClusterStudy`, its keys, or the path of a YAML file.
+    jobs: processes, all cores by default; 1 is this process.
+    backend: processes, dask or ray.  address: the cluster's address.
+    shard: (i, k) computes the i-th of k parts, from 1 on.
+    on_progress: called as (done, total, what).
+
+    Finished runs in the folder are not computed again.  Raises `InputError` before anything runs
+    where the study is invalid.  On Ctrl-C, the `KeyboardInterrupt` says how many runs are kept.
+
+    >>> import tempfile
+    >>> case = {
+    ...     "nodes": [{"gpus": 4, "cores": 8}],
+    ...     "workloads": {"small": {"scenario": {"step": {"compute": 0.1}}}},
+    ...     "jobs": [{"workload": "small", "workers": 4, "samples": 25_600, "count": 2}],
+    ... }
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = cluster(case, folder, jobs=1)
+    ...     print(done.table("jobs")[["name", "queueing", "completion_time"]].round(3))
+          name  queueing  completion_time
+    0  small-0       0.0              5.0
+    1  small-1       5.0             10.0
+    """
+    made = attribution(study if isinstance(study, (str, Path)) else None)
+    if not isinstance(study, ClusterStudy):
+        study = ClusterStudy.of(study) if isinstance(study, Mapping) else ClusterStudy.read(study)
+    folder = Path(folder)
+    if shard is not None and not 1 <= shard[0] <= shard[1]:
+        raise InputError(f"shard {shard[0]}/{shard[1]}: must be 1/k to k/k")
+    if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
+    report = on_progress or (lambda done, total, what: None)
+    whole = _start(study, folder, made)
+    runs = whole.runs if shard is None else whole.runs[shard[0] - 1 :: shard[1]]
+    part = replace(whole, runs=runs)
+    backend_of_runs = load_backend(backend, address, jobs)
+    try:
+        part.kept.compute(
+            backend_of_runs, _run, partial(_calls, study), report, _describe,
+            whole.write if shard is None else None,
+        )  # fmt: skip
+    finally:
+        backend_of_runs.shut_down()
+    if len(whole.kept.outcomes()) == len(whole.runs):
+        whole.write()
+    return part
+
+
+def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> ClusterResults:
+    """Write the list of runs."""
+    origin = study.digest
+    combinations = itertools.product(enumerate(study.policies), study.placers, study.seed_list)
+    runs = [
+        PlannedClusterRun(
+            key_of(origin, placer, mix_name(mix), seed, None), k, mix_name(mix), placer, seed
+        )
+        for (k, mix), placer, seed in combinations
+    ]
+    with contextlib.suppress(InputError):
+        made = ClusterResults.read(folder).made
+    text = json.dumps({
+        "format": FORMAT, "made": made, "study": study.declared,
+        "provenance": dict(provenance()), "runs": runs,
+    }, default=str)  # fmt: skip
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    write_atomically(folder / MARKER, lambda part: part.write_text(text, encoding="utf-8"))
+    return ClusterResults.read(folder)
+
+
+def _calls(
+    study: ClusterStudy, runs: list[PlannedClusterRun]
+) -> Iterator[tuple[PlannedClusterRun, tuple[Any, ...]]]:
+    needed = needs()
+    for run in runs:
+        yield run, (study, study.policies[run.mix], run.placer, run.seed, needed)
+
+
+def _run(
+    study: ClusterStudy, mix: Any, placer: str, seed: int, needed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One run, on any machine: its tables or its error, as JSON."""
+
+    def compute() -> dict[str, Any]:
+        done: dict[str, Any] = plain(asdict(simulate_cluster(study, mix, placer, seed)))
+        return done
+
+    return outcome(needed, compute)
+
+
+def _about(run: PlannedClusterRun) -> dict[str, Any]:
+    return {"policies": run.policies, "placer": run.placer, "seed": run.seed}
+
+
+def _describe(run: PlannedClusterRun) -> str:
+    return f"{run.policies}, {run.placer}, seed {run.seed}"
+
+
+def _write(frame: pd.DataFrame, path: Path) -> None:
+    frame.to_csv(path, index=False)
+
+
+def _number(value: float | None) -> float:
+    """A number of a file, where None stands for NaN."""
+    return math.nan if value is None else value
+
+
+def _interval(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -1,0 +1,428 @@
+"""Cluster studies: nodes, workloads, and jobs that arrive; one validated value in YAML."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from simstrag import policies
+from simstrag.cluster import placer
+from simstrag.documents.file_io import path_of, require_path
+from simstrag.documents.suggestions import nearest
+from simstrag.documents.validation_errors import explain
+from simstrag.documents.yaml_file import read_mapping
+from simstrag.errors import InputError
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.sections import Count, NonNegative, Positive, Section, Seed
+from simstrag.timing.contention import Contention
+from simstrag.timing.noise import stream
+
+OF_JOB = ("workers", "samples", "target_progress", "policies", "seeds", "nodes", "ranks_per_node")
+"""Keys of a scenario that a job states, or its placement."""
+NOT_SHARED = ("trace", "server_load", "placeholders", "updates", "durations", "contention")
+"""Keys of a scenario that have no meaning where contention follows from what jobs do."""
+STREAM = 2**64 - 4
+"""The number of the stream that draws the workloads of arrivals; no rank has it."""
+COLUMNS = ("submit", "gpus", "samples", "duration", "workload", "policy", "name")
+"""The columns of a file of arrivals; `submit_s` and `duration_s` are read, too."""
+
+
+class NodeSection(Section):
+    """A kind of node.
+
+    count: how many there are.
+    gpus: devices.  cores: of its processors.
+    nic_in, nic_out: bytes/s of its network card.
+    """
+
+    count: Count = 1
+    gpus: Count
+    cores: Positive
+    nic_in: Positive = math.inf
+    nic_out: Positive = math.inf
+
+
+class WorkloadSection(Section):
+    """What the jobs of a workload compute.
+
+    scenario: keys of a scenario: step, noise, allreduce, server, learner, profile and others.
+    host_cores: cores that the host part of a step keeps busy.
+    server_cores: cores that the service of a gradient keeps busy at a server shard.
+    gradient_bytes: size of a gradient on the network; `allreduce.bytes` by default.
+    """
+
+    scenario: dict[str, Any]
+    host_cores: NonNegative = 1.0
+    server_cores: NonNegative = 1.0
+    gradient_bytes: NonNegative | None = None
+
+    @model_validator(mode="after")
+    def _keys_are_of_a_workload(self) -> Self:
+        for key in self.scenario:
+            if key in OF_JOB:
+                raise ValueError(f"scenario.{key} is a key of the jobs, not of their workload")
+            if key in NOT_SHARED:
+                raise ValueError(
+                    f"scenario.{key}: contention follows from the jobs of the cluster; leave it out"
+                )
+        return self
+
+
+class JobSection(Section):
+    """A job, or several alike.
+
+    workers: ranks, one device each.
+    samples, target_progress: what ends it.
+    arrival: seconds; `every` seconds later comes the next of `count` jobs.
+    policy: in place of the study's.
+    """
+
+    workload: str
+    workers: Count
+    samples: Count | None = None
+    target_progress: Positive | None = None
+    arrival: NonNegative = 0.0
+    count: Count = 1
+    every: NonNegative = 0.0
+    policy: str | None = None
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _it_ends(self) -> Self:
+        if self.samples is None and self.target_progress is None:
+            raise ValueError("nothing ends the job: give samples or target_progress")
+        return self
+
+
+class ArrivalsSection(Section):
+    """Jobs from a file: submit (s), gpus, and samples or duration (s); workload, policy, name.
+
+    file: CSV.  A duration is that of the job alone under bsp, without noise.
+    workloads: drawn for rows without one, all alike or with these weights.
+    first, seconds: the rows submitted from `first` on, for so many seconds; they then arrive from
+        0 on.
+    most: at most so many jobs.
+    largest: rows with more devices are left out.
+    compress: times of submission and durations are divided by it.
+    """
+
+    file: str
+    workloads: tuple[str, ...] | dict[str, Positive] = ()
+    first: NonNegative = 0.0
+    seconds: Positive = math.inf
+    most: Count | None = None
+    largest: Count | None = None
+    compress: Positive = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivingJob:
+    """One job of a study: what it computes, how long, when it arrives, under which policy."""
+
+    number: int
+    name: str
+    workload: str
+    workers: int
+    arrival: float
+    policy: str
+    samples: int | None
+    target_progress: float | None
+
+
+class ClusterStudy(Section):
+    """Jobs on a cluster; `ClusterStudy.read(path)` loads YAML, the constructor takes the same keys.
+
+    nodes: the kinds of nodes.
+    workers_per_gpu: workers that may share a device; they take turns (assumed).
+    interval: seconds between two renegotiations of shares (rule C5).
+    placers, policies: each combination is run; a policy is a spec for all jobs without their own,
+        or a mapping from workloads to specs.
+    trace: load of others, by node, as slowdowns of host, gpu and net; they multiply (rule C10).
+    horizon: seconds after which a run ends, finished or not.
+
+    >>> study = ClusterStudy(
+    ...     nodes=[{"gpus": 4, "cores": 8}],
+    ...     workloads={"small": {"scenario": {"step": {"compute": 0.1}}}},
+    ...     jobs=[{"workload": "small", "workers": 4, "samples": 10_000, "count": 2}],
+    ... )
+    >>> [job.name for job in study.arriving("bsp", seed=0)]
+    ['small-0', 'small-1']
+    """
+
+    nodes: Annotated[tuple[NodeSection, ...], Field(min_length=1)]
+    workloads: Annotated[dict[str, WorkloadSection], Field(min_length=1)]
+    jobs: tuple[JobSection, ...] = ()
+    arrivals: ArrivalsSection | None = None
+    trace: str | tuple[dict[str, Any], ...] | None = None
+    trace_end: Literal["hold", "loop"] = "hold"
+    workers_per_gpu: Count = 1
+    interval: Positive = 1.0
+    placers: Annotated[tuple[str, ...], Field(min_length=1)] = ("packed",)
+    policies: Annotated[tuple[str | dict[str, str], ...], Field(min_length=1)] = ("bsp",)
+    horizon: Positive = math.inf
+    seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
+    _folder: Path = PrivateAttr(Path())
+    _source: str = PrivateAttr("cluster")
+    _paces: dict[tuple[str, int], tuple[int, float]] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.jobs and self.arrivals is None:
+            raise ValueError("there are no jobs: give jobs or arrivals")
+        for job in self.jobs:
+            self._require_workload(job.workload, "jobs.workload")
+            if job.workers > self.slots:
+                raise ValueError(
+                    f"jobs.workers is {job.workers}, but the nodes have room for {self.slots} "
+                    "workers; add nodes, or raise workers_per_gpu"
+                )
+        for name in self.placers:
+            placer.load_placer(name, 0)
+        for chosen in self.policies:
+            named = chosen if isinstance(chosen, dict) else {}
+            for workload in named:
+                self._require_workload(workload, "policies")
+            for spec in named.values() if named else (chosen,):
+                policies.load(str(spec))
+        return self
+
+    def _require_workload(self, name: str, key: str) -> None:
+        if name not in self.workloads:
+            known = ", ".join(self.workloads)
+            raise ValueError(
+                f"{key} names '{name}', which is no workload; known: {known}"
+                f"{nearest(name, tuple(self.workloads))}"
+            )
+
+    @classmethod
+    def read(cls, path: str | Path) -> ClusterStudy:
+        """From a YAML file. Raises `InputError` that names the file, the field and the way out."""
+        path = path_of(path, "a cluster study, or a ClusterStudy")
+        data = read_mapping(path, "cluster study", "nodes: [{gpus: 8, cores: 32}]")
+        return cls.of(data, str(path), path.parent)
+
+    @classmethod
+    def of(
+        cls, data: Mapping[str, Any], source: str = "cluster", folder: str | Path = "."
+    ) -> ClusterStudy:
+        """From a mapping with the keys of a file."""
+        try:
+            study = cls.model_validate(data)
+        except ValidationError as error:
+            raise InputError(explain(error, cls, source)) from None
+        study._folder, study._source = Path(folder), source
+        for name in study.workloads:
+            study.scenario(name, 1, samples=1)  # a mistake in it is said now
+        study.others(0)
+        if study.arrivals is not None:
+            study.rows()
+        return study
+
+    @property
+    def slots(self) -> int:
+        """How many workers all devices can take."""
+        return self.workers_per_gpu * sum(kind.count * kind.gpus for kind in self.nodes)
+
+    @property
+    def each_node(self) -> tuple[NodeSection, ...]:
+        """The kind of every node, in order."""
+        return tuple(kind for kind in self.nodes for _ in range(kind.count))
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """`seeds: 20` means 0..19; a list is taken as it is."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    def scenario(
+        self,
+        workload: str,
+        workers: int,
+        samples: int | None = None,
+        target_progress: float | None = None,
+        nodes: tuple[int, ...] | None = None,
+    ) -> Scenario:
+        """The scenario of one job by itself, on nodes without other load."""
+        ends = {"samples": samples, "target_progress": target_progress, "nodes": nodes}
+        data = {
+            **self.workloads[workload].scenario, "workers": workers,
+            **{key: value for key, value in ends.items() if value is not None},
+        }  # fmt: skip
+        source = f"{self._source}: workloads.{workload}"
+        return Scenario.of(data, source, self._folder)
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The keys that are set, as JSON."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    @property
+    def digest(self) -> str:
+        """Of all that its runs depend on, but the mix of policies, the placer and the seed."""
+        from simstrag.experiments.runner import digest, program
+
+        apart = ("policies", "placers", "seeds")
+        keys = {key: value for key, value in self.declared.items() if key not in apart}
+        files: list[Any] = [None if self.arrivals is None else self.rows()]
+        for name in self.workloads:
+            profile = self.scenario(name, 1, samples=1).inputs.profile
+            files.append(None if profile is None else profile.sha256)
+        trace = self._with_trace.inputs.trace
+        return digest([keys, files, None if trace is None else trace.sha256, dict(program())])
+
+    @property
+    def _with_trace(self) -> Scenario:
+        """A scenario whose ranks are the nodes, with the load of others."""
+        data = {
+            "workers": len(self.each_node), "updates": 1, "step": {"compute": 1.0},
+            "trace": self.trace, "trace_end": self.trace_end,
+        }  # fmt: skip
+        return Scenario.of(data, self._source, self._folder)
+
+    def others(self, seed: int) -> Contention:
+        """The load of others: slowdowns by node."""
+        return self._with_trace.timing(seed).contention
+
+    def policy_of(self, mix: str | Mapping[str, str], workload: str) -> str:
+        """The policy of the jobs of a workload that state none."""
+        return mix if isinstance(mix, str) else mix.get(workload, "bsp")
+
+    def specs(self, mix: str | Mapping[str, str]) -> list[str]:
+        """Every policy that any job may have."""
+        stated = [job.policy for job in self.jobs]
+        if self.arrivals is not None:
+            stated += [row["policy"] for row in self.rows()]
+        own = [self.policy_of(mix, workload) for workload in self.workloads]
+        return sorted({*filter(None, stated), *own})
+
+    def arriving(self, mix: str | Mapping[str, str], seed: int) -> list[ArrivingJob]:
+        """All jobs in order of arrival, then of name."""
+        found = []
+        for section in self.jobs:
+            for k in range(section.count):
+                name = section.name or section.workload
+                name = f"{name}-{k}" if section.count > 1 else name
+                policy = section.policy or self.policy_of(mix, section.workload)
+                arrival = section.arrival + k * section.every
+                found.append((
+                    arrival, name, section.workload, section.workers, policy, section.samples,
+                    section.target_progress,
+                ))  # fmt: skip
+        if self.arrivals is not None:
+            found += self._from_file(self.arrivals, mix, seed)
+        found.sort(key=lambda job: job[:2])
+        return [
+            ArrivingJob(k, name, workload, workers, arrival, policy, samples, target)
+            for k, (arrival, name, workload, workers, policy, samples, target) in enumerate(found)
+        ]
+
+    def _from_file(
+        self, section: ArrivalsSection, mix: str | Mapping[str, str], seed: int
+    ) -> list[tuple[float, str, str, int, str, int | None, float | None]]:
+        weights = section.workloads or tuple(self.workloads)
+        if not isinstance(weights, dict):
+            weights = dict.fromkeys(weights, 1.0)
+        known, total = tuple(weights), sum(weights.values())
+        draws = stream(seed, STREAM)
+        shares = [weight / total for weight in weights.values()]
+        jobs: list[tuple[float, str, str, int, str, int | None, float | None]] = []
+        for k, row in enumerate(self.rows()):
+            drawn = known[int(draws.choice(len(known), p=shares))]  # as many draws as rows
+            workload = row["workload"] or drawn
+            workers, samples = int(row["gpus"]), row["samples"]
+            if samples is None:
+                batch, seconds = self.pace(workload, workers)
+                samples = max(1, round(row["duration"] / section.compress / seconds)) * batch
+            policy = row["policy"] or self.policy_of(mix, workload)
+            name = row["name"] or f"job-{k:05d}"
+            jobs.append((row["submit"], name, workload, workers, policy, int(samples), None))
+        return jobs
+
+    def pace(self, workload: str, workers: int) -> tuple[int, float]:
+        """Samples of a bsp update, and its seconds without noise on idle nodes."""
+        if (workload, workers) not in self._paces:
+            self._paces[workload, workers] = self._pace(workload, workers)
+        return self._paces[workload, workers]
+
+    def _pace(self, workload: str, workers: int) -> tuple[int, float]:
+        scenario = self.scenario(workload, workers, samples=1)
+        timing = scenario.timing(0)
+        step = scenario.inputs.step
+        seconds = step.host + step.gpu + timing.reduce(tuple(range(workers)), 0.0)
+        return workers * scenario.learner.batch, seconds
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the file of arrivals that are simulated, checked."""
+        section = self.arrivals
+        assert section is not None
+        path = require_path(self._folder / section.file)
+        rows = [
+            row for row in _read_arrivals(path)
+            if section.first <= row["submit"] < section.first + section.seconds
+            and (section.largest is None or row["gpus"] <= section.largest)
+        ]  # fmt: skip
+        for row in rows:
+            row["submit"] = (row["submit"] - section.first) / section.compress
+            if row["gpus"] > self.slots:
+                raise InputError(
+                    f"{path}: row {row['row']}: gpus is {row['gpus']:g}, but the nodes have room "
+                    f"for {self.slots} workers; add nodes, or set arrivals.largest"
+                )
+            if row["workload"] is not None and row["workload"] not in self.workloads:
+                known = tuple(self.workloads)
+                raise InputError(
+                    f"{path}: row {row['row']}: workload '{row['workload']}' is not in the study; "
+                    f"known: {', '.join(known)}{nearest(row['workload'], known)}"
+                )
+        if not rows:
+            raise InputError(f"{path}: no row is left; look at arrivals.first, seconds and largest")
+        return rows[: section.most]
+
+
+def _read_arrivals(path: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV file of arrivals.  Raises `InputError` that names the row."""
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        reader = csv.reader(lines)
+        head = [name.strip().removesuffix("_s") for name in next(reader, [])]
+        if not {"submit", "gpus"} <= set(head) or not {"samples", "duration"} & set(head):
+            raise InputError(
+                f"{path}: the columns are {', '.join(head) or 'missing'}; arrivals need submit, "
+                "gpus, and samples or duration; workload, policy and name may stand beside them"
+            )
+        return [_row(path, number, dict(zip(head, row, strict=False)))
+                for number, row in enumerate(reader, start=2) if row]  # fmt: skip
+
+
+def _row(path: Path, number: int, cells: Mapping[str, str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"row": number}
+    for name in COLUMNS:
+        text = cells.get(name, "").strip()
+        if name in COLUMNS[4:] or not text:
+            row[name] = text or None
+            continue
+        try:
+            row[name] = float(text)
+        except ValueError:
+            row[name] = math.nan
+        least = 0 if name == "submit" else 1 if name != "duration" else 1e-9
+        if not least <= row[name] < math.inf or (name == "gpus" and row[name] % 1):
+            raise InputError(f"{path}: row {number}: {name} is '{text}', no number of its kind")
+    if row["submit"] is None or row["gpus"] is None:
+        raise InputError(f"{path}: row {number}: submit and gpus must be given")
+    if row["samples"] is None and row["duration"] is None:
+        raise InputError(f"{path}: row {number}: give samples or duration")
+    return row
+
+
+def mix_name(mix: str | Mapping[str, str]) -> str:
+    """A mix of policies as tables name it.
+
+    >>> mix_name({"vgg16": "asgd", "lstm": "bsp"})
+    'vgg16=asgd lstm=bsp'
+    """
+    return mix if isinstance(mix, str) else " ".join(f"{k}={v}" for k, v in mix.items())

@@ -1,0 +1,175 @@
+"""Jobs that share nodes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag import policies
+from simstrag.cluster.runs import ClusterResults, cluster
+from simstrag.cluster.simulate import simulate_cluster
+from simstrag.cluster.study import ClusterStudy
+from simstrag.engine.recorder import Recorder
+from simstrag.engine.simulate import Simulation, simulate
+from simstrag.timing.noise import keys
+
+STEP = {"compute": 0.2, "host_share": 0.5, "cv": 0.1}
+WORKLOAD = {
+    "scenario": {
+        "step": STEP, "learner": {"batch": 8},
+        "allreduce": {"bytes": 1e6, "bandwidth": 1e9, "alpha": 1e-3},
+        "server": {"service": 0.01, "push": 0.002, "pull": 0.001},
+    }
+}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "nodes": [{"gpus": 2, "cores": 1.0, "nic_in": 1e9, "nic_out": 1e9, "count": 2}],
+    "workloads": {"small": WORKLOAD},
+    "jobs": [{"workload": "small", "workers": 2, "samples": 3200, "count": 4, "every": 1.5}],
+    "placers": ["spread"],
+}
+
+
+def study(**changes: Any) -> ClusterStudy:
+    return ClusterStudy.of(SMALL | changes)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asgd", "backup", "dssp", "cgp", "lb_bsp", "star_h"])
+def test_a_job_alone_on_nodes_that_it_cannot_fill_runs_as_a_single_job(policy: str) -> None:
+    job = {"workload": "small", "workers": 4, "samples": 6400}
+    alone = study(jobs=[job], nodes=[{"gpus": 2, "cores": 8, "count": 2}])
+    end = simulate_cluster(alone, policy, seed=3).jobs[0]["end"]
+    scenario = alone.scenario("small", 4, samples=6400, nodes=(0, 0, 1, 1))
+    seed = int(keys(3, [0])[0])  # of the study's third seed and the first job
+    assert end == simulate(scenario, policy, seed).summary["makespan"]
+
+
+def test_two_jobs_alike_on_a_processor_that_is_half_of_what_they_ask_for_get_half_each() -> None:
+    """Host work alone, without noise: two workers ask for a core each, and one core is there."""
+    scenario = {"step": {"compute": 0.1, "host_share": 1.0}, "learner": {"batch": 8}}
+    both = study(
+        nodes=[{"gpus": 2, "cores": 1.0}], workloads={"host": {"scenario": scenario}},
+        jobs=[{"workload": "host", "workers": 1, "samples": 1600, "count": 2}],
+    )  # fmt: skip
+    run = simulate_cluster(both, "bsp")
+    assert [job["end"] for job in run.jobs] == pytest.approx([40.0, 40.0], rel=1e-9)
+    assert [job["slowdown"] for job in run.jobs] == pytest.approx([2.0, 2.0], rel=1e-9)
+
+
+def test_two_jobs_alike_on_one_card_get_half_each() -> None:
+    """All-reduces of 0.1 s each across two nodes; both cards are asked for twice what they have."""
+    scenario = {
+        "step": {"compute": 1e-6}, "learner": {"batch": 8},
+        "allreduce": {"bytes": 1e8, "bandwidth": 1e9},
+    }  # fmt: skip
+    both = study(
+        workloads={"net": {"scenario": scenario}},
+        jobs=[{"workload": "net", "workers": 2, "samples": 16 * 100, "count": 2}],
+    )
+    run = simulate_cluster(both, "bsp")
+    assert [job["end"] for job in run.jobs] == pytest.approx([20.0, 20.0], rel=1e-4)
+
+
+def test_two_workers_of_one_device_take_turns() -> None:
+    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
+    both = study(
+        nodes=[{"gpus": 1, "cores": 8}], workers_per_gpu=2,
+        workloads={"gpu": {"scenario": scenario}},
+        jobs=[{"workload": "gpu", "workers": 1, "samples": 800, "count": 2}],
+    )  # fmt: skip
+    assert [job["end"] for job in simulate_cluster(both, "bsp").jobs] == pytest.approx([20.0] * 2)
+
+
+def test_shares_replayed_as_a_trace_give_the_same_times() -> None:
+    """One worker a node: the slowdowns of a job by node are a trace of its ranks."""
+    tight = [{"gpus": 2, "cores": 0.7, "nic_in": 1e9, "nic_out": 1e9, "count": 2}]
+    jobs = [{"workload": "small", "workers": 2, "samples": 3200, "count": 2}]
+    shared = study(nodes=tight, jobs=jobs)
+    run = simulate_cluster(shared, "bsp", seed=1)
+    assert run.shares
+    for number, job in enumerate(run.jobs):
+        rows = [
+            {
+                "time": share["time"], "node": share["node"], "resource": share["resource"],
+                "kind": "slowdown", "value": share["slowdown"],
+            }
+            for share in run.shares if share["job"] == job["name"]
+        ]  # fmt: skip
+        scenario = shared.scenario("small", 2, samples=3200).replaced(trace=rows)
+        replayed = simulate(scenario, "bsp", int(keys(1, [number])[0]))
+        assert job["end"] == pytest.approx(replayed.summary["makespan"], rel=1e-9)
+
+
+def test_a_job_starts_at_the_very_moment_at_which_another_leaves_its_devices() -> None:
+    run = simulate_cluster(study(), "bsp")
+    first, _, third, _ = run.jobs
+    assert third["start"] == min(job["end"] for job in run.jobs[:2]) > third["arrival"]
+    assert first["queueing"] == 0
+
+
+def test_a_load_of_others_multiplies() -> None:
+    trace = [{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
+    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
+    slowed = study(
+        nodes=[{"gpus": 1, "cores": 8}], workloads={"gpu": {"scenario": scenario}}, trace=trace,
+        jobs=[{"workload": "gpu", "workers": 1, "samples": 800}],
+    )  # fmt: skip
+    run = simulate_cluster(slowed, "bsp")
+    assert run.jobs[0]["end"] == pytest.approx(20.0)
+    assert run.jobs[0]["slowdown"] == pytest.approx(2.0)  # alone is alone: without others, too
+
+
+def test_a_job_has_the_same_luck_whatever_runs_beside_it() -> None:
+    wide = [{"gpus": 2, "cores": 64.0, "count": 8}]
+    alone = [{"workload": "small", "workers": 2, "samples": 3200}]
+    beside = [*alone, {"workload": "small", "workers": 4, "samples": 3200, "arrival": 1.0}]
+    ends = [
+        simulate_cluster(study(nodes=wide, jobs=jobs), "asgd").jobs[0]["end"]
+        for jobs in (alone, beside)
+    ]
+    assert ends[0] == ends[1]
+
+
+def test_ends_are_found_event_by_event_as_a_job_advanced_at_once_has_them() -> None:
+    """Without contention no job depends on where the others make it stop."""
+    many = study(
+        nodes=[{"gpus": 2, "cores": 64.0, "count": 8}],
+        jobs=[{"workload": "small", "workers": 2, "samples": 1600, "count": 8, "every": 0.3}],
+    )
+    run = simulate_cluster(many, "dssp")
+    for number, job in enumerate(run.jobs):
+        scenario = many.scenario("small", 2, samples=1600)
+        simulation = Simulation(
+            scenario, policies.load("dssp"), "dssp", int(keys(0, [number])[0]), Recorder()
+        )
+        assert simulation.advance(math.inf)
+        assert job["end"] == job["start"] + simulation.kernel.now
+
+
+def test_one_process_and_two_write_the_same_tables(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for jobs, folder in enumerate(folders, start=1):
+        cluster(study(policies=["bsp", "asgd"], seeds=2), folder, jobs=jobs)
+    for name in ("summary.csv", "jobs.csv", "shares.csv", "nodes.csv"):
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+def test_finished_runs_are_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(study(seeds=2), tmp_path, jobs=1)
+    monkeypatch.setattr("simstrag.cluster.runs.simulate_cluster", None)
+    again = cluster(study(seeds=2), tmp_path, jobs=1)
+    assert not again.kept.failed
+    assert len(again.table("jobs")) == 8
+
+
+def test_placers_and_mixes_are_compared_pair_by_pair(tmp_path: Path) -> None:
+    mixed = study(placers=["spread", "packed"], policies=["bsp", {"small": "asgd"}], seeds=3)
+    cluster(mixed, tmp_path, jobs=1)
+    table = ClusterResults.read(tmp_path).summary()
+    assert list(table["policies"]) == ["bsp", "bsp", "small=asgd", "small=asgd"]
+    assert table["ratio"][0] == 1.0
+    assert (table["ratio_low"] <= table["ratio"]).all()
