@@ -5,8 +5,8 @@
 static double follow_member(struct job *m, const struct quorum_row *q, whole p, double start,
                             double work) {
     whole rank = m->lists[p], variant = 2 * m->loaded + m->ranks[rank].amp;
-    double end = follow(m, rank, variant, start, work, q->needed < q->size, &lane(m, RATE)[p],
-                        &lane(m, UNTIL)[p]);
+    double end = follow(m, rank, variant, start, work, q->needed < q->size, &field(m, RATE)[p],
+                        &field(m, UNTIL)[p]);
     const struct piece_row *f = &m->pieces[m->ranks[rank].stretch[variant]];
     m->segments[p] = f->at + m->ranks[rank].cursor[variant];
     m->segments[p + m->workers] = f->at + f->last;
@@ -19,9 +19,9 @@ static void measure(struct job *m, struct quorum_row *q) {
     for (whole p = q->members_at; p < q->members_at + q->size; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
         q->samples += r->samples; q->amp += r->amp; q->rebatched += r->share != 1.0;
-        lane(m, EFFORT)[p] = lane(m, WORK)[p] = effort(m, r->share);
-        lane(m, SHARE)[p] = r->share; lane(m, AMP)[p] = r->amp;
-        lane(m, SAMPLES)[p] = (double)r->samples;
+        field(m, EFFORT)[p] = field(m, WORK)[p] = effort(m, r->share);
+        field(m, SHARE)[p] = r->share; field(m, AMP)[p] = r->amp;
+        field(m, SAMPLES)[p] = (double)r->samples;
     }
     q->won = q->samples;
 }
@@ -46,13 +46,13 @@ static void fall_in(struct job *m, whole index) {
     for (whole p = at; p < end; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
         q->latest = most(q->latest, r->finish);
-        lane(m, FINISH)[p] = r->finish;
-        lane(m, COMPUTE)[p] = r->compute; lane(m, WAIT)[p] = r->wait;
-        lane(m, COMMUNICATION)[p] = r->communication;
-        lane(m, WINS)[p] = lane(m, CLEAN_RATE)[p] = 0.0;
-        lane(m, CLEAN_UNTIL)[p] = -INFINITY;
-        lane(m, RATE)[p] = 1.0; /* of recorded steps, whose work is in seconds */
-        lane(m, UNTIL)[p] = INFINITY;
+        field(m, FINISH)[p] = r->finish;
+        field(m, COMPUTE)[p] = r->compute; field(m, WAIT)[p] = r->wait;
+        field(m, COMMUNICATION)[p] = r->communication;
+        field(m, WINS)[p] = field(m, CLEAN_RATE)[p] = 0.0;
+        field(m, CLEAN_UNTIL)[p] = -INFINITY;
+        field(m, RATE)[p] = 1.0; /* of recorded steps, whose work is in seconds */
+        field(m, UNTIL)[p] = INFINITY;
         if (!r->recorded) follow_member(m, q, p, r->start, 0.0);
         r->due = NAN;
     }
@@ -79,9 +79,9 @@ COLUMNS static void account(struct job *m, const struct quorum_row *q) {
 
 /* The same of a race: of winners, and of those whose steps or pushes were aborted. */
 COLUMNS static void account_race(struct job *m, const struct quorum_row *q) {
-    double *finish = lane(m, FINISH), *arrival = lane(m, ARRIVAL), *won = lane(m, WON);
-    double *wins = lane(m, WINS), *compute = lane(m, COMPUTE), *wait = lane(m, WAIT);
-    double *communication = lane(m, COMMUNICATION);
+    double *finish = field(m, FINISH), *arrival = field(m, ARRIVAL), *won = field(m, WON);
+    double *wins = field(m, WINS), *compute = field(m, COMPUTE), *wait = field(m, WAIT);
+    double *communication = field(m, COMMUNICATION);
     double time = m->now, pulled = q->pulled, got = q->got, busy = q->busy, end = q->closed_at;
 #pragma omp simd
     for (whole p = 0; p < q->size; p++) {
@@ -148,11 +148,11 @@ COLUMNS static whole cross(struct job *m, struct quorum_row *q) {
 
 /* The same one by one, through all segments that a member crosses. */
 static void walk_on(struct job *m, struct quorum_row *q) {
-    double *finish = lane(m, FINISH);
+    double *finish = field(m, FINISH);
     q->latest = -INFINITY;
     for (whole p = q->members_at; p < q->members_at + q->size; p++) {
-        if (finish[p] >= lane(m, UNTIL)[p])
-            finish[p] = follow_member(m, q, p, q->got, lane(m, WORK)[p]);
+        if (finish[p] >= field(m, UNTIL)[p])
+            finish[p] = follow_member(m, q, p, q->got, field(m, WORK)[p]);
         q->latest = most(q->latest, finish[p]);
     }
 }
@@ -172,7 +172,7 @@ static void replay_all(struct job *m, struct quorum_row *q) {
     for (whole p = q->members_at; p < q->members_at + q->size; p++) {
         whole rank = m->lists[p], k = m->ranks[rank].started + q->steps_done;
         if (m->ranks[rank].recorded)
-            lane(m, WORK)[p] = recorded(m, rank, k, m->ranks[rank].amp) * lane(m, EFFORT)[p];
+            field(m, WORK)[p] = recorded(m, rank, k, m->ranks[rank].amp) * field(m, EFFORT)[p];
     }
 }
 
@@ -184,7 +184,7 @@ static void restart(struct job *m, whole index) {
         double sum = m->beyond;
         for (whole p = at; p < at + n; p++)
             sum += beyond(m, m->lists[p], m->ranks[m->lists[p]].started + q->steps_done - 1, q->got,
-                          least(lane(m, FINISH)[p], q->closed_at));
+                          least(field(m, FINISH)[p], q->closed_at));
         m->beyond = sum;
     }
     if (is_whole(q)) account(m, q);
@@ -209,7 +209,7 @@ COLUMNS static int show_all(struct job *m, const struct quorum_row *q) {
     whole n = m->workers, *known = m->known, level = known[0], differ = 0, row = level % WINDOW * n;
     for (whole p = 0; p < n; p++) differ |= known[p] ^ level;
     if (differ) return 0;
-    double *finish = lane(m, FINISH), *reduced = lane(m, AMP), got = q->got, pull = got - q->pulled;
+    double *finish = field(m, FINISH), *reduced = field(m, AMP), got = q->got, pull = got - q->pulled;
     double *seconds = m->shown_local_times + row, *fetched = m->shown_communication + row;
     flag *amp = m->shown_amp + row;
 #pragma omp simd
@@ -219,7 +219,7 @@ COLUMNS static int show_all(struct job *m, const struct quorum_row *q) {
         fetched[p] = pull;
         amp[p] = reduced[p] > 0;
     }
-    memcpy(m->shown_batch + row, lane(m, SHARE), (size_t)n * sizeof(double));
+    memcpy(m->shown_batch + row, field(m, SHARE), (size_t)n * sizeof(double));
     memset(m->shown_lower_bound + row, 0, (size_t)n);
     return 1;
 }
@@ -233,6 +233,6 @@ static void apply_all(struct job *m, whole index, whole had) {
     if (!m->shows || (is_whole(q) && q->size == m->workers && show_all(m, q))) return;
     for (whole p = q->members_at; p < q->members_at + q->size; p++)
         if (has_won(m, q, p))
-            show_step(m, m->lists[p], lane(m, FINISH)[p] - q->got, lane(m, SHARE)[p],
+            show_step(m, m->lists[p], field(m, FINISH)[p] - q->got, field(m, SHARE)[p],
                       q->got - q->pulled + push_seconds(m, q, p), m->ranks[m->lists[p]].amp, 0);
 }

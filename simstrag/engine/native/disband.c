@@ -6,12 +6,12 @@ static void disband_columns(struct job *m, struct quorum_row *q) {
     for (whole p = q->members_at + q->size - 1; p >= q->members_at; p--) {
         whole rank = m->lists[p];
         struct rank_row *r = &m->ranks[rank];
-        r->compute = lane(m, COMPUTE)[p]; r->wait = lane(m, WAIT)[p];
-        r->communication = lane(m, COMMUNICATION)[p];
-        r->finish = lane(m, FINISH)[p];
+        r->compute = field(m, COMPUTE)[p]; r->wait = field(m, WAIT)[p];
+        r->communication = field(m, COMMUNICATION)[p];
+        r->finish = field(m, FINISH)[p];
         r->pulled = q->pulled; r->version = q->version; r->seen = q->seen;
         r->started += q->steps_done; r->staleness += q->staleness;
-        r->applied += is_whole(q) ? q->steps_done : (whole)lane(m, WINS)[p];
+        r->applied += is_whole(q) ? q->steps_done : (whole)field(m, WINS)[p];
         restate(r, q->got);
         r->state = state_of(q);
         if (r->state == COMPUTING) {
@@ -55,7 +55,7 @@ EXPORT void resize(struct job *m) {
         for (whole p = q->members_at; p < q->members_at + q->size; p++) {
             struct rank_row *r = &m->ranks[m->lists[p]];
             if (r->amp != r->next_amp && !r->recorded) {
-                lane(m, UNTIL)[p] = -INFINITY;
+                field(m, UNTIL)[p] = -INFINITY;
                 m->segments[p] = -1;
             }
             r->amp = r->last_amp = r->next_amp; r->samples = r->next_samples;

@@ -61,7 +61,7 @@ COLUMNS static whole count_above(const double *clean, const flag *suspected, who
 
 /* Count the ranks that are suspected, and those that straggle; a queue keeps `clean` itself. */
 static void judge(struct job *m) {
-    double *clean = m->clean, *rate = lane(m, CLEAN_RATE), *until = lane(m, CLEAN_UNTIL);
+    double *clean = m->clean, *rate = field(m, CLEAN_RATE), *until = field(m, CLEAN_UNTIL);
     double start = m->quorums[0].got;
     whole n = m->workers, hits;
     int queue = goes_alone(m, QUEUED), race = goes_alone(m, RACE) && !m->replays;

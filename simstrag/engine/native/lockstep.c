@@ -3,8 +3,8 @@
    A quorum is advanced event by event unless its `shape` allows a faster way:
 
    - BARRIER, which waits for each member, one of several: what is known of its members stands in
-     `lanes`, a column per member; its closings and updates are events as ever (barriers.c);
-   - RACE, the plan's only quorum, of all ranks, where all begin anew with each update: `lanes` too,
+     `fields`, a column per member; its closings and updates are events as ever (barriers.c);
+   - RACE, the plan's only quorum, of all ranks, where all begin anew with each update: `fields` too,
      and a whole round is done at once (races.c);
    - QUEUED, where all ranks wait for the server alone: a plan's first quorum stands for all its
      quorums, and nothing is an event (queues.c).
@@ -20,7 +20,7 @@
 
 enum { EVENTS, QUEUED, BARRIER, RACE }; /* as in standing.py */
 
-/* Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end before UNTIL.
+/* Rows of `fields`.  RATE: seconds per unit of work, which hold for steps that end before UNTIL.
    EFFORT: work of a step without noise.  AMP: 1 of steps in reduced precision.  CLEAN_RATE,
    CLEAN_UNTIL: of steps in full precision.  From ARRIVAL on they are of races alone: WON: 1 of
    members whose gradients are in the update; WINS: how often since they fell in. */
@@ -29,11 +29,11 @@ enum {
     CLEAN_UNTIL, ARRIVAL, SAMPLES, WON, WINS
 };
 
-static inline double *lane(struct job *m, whole row) { return m->lanes + row * m->lane; }
+static inline double *field(struct job *m, whole name) { return m->fields + name * m->stride; }
 
 /* The same from the first member of a quorum on. */
-static inline double *column(struct job *m, const struct quorum_row *q, whole row) {
-    return lane(m, row) + q->members_at;
+static inline double *column(struct job *m, const struct quorum_row *q, whole name) {
+    return field(m, name) + q->members_at;
 }
 
 /* Whether the plan's only quorum is in lockstep, in such a shape. */
@@ -48,14 +48,14 @@ static int is_whole(const struct quorum_row *q) {
 
 /* Whether the gradient of a member is in the update. */
 static int has_won(struct job *m, const struct quorum_row *q, whole p) {
-    return is_whole(q) || lane(m, WON)[p] > 0;
+    return is_whole(q) || field(m, WON)[p] > 0;
 }
 
 /* Seconds for which the gradient of a member was pushed. */
 static double push_seconds(struct job *m, const struct quorum_row *q, whole p) {
-    double finish = lane(m, FINISH)[p];
+    double finish = field(m, FINISH)[p];
     if (is_whole(q)) return 0.0;
-    return has_won(m, q, p) ? lane(m, ARRIVAL)[p] - finish : most(q->closed_at - finish, 0.0);
+    return has_won(m, q, p) ? field(m, ARRIVAL)[p] - finish : most(q->closed_at - finish, 0.0);
 }
 
 /* Where the gradients of members in lockstep are. */

@@ -20,12 +20,12 @@ SPARE = 64
 """Events and jobs that were called off and not forgotten yet, beside four per rank."""
 LOGGED = 1 << 14
 """Rows of a log before it is taken over."""
-LANES = 16
+FIELDS = 16
 """Numbers of a rank in lockstep."""
 LINE = 8
-"""Numbers of a line of the cache, at which each lane begins."""
+"""Numbers of a line of the cache, at which each row of `fields` begins."""
 APART = 136
-"""Numbers between two lanes: rows a power of two apart would share few places in the cache."""
+"""Numbers between two rows of `fields`: a power of two would leave them few places in the cache."""
 KEPT = 4
 """Gradients that a rank may keep before more room is made."""
 
@@ -68,9 +68,9 @@ class Memory:
         for name, dtype in library.tables.items():
             setattr(self, name, np.zeros(sizes.get(name, n), dtype))
         self.durations = durations
-        self.job["lane"] = lane = (n + APART) // LINE * LINE
-        room = np.zeros(LANES * lane + LINE)
-        self.lanes = room[-room.ctypes.data // room.itemsize % LINE :]
+        self.job["stride"] = stride = (n + APART) // LINE * LINE
+        room = np.zeros(FIELDS * stride + LINE)
+        self.fields = room[-room.ctypes.data // room.itemsize % LINE :]
         for name in ("ticket", "mark", "quorum", "closing", "link", "puller", "parent", "aboard"):
             self.ranks[name] = -1
         self.ranks["last_amp"] = self.ranks["clean_step"] = -1

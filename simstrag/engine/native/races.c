@@ -7,7 +7,7 @@
 
 /* The first `needed` arrivals win, of equal ones those of the lower ranks; the others lose. */
 static void find_winners(struct job *m, struct quorum_row *q) {
-    double *won = lane(m, WON), *arrival = lane(m, ARRIVAL), *samples = lane(m, SAMPLES);
+    double *won = field(m, WON), *arrival = field(m, ARRIVAL), *samples = field(m, SAMPLES);
     double last = q->closed_at = kth(arrival, q->size, q->needed);
     whole left = q->needed, sum = 0;
     for (whole p = 0; p < q->size; p++) left -= arrival[p] < last;
@@ -23,7 +23,7 @@ static void find_winners(struct job *m, struct quorum_row *q) {
 /* When the quorum closes, which gradients it takes, and, returned, when its update is made. */
 static double outcome(struct job *m) {
     struct quorum_row *q = &m->quorums[0];
-    double *arrival = lane(m, ARRIVAL), *finish = lane(m, FINISH);
+    double *arrival = field(m, ARRIVAL), *finish = field(m, FINISH);
     if (is_whole(q)) {
         q->closed_at = q->latest;
         return reduced(m, 0, q->size, q->latest);

@@ -60,7 +60,7 @@ enum { STOPS(NAME) };
     F(whole, server_serial) F(whole, server_rank) F(whole, server_ticket) \
     F(whole, server_closing) F(flag, serving) F(flag, take_due) \
     /* constants */ \
-    F(whole, workers) F(whole, lane) F(whole, batch) F(double, noise_scale) F(double, c_tau) \
+    F(whole, workers) F(whole, stride) F(whole, batch) F(double, noise_scale) F(double, c_tau) \
     F(double, push) F(double, pull) F(double, service) F(double, amp_switch) F(double, amp_ratio) \
     F(whole, microbatches) F(double, trace_end) F(double, period) F(double, straggler_ratio) F(double, fixed_share) \
     F(double, rho) F(double, innovation) F(whole, warmup) F(flag, noisy) F(flag, replays) \
@@ -163,8 +163,8 @@ enum { STOPS(NAME) };
 #define DECLARE_RECORD(name, FIELDS) struct name##_row { FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 RECORDS(DECLARE_RECORD)
 
-/* The tables.  `lists`: members of the quorums, then riders of the ranks.  `lanes`: rows of numbers
-   of members in lockstep, `lane` numbers apart, a column per place in `lists`.  `segments`: in the
+/* The tables.  `lists`: members of the quorums, then riders of the ranks.  `fields`: rows of numbers
+   of members in lockstep, `stride` numbers apart, a column per place in `lists`.  `segments`: in the
    same columns the row of `times` that RATE and UNTIL are of, then the last row of that step
    function.  `arrivals`, `winners`: of ranks in a queue, and of the matches of a tournament between
    them (queues.c).  `kept`: gradients that ranks keep of a contribution, oldest first.
@@ -178,7 +178,7 @@ RECORDS(DECLARE_RECORD)
     T(struct event_row, jobs) T(struct event_row, entries) T(struct kept_row, kept) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(word, keys) T(whole, drawn) T(double, normal) \
-    T(double, quantiles) T(double, marginal) T(double, lanes) T(double, arrivals) T(double, clean) \
+    T(double, quantiles) T(double, marginal) T(double, fields) T(double, arrivals) T(double, clean) \
     T(whole, segments) T(whole, winners) T(whole, lists) T(whole, scratch) T(whole, spare) \
     T(flag, suspected) T(flag, taken) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
