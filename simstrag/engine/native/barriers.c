@@ -158,11 +158,10 @@ static void walk_on(struct job *m, struct quorum_row *q) {
 }
 
 /* The work of the next step of all members. */
-static void draw_all(struct job *m, struct quorum_row *q) {
+LOOKUPS static void draw_all(struct job *m, struct quorum_row *q) {
     const whole *ranks = m->lists + q->members_at, first = ranks[0];
     double *work = column(m, q, WORK), *effort = column(m, q, EFFORT);
-    if (m->rho == 0 && ranks[q->size - 1] - first == q->size - 1)
-        draw_columns(work, effort, m->keys + first, m->drawn + first, m->quantiles, q->size);
+    if (ranks[q->size - 1] - first == q->size - 1) draw_work(m, first, q->size, work, effort);
     else
         for (whole p = 0; p < q->size; p++) work[p] = draw(m, ranks[p]) * effort[p];
 }

@@ -27,28 +27,35 @@ static inline double marginal(const double *table, double x) {
     return node[0] + (place - (double)(whole)place) * (node[1] - node[0]);
 }
 
-/* The normal number of a step: an autoregressive process that starts anew in each block, `warmup`
-   draws before it, so that any step is reached at once.  last: that of the step before. */
-static inline double correlated(struct job *m, word key, whole k, double last) {
-    if (k % BLOCK) return m->rho * last + m->innovation * quantile(m->quantiles, nth(key, k));
+/* The normal number before step `k`, the first of a block: in each block the autoregressive process
+   starts anew, `warmup` draws before it, so that any step is reached at once. */
+static double warm_up(struct job *m, word key, whole k) {
     whole from = k - m->warmup;
     double x = quantile(m->quantiles, nth(key, from));
-    while (from < k) x = m->rho * x + m->innovation * quantile(m->quantiles, nth(key, ++from));
+    while (++from < k) x = m->rho * x + m->innovation * quantile(m->quantiles, nth(key, from));
     return x;
+}
+
+/* The work of the next step of `n` ranks from `first` on: factors times `effort`. */
+static inline void draw_work(struct job *m, whole first, whole n, double *restrict work,
+                             const double *effort) {
+    const word *keys = m->keys + first;
+    const double *table = m->quantiles, *factors = m->marginal, rho = m->rho, new = m->innovation;
+    whole *restrict drawn = m->drawn + first;
+    double *restrict normal = m->normal + first;
+    for (whole p = 0; p < n && rho != 0; p++)
+        if (drawn[p] % BLOCK == 0) normal[p] = warm_up(m, keys[p], drawn[p]);
+#pragma omp simd
+    for (whole p = 0; p < n; p++) {
+        double factor = quantile(table, nth(keys[p], drawn[p]++));
+        if (rho != 0) factor = marginal(factors, normal[p] = rho * normal[p] + new * factor);
+        work[p] = factor * effort[p];
+    }
 }
 
 /* The factor of a rank's next step; 1 without noise. */
 static inline double draw(struct job *m, whole rank) {
-    if (!m->noisy) return 1.0;
-    word key = m->keys[rank];
-    whole k = m->drawn[rank]++;
-    if (m->rho == 0) return quantile(m->quantiles, nth(key, k));
-    return marginal(m->marginal, m->normal[rank] = correlated(m, key, k, m->normal[rank]));
-}
-
-/* The work of the next step of `n` ranks, by their columns: factors times `effort`. */
-LOOKUPS static void draw_columns(double *restrict work, const double *effort, const word *keys,
-                                 whole *restrict drawn, const double *table, whole n) {
-#pragma omp simd
-    for (whole p = 0; p < n; p++) work[p] = quantile(table, nth(keys[p], drawn[p]++)) * effort[p];
+    double factor = 1.0, alone = 1.0;
+    if (m->noisy) draw_work(m, rank, 1, &factor, &alone);
+    return factor;
 }
