@@ -41,8 +41,10 @@ __all__ = [
 SOURCE = Path("simstrag/engine/native/kernel.c")
 LIBRARY = SOURCE.with_suffix({"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 # No flag may change a bit of a result: no contraction to fused multiply-add, no re-association.
+# Functions begin with a line of the cache: else a change of one may slow the loops of another.
 FLAGS = (
-    "-std=c17 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd -shared -fPIC"
+    "-std=c17 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd "
+    "-falign-functions=64 -shared -fPIC"
 )
 # Python's compiler for machines without one; ask for it only where it has a wheel.
 ZIG = "ziglang; platform_machine in 'x86_64 AMD64 aarch64 arm64 ARM64'"
