@@ -63,37 +63,30 @@ static void fall_in(struct job *m, whole index) {
     }
 }
 
-/* Account for a step of all members. */
-COLUMNS static void account(struct job *m, const struct quorum_row *q) {
-    double *finish = column(m, q, FINISH), *compute = column(m, q, COMPUTE);
-    double *communication = column(m, q, COMMUNICATION), *wait = column(m, q, WAIT);
-    double time = m->now, pulled = q->pulled, got = q->got, busy = q->busy;
-#pragma omp simd
-    for (whole p = 0; p < q->size; p++) {
-        struct cycle c = cycle_of(time, pulled, got, finish[p], busy);
-        compute[p] += c.compute;
-        communication[p] += c.communication;
-        wait[p] += c.wait;
-    }
-}
-
-/* The same of a race: of winners, and of those whose steps or pushes were aborted. */
-COLUMNS static void account_race(struct job *m, const struct quorum_row *q) {
-    double *finish = field(m, FINISH), *arrival = field(m, ARRIVAL), *won = field(m, WON);
-    double *wins = field(m, WINS), *compute = field(m, COMPUTE), *wait = field(m, WAIT);
-    double *communication = field(m, COMMUNICATION);
+/* Account for a step of all members: of `all`, or of a race's winners and of those whose steps or
+   pushes were aborted. */
+static inline void account_for(struct job *m, const struct quorum_row *q, const int all) {
+    double *finish = column(m, q, FINISH), *arrival = column(m, q, ARRIVAL);
+    double *won = column(m, q, WON), *wins = column(m, q, WINS);
+    double *compute = column(m, q, COMPUTE), *wait = column(m, q, WAIT);
+    double *communication = column(m, q, COMMUNICATION);
     double time = m->now, pulled = q->pulled, got = q->got, busy = q->busy, end = q->closed_at;
 #pragma omp simd
     for (whole p = 0; p < q->size; p++) {
-        int is_in = won[p] > 0;
-        double pushed = is_in ? arrival[p] - finish[p] : most(end - finish[p], 0.0);
-        struct cycle c =
-            cycle_of(time, pulled, got, least(end, finish[p]), pushed + (is_in ? busy : 0.0));
+        int is_in = all || won[p] > 0;
+        double ended = all ? finish[p] : least(end, finish[p]), pushed = 0.0;
+        if (!all) pushed = is_in ? arrival[p] - finish[p] : most(end - finish[p], 0.0);
+        struct cycle c = cycle_of(time, pulled, got, ended, pushed + (is_in ? busy : 0.0));
         compute[p] += c.compute;
         communication[p] += c.communication;
         wait[p] += c.wait;
-        wins[p] += won[p];
+        if (!all) wins[p] += won[p];
     }
+}
+
+COLUMNS static void account(struct job *m, const struct quorum_row *q) {
+    if (is_whole(q)) account_for(m, q, 1);
+    else account_for(m, q, 0);
 }
 
 /* Compute when each member finishes, and the latest finish, as if no member left its segment.
@@ -186,8 +179,7 @@ static void restart(struct job *m, whole index) {
                           least(field(m, FINISH)[p], q->closed_at));
         m->beyond = sum;
     }
-    if (is_whole(q)) account(m, q);
-    else account_race(m, q);
+    account(m, q);
     seen(m);
     q->pulled = m->now;
     q->got = q->puller < 0 ? m->now : transfer(m, q->puller, m->now, m->pull);
@@ -223,12 +215,12 @@ COLUMNS static int show_all(struct job *m, const struct quorum_row *q) {
     return 1;
 }
 
-/* The gradients of a closing become part of the parameters.  had: samples before this update. */
-static void apply_all(struct job *m, whole index, whole had) {
+/* The gradients of a closing become part of the parameters. */
+static void apply_all(struct job *m, whole index, struct tally *t) {
     struct quorum_row *q = &m->quorums[index];
-    q->done = 1; q->staleness += m->version - q->version;
-    learn(m, q->won, q->seen);
-    note_drift(m, q->needed, had, q->seen);
+    whole staleness = m->version - q->version;
+    q->done = 1; q->staleness += staleness;
+    learn(m, t, q->needed, q->won, staleness, q->seen);
     if (!m->shows || (is_whole(q) && q->size == m->workers && show_all(m, q))) return;
     for (whole p = q->members_at; p < q->members_at + q->size; p++)
         if (has_won(m, q, p))

@@ -89,17 +89,24 @@ static double worth(struct job *m) {
 /* The progress so far. */
 static double progress(struct job *m) { return m->unknown ? NAN : m->booked + worth(m); }
 
-/* Gradients of ranks that saw `seen` samples at their pull become part of the parameters. */
-static void learn(struct job *m, whole samples, whole seen) {
+/* An update: samples before it, its gradients, the sum of their staleness, and the largest. */
+struct tally {
+    whole had, gradients, stale, stalest;
+};
+
+/* Gradients of ranks that saw `seen` samples at their pull become part of the parameters, which
+   drifted meanwhile (rule 25a). */
+static void learn(struct job *m, struct tally *t, whole gradients, whole samples, whole staleness,
+                  whole seen) {
+    double drift = (double)(t->had - seen) / (m->workers * m->batch);
+    if (!m->own) m->began_at = t->had;
     m->own += samples;
     m->stale += samples * (m->began_at - seen);
     m->samples += samples;
-}
-
-/* How far the parameters moved meanwhile, of an update after `had` samples (rule 25a). */
-static void note_drift(struct job *m, whole gradients, whole had, whole seen) {
-    double drift = (double)(had - seen) / (m->workers * m->batch);
     m->deviation += gradients * (drift * drift);
+    t->gradients += gradients;
+    t->stale += gradients * staleness;
+    t->stalest = larger(t->stalest, staleness);
 }
 
 /* A rank pulls: the open visible update, if any, ends. */

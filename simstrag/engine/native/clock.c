@@ -60,8 +60,10 @@ static double walk(struct job *m, const struct piece_row *p, struct segment *s, 
     }
 }
 
-/* The end of work under any step function; `hint` is a segment near its start. */
+/* The end of work under any step function; `piece` is -1 without one, and `hint` a segment near the
+   start. */
 static inline double finish(struct job *m, whole piece, whole hint, double start, double work) {
+    if (piece < 0) return start + work;
     const struct piece_row *p = &m->pieces[piece];
     if (p->last == 0) return start + work * m->values[p->at];
     struct segment s = segment_at(m, p, hint, start);
@@ -70,8 +72,7 @@ static inline double finish(struct job *m, whole piece, whole hint, double start
 
 /* When a push or pull of a rank ends. */
 static double transfer(struct job *m, whole rank, double start, double seconds) {
-    whole piece = m->ranks[rank].net[m->loaded];
-    return piece < 0 ? start + seconds : finish(m, piece, 0, start, seconds);
+    return finish(m, m->ranks[rank].net[m->loaded], 0, start, seconds);
 }
 
 /* See `constants.Step.effort`. */

@@ -11,16 +11,12 @@ static void mark(struct job *m, whole rank, whole closing) {
     r->mark_late = m->quorums[m->closings[closing].quorum].late;
 }
 
-/* Take its job out of the queue; one in service ends without further effect. */
-static void withdraw(struct rank_row *r) {
-    if (r->job == WAITING) r->job = NO_JOB;
-}
-
-/* Call off its push and job; it leaves its parent. */
+/* Call off its push and its job, which ends without further effect if it is in service; it leaves
+   its parent. */
 static void put_ashore(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     if (r->state == PUSHING) r->pushed = m->now - r->finish;
-    withdraw(r);
+    if (r->job == WAITING) r->job = NO_JOB;
     r->state = ASHORE; r->aboard = -1; r->due = NAN;
 }
 
@@ -29,12 +25,8 @@ static void give_up(struct job *m, whole rank) {
     put_ashore(m, rank);
     struct rank_row *r = &m->ranks[rank];
     r->state = GONE;
-    for (whole k = r->children_at; k < r->children_at + r->children; k++) {
-        struct rank_row *child = &m->ranks[m->lists[k]];
-        if (child->aboard == rank) {
-            child->state = ASHORE; child->aboard = -1;
-        }
-    }
+    for (whole k = r->children_at; k < r->children_at + r->children; k++)
+        if (m->ranks[m->lists[k]].aboard == rank) put_ashore(m, m->lists[k]);
 }
 
 /* Its gradient was thrown away after so many seconds of communication beyond its push. */

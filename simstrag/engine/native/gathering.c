@@ -48,18 +48,16 @@ static void add(struct job *m, whole rank) {
     if (++q->ready_count == q->needed) schedule(m, m->now, CLOSE, r->quorum, m->refiled);
 }
 
-/* A step or push ends that was too late for a closing, and is dropped. */
-static void drop_late(struct job *m, whole rank) {
+/* Drop a rank's gradient if its step or push was too late for a closing; whether it was. */
+static int drop_late(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     whole closing = r->mark;
+    if (closing < 0 || m->quorums[r->quorum].late != DROP) return 0;
     int over = m->closings[closing].number != r->mark_of;
     drop(m, rank);
-    if (over) {
-        release(m, -1, rank);
-        return;
-    }
-    wait_for(m, rank, closing);
-    if (m->blocked) release(m, -1, -1);
+    if (!over) wait_for(m, rank, closing);
+    if (over || m->blocked) release(m, -1, over ? rank : -1);
+    return 1;
 }
 
 /* A gradient has arrived where it counts. */
@@ -67,10 +65,7 @@ static void arrived(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     struct quorum_row *q = &m->quorums[r->quorum];
     r->pushed = r->arrival - r->finish; r->due = NAN;
-    if (r->mark >= 0 && q->late == DROP) {
-        drop_late(m, rank);
-        return;
-    }
+    if (drop_late(m, rank)) return;
     if (q->via == SERVER) enqueue(m, r->arrival, rank, -1);
     r->state = READY;
     add(m, rank);
@@ -90,10 +85,7 @@ static void finished(struct job *m, whole rank) {
         return;
     }
     struct quorum_row *q = &m->quorums[r->quorum];
-    if (r->mark >= 0 && q->late == DROP) {
-        drop_late(m, rank);
-        return;
-    }
+    if (drop_late(m, rank)) return;
     if (r->kept + 1 < q->steps) {
         keep_on(m, rank);
         return;
@@ -190,8 +182,7 @@ EXPORT void ends(struct job *m, whole closing, double time) {
 /* When an all-reduce among so many members of a quorum ends. */
 static double reduced(struct job *m, whole index, whole count, double start) {
     struct quorum_row *q = &m->quorums[index];
-    double seconds = count == q->size ? q->seconds : m->seconds_of[count];
-    return q->net < 0 ? start + seconds : finish(m, q->net, 0, start, seconds);
+    return finish(m, q->net, 0, start, count == q->size ? q->seconds : m->seconds_of[count]);
 }
 
 /* Begin the collective of a closing; through the server its jobs are under way already. */

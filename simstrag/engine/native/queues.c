@@ -74,19 +74,16 @@ static void go_on_alone(struct job *m) {
 
 /* Rule 12 for the ready gradients of a quorum. */
 static void update_queued(struct job *m, struct quorum_row *q) {
-    whole had = m->samples, n = 0;
-    struct tally t = {0, 0, 0};
+    whole n = 0;
+    struct tally t = {.had = m->samples};
     for (whole rank = q->ready; rank >= 0; rank = m->ranks[rank].link) m->scratch[n++] = rank;
     sort(m, n);
-    if (!m->own) m->began_at = had;
     for (whole k = 0; k < n; k++) {
         whole rank = m->scratch[k];
         struct rank_row *r = &m->ranks[rank];
         whole staleness = m->version - r->version;
         count(m, rank);
-        learn(m, r->samples, r->seen);
-        note_drift(m, 1, had, r->seen);
-        add_to_tally(&t, 1, staleness);
+        learn(m, &t, 1, r->samples, staleness, r->seen);
         r->applied++; r->staleness += staleness; r->state = GONE;
         r->link = k + 1 < n ? m->scratch[k + 1] : -1;
         if (m->shows) {
@@ -171,7 +168,7 @@ static void disband_queue(struct job *m) {
         } else if (r->state == READY) {
             r->pushed = r->arrival - r->finish; r->job = SERVED; r->job_arrival = r->arrival;
         } else if (r->arrival <= now) {
-            m->entries[n++] = (struct event_row){r->arrival, rank, 0, 0};
+            push(m->entries, &n, (struct event_row){r->arrival, rank, 0, 0});
         } else if (r->finish > now) {
             await(m, rank, r->finish);
         } else {
@@ -187,13 +184,12 @@ static void disband_queue(struct job *m) {
             m->ranks[rank].state = GONE;
         }
     }
-    sort_entries(m, n);
-    for (whole k = 0; k < n; k++) {
-        struct rank_row *r = &m->ranks[m->entries[k].order];
-        m->now = r->arrival;
-        arrived(m, m->entries[k].order);
-        if (m->quorums[r->quorum].ready_count == m->quorums[r->quorum].needed)
-            close_quorum(m, r->quorum);
+    while (n > 0) {
+        struct event_row e = pop(m->entries, &n);
+        whole index = m->ranks[e.order].quorum;
+        m->now = e.time;
+        arrived(m, e.order);
+        if (m->quorums[index].ready_count == m->quorums[index].needed) close_quorum(m, index);
     }
     m->now = now;
 }

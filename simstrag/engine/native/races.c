@@ -47,16 +47,15 @@ static double outcome(struct job *m) {
 /* A whole round, if it ends by `until`; whether it does. */
 static int run_race(struct job *m, double until) {
     struct quorum_row *q = &m->quorums[0];
-    whole n = 0, staleness = m->version - q->version, every = q->needed == q->size;
-    struct tally t = {q->needed, q->needed * staleness, staleness};
+    whole n = 0, every = q->needed == q->size;
+    struct tally t = {.had = m->samples};
     double end = outcome(m);
     if (end > until) return 0;
     q->busy = q->via == SERVER ? m->service : end - q->closed_at;
     q->puller = puller_of(q->via, 0, -1); /* through the server all pull alike */
     m->aborted += q->size - q->needed;
     m->now = end;
-    if (!m->own) m->began_at = m->samples;
-    apply_all(m, 0, m->samples);
+    apply_all(m, 0, &t);
     for (whole p = 0; p < q->size && !every && !m->every; p++)
         if (has_won(m, q, p)) m->scratch[n++] = m->lists[p];
     if (conclude(m, &t, q->needed, every ? q->token : -1)) restart(m, 0);

@@ -8,21 +8,11 @@ static int refile_member(struct job *m, whole rank) {
         if (r->job == NO_JOB) enqueue(m, r->finish, rank, -1);
         r->arrival = r->job_arrival;
     } else {
-        if (r->state == PUSHING) r->pushed = m->now - r->finish;
-        withdraw(r);
-        r->due = NAN; r->arrival = r->finish;
+        put_ashore(m, rank);
+        r->arrival = r->finish;
     }
     r->state = READY;
     return 1;
-}
-
-/* Entries in order of (time, rank). */
-static int by_time(const void *a, const void *b) {
-    return sooner(b, a) - sooner(a, b);
-}
-
-static void sort_entries(struct job *m, whole n) {
-    qsort(m->entries, (size_t)n, sizeof *m->entries, by_time);
 }
 
 /* After the plan has changed: by rank. */
@@ -38,11 +28,11 @@ EXPORT void refile(struct job *m) {
             r->idle = 1;
         } else if (r->parent < 0) {
             r->aboard = -1;
-            if (refile_member(m, rank)) m->entries[n++] = (struct event_row){r->arrival, rank, 0, 0};
+            if (refile_member(m, rank))
+                push(m->entries, &n, (struct event_row){r->arrival, rank, 0, 0});
         } else if (r->aboard != r->parent) {
             put_ashore(m, rank);
         }
     }
-    sort_entries(m, n);
-    for (whole k = 0; k < n; k++) add(m, m->entries[k].order);
+    while (n > 0) add(m, pop(m->entries, &n).order);
 }

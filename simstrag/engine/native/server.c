@@ -57,7 +57,6 @@ static void take(struct job *m) {
         m->ranks[job.order].job = IN_SERVICE;
     } else {
         struct closing_row *c = &m->closings[job.what];
-        c->beside = -1;
         if (c->fuse) fuse(m);
         m->asks_server = m->fused_allreduce && c->beside >= 0;
     }

@@ -15,20 +15,9 @@ static whole list_ranks(struct job *m, whole first, flag lockstep, whole n) {
     return n;
 }
 
-/* Gradients of an update, the sum of their staleness, and the largest. */
-struct tally {
-    whole gradients, stale, stalest;
-};
-
-static void add_to_tally(struct tally *t, whole gradients, whole staleness) {
-    t->gradients += gradients;
-    t->stale += gradients * staleness;
-    t->stalest = larger(t->stalest, staleness);
-}
-
 /* The gradients of the first ranks in `scratch` that are not too stale become part of the
-   parameters; of how many ranks, which are the first then.  had: samples before this update. */
-static whole apply(struct job *m, whole n, whole had, struct tally *t) {
+   parameters; of how many ranks, which are the first then. */
+static whole apply(struct job *m, whole n, struct tally *t) {
     whole *order = m->scratch, applied = 0;
     for (whole k = 0; k < n; k++) {
         whole rank = order[k];
@@ -43,9 +32,7 @@ static whole apply(struct job *m, whole n, whole had, struct tally *t) {
         }
         order[applied++] = rank;
         for (whole j = 0; j < r->kept; j++) samples += kept_of(m, rank)[j].samples;
-        learn(m, samples, r->seen);
-        note_drift(m, own, had, r->seen);
-        add_to_tally(t, own, staleness);
+        learn(m, t, own, samples, staleness, r->seen);
         r->applied += own; r->staleness += own * staleness; r->busy = c->busy;
         show(m, rank, r->finish - r->start, 0);
     }
@@ -110,22 +97,19 @@ static int conclude(struct job *m, const struct tally *t, whole n, whole token) 
 /* Apply, version + 1, stop test, review if due, then release.
    first: a closing; others of the same update hang on it by `beside`. */
 static void update(struct job *m, whole first) {
-    whole had = m->samples, n = list_ranks(m, first, 0, 0);
-    struct tally t = {0, 0, 0};
-    if (!m->own) m->began_at = had;
-    for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
-        struct closing_row *c = &m->closings[closing];
+    whole n = list_ranks(m, first, 0, 0);
+    struct tally t = {.had = m->samples};
+    for (whole k = first; k >= 0; k = m->closings[k].beside) {
+        struct closing_row *c = &m->closings[k];
         if (c->via == SERVER) c->busy = m->service; /* of one gradient */
-        if (!c->lockstep) continue;
-        add_to_tally(&t, c->count, m->version - m->quorums[c->quorum].version);
-        apply_all(m, c->quorum, had);
+        if (c->lockstep) apply_all(m, c->quorum, &t);
     }
-    whole applied = apply(m, n, had, &t);
+    whole applied = apply(m, n, &t);
     if (t.gradients == 0) {
         release(m, first, -1);
         return;
     }
-    tell_applied(m, applied, m->samples - had);
+    tell_applied(m, applied, m->samples - t.had);
     struct closing_row *c = &m->closings[first];
     int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
     whole members = named || m->every ? c->count : list_ranks(m, first, 1, applied);
@@ -137,7 +121,6 @@ static void update(struct job *m, whole first) {
 static void collective_ended(struct job *m, whole closing, int has_arrived) {
     struct closing_row *c = &m->closings[closing];
     if (c->via != LEADER) {
-        c->beside = -1;
         update(m, closing);
         return;
     }
@@ -167,8 +150,5 @@ static void job_ended(struct job *m) {
     if (r->state != CLOSED || r->aboard >= 0)
         return; /* not closed over yet, or filed elsewhere since */
     struct closing_row *c = &m->closings[r->closing];
-    if (c->via == SERVER && --c->undone == 0) {
-        c->beside = -1;
-        update(m, r->closing);
-    }
+    if (c->via == SERVER && --c->undone == 0) update(m, r->closing);
 }
