@@ -87,8 +87,7 @@ class Kernel:
         m["noise_scale"], m["c_tau"] = learner.noise_scale, learner.c_tau
         m["straggler_ratio"] = straggler_ratio
         m["makespan"] = m["target"] = math.nan
-        m["server_closing"] = m["call"] = m["out"] = m["to_release"] = -1
-        m["to_start"] = m["to_fall_in"] = -1
+        m["server_closing"] = m["call"] = m["out"] = m["to_release"] = m["to_start"] = -1
         m["entering"] = m["reviewing"] = 1  # the first plan answers the first review
         m["most_updates"] = -1 if limits.updates is None else limits.updates
         m["most_samples"] = -1 if limits.samples is None else limits.samples

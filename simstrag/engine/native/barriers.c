@@ -187,7 +187,7 @@ static void restart(struct job *m, whole index) {
     if (m->noisy) draw_all(m, q);
     if (m->replays) replay_all(m, q);
     whole leave = begin_all(m, q);
-    if (leave * 8 > n && q->needed == n && m->period == INFINITY && m->times_size > 2)
+    if (leave * 8 > n && q->needed == n && m->period == 0 && m->times_size > 2)
         leave = cross(m, q);
     if (leave) walk_on(m, q);
     q->steps_done++; m->started += n; m->amp += q->amp; m->rebatched += q->rebatched;
@@ -200,7 +200,8 @@ COLUMNS static int show_all(struct job *m, const struct quorum_row *q) {
     whole n = m->workers, *known = m->known, level = known[0], differ = 0, row = level % WINDOW * n;
     for (whole p = 0; p < n; p++) differ |= known[p] ^ level;
     if (differ) return 0;
-    double *finish = field(m, FINISH), *reduced = field(m, AMP), got = q->got, pull = got - q->pulled;
+    const double *finish = field(m, FINISH), *reduced = field(m, AMP);
+    double got = q->got, pull = got - q->pulled;
     double *seconds = m->shown_local_times + row, *fetched = m->shown_communication + row;
     flag *amp = m->shown_amp + row;
 #pragma omp simd

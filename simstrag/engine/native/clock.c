@@ -6,27 +6,22 @@ enum { NEAR = 8 }; /* as many segments onwards are looked at one by one */
 static const double SURELY = 1 - 4 * 0x1p-52;
 
 /* A segment of a step function: its number, and in which cycle of a looped trace, whose period all
-   step functions that change have. */
+   step functions that change have; 0 of one that is not looped. */
 struct segment {
     whole k;
     double cycle;
 };
 
-static inline double cycle_start(struct job *m, double cycle) {
-    return m->period < INFINITY ? cycle * m->period : 0.0;
-}
-
 static inline double segment_end(struct job *m, const struct piece_row *p, struct segment s) {
-    if (s.k == p->last) return (s.cycle + 1) * m->period;
-    return cycle_start(m, s.cycle) + m->times[p->at + s.k + 1];
+    if (s.k == p->last) return m->period > 0 ? (s.cycle + 1) * m->period : INFINITY;
+    return s.cycle * m->period + m->times[p->at + s.k + 1];
 }
 
 /* The segment that holds at `time`.  The search begins with segment `hint`. */
 static struct segment segment_at(struct job *m, const struct piece_row *p, whole hint,
                                  double time) {
     const double *starts = m->times + p->at;
-    double cycle = m->period < INFINITY ? floor(time / m->period) : 0.0;
-    double now = time - cycle_start(m, cycle);
+    double cycle = m->period > 0 ? floor(time / m->period) : 0.0, now = time - cycle * m->period;
     whole k = hint, last = p->last;
     if (k > last || starts[k] > now || (k + NEAR < last && starts[k + NEAR] <= now)) {
         whole low = 0, high = last + 1;
@@ -51,12 +46,8 @@ static double walk(struct job *m, const struct piece_row *p, struct segment *s, 
         if (alone <= end) return alone;
         work = most(work - (end - start) / value[s->k], 0.0);
         start = end;
-        if (s->k < p->last) {
-            s->k++;
-        } else {
-            s->k = 0;
-            s->cycle++;
-        }
+        s->cycle += s->k == p->last;
+        s->k = s->k == p->last ? 0 : s->k + 1;
     }
 }
 
@@ -109,7 +100,7 @@ static double follow(struct job *m, whole rank, whole variant, double start, dou
     __builtin_prefetch(m->times + p->at + s.k + NEAR);
     __builtin_prefetch(m->values + p->at + s.k + NEAR);
     *rate = m->values[p->at + s.k];
-    *until = segment_end(m, p, s) * (m->period < INFINITY ? SURELY : 1.0);
+    *until = segment_end(m, p, s) * (m->period > 0 ? SURELY : 1.0);
     return end;
 }
 

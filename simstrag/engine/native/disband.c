@@ -1,7 +1,13 @@
 /* From lockstep back to events: the records of all ranks are complete again. */
 
-/* All members compute, or their collective is under way, or their update was just made. */
-static void disband_columns(struct job *m, struct quorum_row *q) {
+/* In a barrier or race all members compute, or their collective is under way, or their update was
+   just made. */
+static void disband(struct job *m, struct quorum_row *q) {
+    q->lockstep = 0;
+    if (q->shape == QUEUED) {
+        disband_queue(m);
+        return;
+    }
     if (q->done && q->shape == RACE) q->closing = reopen(m, 0, q->busy);
     for (whole p = q->members_at + q->size - 1; p >= q->members_at; p--) {
         whole rank = m->lists[p];
@@ -33,24 +39,16 @@ static void disband_columns(struct job *m, struct quorum_row *q) {
     }
 }
 
-static void disband(struct job *m, whole index) {
-    struct quorum_row *q = &m->quorums[index];
-    q->lockstep = 0;
-    if (q->shape == QUEUED) disband_queue(m);
-    else disband_columns(m, q);
-}
-
 /* The records of all ranks are complete again. */
 EXPORT void disband_all(struct job *m) {
-    for (whole index = 0; index < m->quorum_count; index++)
-        if (m->quorums[index].lockstep) disband(m, index);
+    for (struct quorum_row *q = m->quorums; q < m->quorums + m->quorum_count; q++)
+        if (q->lockstep) disband(m, q);
 }
 
 /* A plan says other things of next steps: those whose update was just made stay in lockstep. */
 EXPORT void resize(struct job *m) {
-    for (whole index = 0; index < m->quorum_count; index++) {
-        struct quorum_row *q = &m->quorums[index];
-        if (q->lockstep && (q->shape == QUEUED || !q->done)) disband(m, index);
+    for (struct quorum_row *q = m->quorums; q < m->quorums + m->quorum_count; q++) {
+        if (q->lockstep && (q->shape == QUEUED || !q->done)) disband(m, q);
         if (!q->lockstep) continue;
         for (whole p = q->members_at; p < q->members_at + q->size; p++) {
             struct rank_row *r = &m->ranks[m->lists[p]];

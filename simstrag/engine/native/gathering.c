@@ -63,10 +63,9 @@ static int drop_late(struct job *m, whole rank) {
 /* A gradient has arrived where it counts. */
 static void arrived(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
-    struct quorum_row *q = &m->quorums[r->quorum];
     r->pushed = r->arrival - r->finish; r->due = NAN;
     if (drop_late(m, rank)) return;
-    if (q->via == SERVER) enqueue(m, r->arrival, rank, -1);
+    if (m->quorums[r->quorum].via == SERVER) enqueue(m, r->arrival, rank, -1);
     r->state = READY;
     add(m, rank);
 }

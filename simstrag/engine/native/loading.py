@@ -70,7 +70,8 @@ class Loading:
         m["fused_allreduce"] = t.server.fused_allreduce
         m["amp_switch"], m["microbatches"] = t.step.amp_switch, t.step.microbatches
         m["amp_ratio"], m["fixed_share"] = t.step.amp_ratio or 1.0, t.step.fixed_share
-        m["trace_end"], m["period"] = t.contention.end, t.contention.pieces.periods.min()
+        m["trace_end"], period = t.contention.end, t.contention.pieces.periods.min()
+        m["period"] = period if period < math.inf else 0
         for name in ("hold", "loop"):
             m[f"{name}s"] = t.contention.trace_end == name
         m["halts"] = t.contention.trace_end == "error"

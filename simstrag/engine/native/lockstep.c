@@ -4,8 +4,8 @@
 
    - BARRIER, which waits for each member, one of several: what is known of its members stands in
      `fields`, a column per member; its closings and updates are events as ever (barriers.c);
-   - RACE, the plan's only quorum, of all ranks, where all begin anew with each update: `fields` too,
-     and a whole round is done at once (races.c);
+   - RACE, the plan's only quorum, of all ranks, where all begin anew with each update: `fields`
+     too, and a whole round is done at once (races.c);
    - QUEUED, where all ranks wait for the server alone: a plan's first quorum stands for all its
      quorums, and nothing is an event (queues.c).
 
@@ -69,8 +69,7 @@ EXPORT void report(struct job *m) {
         struct rank_row *r = &m->ranks[rank];
         r->start = r->pulled + m->pull; r->step = r->started - 1;
     }
-    for (whole index = 0; index < m->quorum_count; index++) {
-        struct quorum_row *q = &m->quorums[index];
+    for (struct quorum_row *q = m->quorums; q < m->quorums + m->quorum_count; q++) {
         if (!q->lockstep || q->shape == QUEUED) continue;
         for (whole p = q->members_at; p < q->members_at + q->size; p++) {
             struct rank_row *r = &m->ranks[m->lists[p]];

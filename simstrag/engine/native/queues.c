@@ -30,11 +30,9 @@ static void start_queued(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     double time = m->now, got = r->pulled + m->pull, start = time + m->pull;
     double work = draw(m, rank) * effort(m, r->share);
-    struct cycle c =
-        cycle_of(time, r->pulled, got, r->finish, r->arrival - r->finish + m->service);
-    account_cycle(r, c);
-    if (m->holds && r->finish > m->trace_end && c.compute != 0.0)
-        m->beyond += most(0.0, r->finish - most(got, m->trace_end));
+    double busy = r->arrival - r->finish + m->service;
+    account_cycle(r, cycle_of(time, r->pulled, got, r->finish, busy));
+    if (m->holds) m->beyond += beyond(m, rank, 0, got, r->finish);
     r->state = COMPUTING; r->pulled = time; r->version = m->version; r->seen = m->samples;
     r->started++;
     if (m->judged) m->clean[rank] = noise_free(m, rank, 0, start);

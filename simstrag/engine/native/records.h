@@ -77,7 +77,7 @@ enum { STOPS(NAME) };
     F(whole, most_updates) F(whole, most_samples) F(double, most_progress) \
     /* lists */ \
     F(whole, scheduled) F(whole, queued) F(whole, free) F(whole, to_release) F(whole, blocked) \
-    F(whole, to_start) F(whole, to_fall_in) F(whole, least) F(whole, at_least) \
+    F(whole, to_start) F(whole, least) F(whole, at_least) \
     F(flag, entering) F(flag, freed) \
     /* what is asked of whoever drives */ \
     F(whole, stop) F(whole, call) F(whole, out) F(flag, crowded) \
@@ -163,11 +163,11 @@ enum { STOPS(NAME) };
 #define DECLARE_RECORD(name, FIELDS) struct name##_row { FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 RECORDS(DECLARE_RECORD)
 
-/* The tables.  `lists`: members of the quorums, then riders of the ranks.  `fields`: rows of numbers
-   of members in lockstep, `stride` numbers apart, a column per place in `lists`.  `segments`: in the
-   same columns the row of `times` that RATE and UNTIL are of, then the last row of that step
-   function.  `arrivals`, `winners`: of ranks in a queue, and of the matches of a tournament between
-   them (queues.c).  `kept`: gradients that ranks keep of a contribution, oldest first.
+/* The tables.  `lists`: members of the quorums, then riders of the ranks.  `fields`: rows of
+   numbers of members in lockstep, `stride` numbers apart, a column per place in `lists`.
+   `segments`: in the same columns the row of `times` that RATE and UNTIL are of, then the last row
+   of that step function.  `arrivals`, `winners`: of ranks in a queue, and of the matches of a
+   tournament between them (queues.c).  `kept`: gradients that ranks keep, oldest first.
    `keys`, `drawn`, `normal`: of each rank the key of its noise, how many factors it has drawn, and
    its last normal number.  `quantiles`, `marginal`: tables of noise.c.
    `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the

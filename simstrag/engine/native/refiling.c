@@ -1,10 +1,11 @@
 /* A new plan: what is finished and not closed over is filed anew (rule 19). */
 
-/* A member's gradient is ready in its new quorum, unless it is being pushed there. */
-static int refile_member(struct job *m, whole rank) {
+/* A member's gradient is ready in its new quorum, unless it is being pushed there.
+   n: entries so far. */
+static void refile_member(struct job *m, whole rank, whole *n) {
     struct rank_row *r = &m->ranks[rank];
     if (m->quorums[r->quorum].via == SERVER) {
-        if (r->state == PUSHING) return 0;
+        if (r->state == PUSHING) return;
         if (r->job == NO_JOB) enqueue(m, r->finish, rank, -1);
         r->arrival = r->job_arrival;
     } else {
@@ -12,7 +13,7 @@ static int refile_member(struct job *m, whole rank) {
         r->arrival = r->finish;
     }
     r->state = READY;
-    return 1;
+    push(m->entries, n, (struct event_row){r->arrival, rank, 0, 0});
 }
 
 /* After the plan has changed: by rank. */
@@ -28,8 +29,7 @@ EXPORT void refile(struct job *m) {
             r->idle = 1;
         } else if (r->parent < 0) {
             r->aboard = -1;
-            if (refile_member(m, rank))
-                push(m->entries, &n, (struct event_row){r->arrival, rank, 0, 0});
+            refile_member(m, rank, &n);
         } else if (r->aboard != r->parent) {
             put_ashore(m, rank);
         }

@@ -71,9 +71,9 @@ static whole let_go_closings(struct job *m, whole first) {
         struct quorum_row *q = &m->quorums[c->quorum];
         if (c->lockstep) {
             q->busy = c->busy; q->puller = puller_of(c->via, -1, c->leader);
+        }
+        if (m->may_lockstep && c->refiled == m->refiled && q->shape >= BARRIER) {
             q->beside = m->to_start; m->to_start = c->quorum;
-        } else if (m->may_lockstep && c->refiled == m->refiled && q->shape >= BARRIER) {
-            q->beside = m->to_fall_in; m->to_fall_in = c->quorum;
         }
         for (int part = 0; part < 2; part++)
             for (whole rank = part ? c->waiting : c->head; rank >= 0; rank = m->ranks[rank].link) {
@@ -111,28 +111,19 @@ static void release(struct job *m, whole first, whole lone) {
     for (whole k = 0; k < n; k++) {
         struct rank_row *r = &m->ranks[order[k]];
         flag was = r->blocked;
-        r->blocked = 0;
-        m->blocked -= was;
         r->idle = !r->named;
-        if (!r->named) continue;
-        if (is_ahead(m, r)) {
-            r->blocked = 1; m->blocked++;
-            asks |= !was;
-        } else {
-            order[starting++] = order[k];
-        }
+        r->blocked = r->named && is_ahead(m, r);
+        m->blocked += r->blocked - was;
+        asks |= r->blocked && !was;
+        if (r->named && !r->blocked) order[starting++] = order[k];
     }
     if (starting) seen(m);
     for (whole k = 0; k < starting; k++) start(m, order[k]);
     while (m->to_start >= 0) {
         whole index = m->to_start;
         m->to_start = m->quorums[index].beside;
-        restart(m, index);
-    }
-    while (m->to_fall_in >= 0) {
-        whole index = m->to_fall_in;
-        m->to_fall_in = m->quorums[index].beside;
-        fall_in(m, index);
+        if (m->quorums[index].lockstep) restart(m, index);
+        else fall_in(m, index);
     }
     if (m->may_lockstep && m->quorums[0].shape == QUEUED) form_queue(m);
     m->has_asked = asks && m->on_block && !m->has_asked;

@@ -105,26 +105,18 @@ static void update(struct job *m, whole first) {
         if (c->lockstep) apply_all(m, c->quorum, &t);
     }
     whole applied = apply(m, n, &t);
-    if (t.gradients == 0) {
-        release(m, first, -1);
-        return;
-    }
     tell_applied(m, applied, m->samples - t.had);
     struct closing_row *c = &m->closings[first];
     int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
     whole members = named || m->every ? c->count : list_ranks(m, first, 1, applied);
-    if (conclude(m, &t, members, named ? c->token : -1)) release(m, first, -1);
-    else m->to_release = first;
+    if (t.gradients > 0 && !conclude(m, &t, members, named ? c->token : -1)) m->to_release = first;
+    else release(m, first, -1);
 }
 
 /* A collective has ended, a leader's push has arrived, or a closing found its jobs done. */
 static void collective_ended(struct job *m, whole closing, int has_arrived) {
     struct closing_row *c = &m->closings[closing];
-    if (c->via != LEADER) {
-        update(m, closing);
-        return;
-    }
-    if (!has_arrived) {
+    if (c->via == LEADER && !has_arrived) {
         if (c->rounds > 1 && next_round(m, closing)) return;
         double arrival = transfer(m, c->leader, m->now, m->push);
         c->busy += arrival - m->now;
@@ -133,7 +125,8 @@ static void collective_ended(struct job *m, whole closing, int has_arrived) {
             return;
         }
     }
-    enqueue(m, m->now, c->leader, closing);
+    if (c->via == LEADER) enqueue(m, m->now, c->leader, closing);
+    else update(m, closing);
 }
 
 /* The server is done with its job. */
