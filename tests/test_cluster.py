@@ -173,3 +173,15 @@ def test_placers_and_mixes_are_compared_pair_by_pair(tmp_path: Path) -> None:
     assert list(table["policies"]) == ["bsp", "bsp", "small=asgd", "small=asgd"]
     assert table["ratio"][0] == 1.0
     assert (table["ratio_low"] <= table["ratio"]).all()
+
+
+def test_a_fitted_law_of_colocation_takes_the_place_of_turns() -> None:
+    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
+    workload = {"scenario": scenario, "colocates_as": "Recommendation"}
+    both = study(
+        nodes=[{"gpus": 1, "cores": 8}], workers_per_gpu=2, colocation="K80",
+        workloads={"gpu": workload},
+        jobs=[{"workload": "gpu", "workers": 1, "samples": 800, "count": 2}],
+    )  # fmt: skip
+    slowed = [job["slowdown"] for job in simulate_cluster(both, "bsp").jobs]
+    assert slowed == pytest.approx([1 + 2.36 * 0.68] * 2)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.cluster.sharing import Floats, Ints, fill, max_min, time_slices
+from simstrag.cluster.sharing import Floats, Ints, fill, max_min
 
 
 def by_bisection(demands: Floats, capacity: float) -> Floats:
@@ -61,11 +61,3 @@ def test_flows_get_the_rates_at_which_all_rise_alike(data: st.DataObject) -> Non
 def test_two_flows_alike_on_a_full_card_get_half_each() -> None:
     routes = np.array([[0, 1], [0, 2]])
     assert fill(np.array([8.0, 8.0]), routes, np.array([10.0, 99.0, 99.0])).tolist() == [5.0, 5.0]
-
-
-def test_a_worker_alone_on_its_device_is_not_slowed() -> None:
-    assert time_slices(np.array([0.9, 0.5, 0.75]), np.array([0, 1, 1])).tolist() == [
-        1.0,
-        1.25,
-        1.25,
-    ]

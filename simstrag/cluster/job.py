@@ -91,6 +91,7 @@ class RunningJob:
         self.scenario = study.scenario(
             job.workload, job.workers, job.samples, job.target_progress, placement.workers
         )
+        self.colocates_as = workload.colocates_as
         self._host_cores, self._server_cores = workload.host_cores, workload.server_cores
         inputs = self._inputs = self.scenario.inputs
         stated = workload.gradient_bytes

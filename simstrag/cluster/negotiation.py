@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.cluster.colocation import ColocationLaw, colocated_slowdowns
 from simstrag.cluster.job import Demands, RunningJob, Slowdowns
-from simstrag.cluster.sharing import fair_level, fill, slowdowns, time_slices
+from simstrag.cluster.sharing import fair_level, fill, slowdowns
 from simstrag.cluster.study import NodeSection
 from simstrag.timing.contention import Contention
 
@@ -34,10 +35,13 @@ class Nodes:
     """The nodes of a cluster, and the load of others on them.
 
     others: by node; values hold from one of its times to the next.
+    colocation: how workers on one device slow each other.
     """
 
-    def __init__(self, kinds: Sequence[NodeSection], others: Contention) -> None:
-        self.kinds = tuple(kinds)
+    def __init__(
+        self, kinds: Sequence[NodeSection], others: Contention, colocation: ColocationLaw
+    ) -> None:
+        self.kinds, self.colocation = tuple(kinds), colocation
         self.capacity = np.array([[k.cores, k.nic_in, k.nic_out, k.gpus] for k in kinds], float)
         self._others = others
         pieces = others.slowdowns.values()
@@ -97,7 +101,7 @@ def negotiate(
     """The slowdowns of each job until the next renegotiation (rules C7 to C10)."""
     others = nodes.others(now)
     host, served = _of_processors(nodes, jobs, demands)
-    gpu, net = _of_devices(jobs, demands), _of_networks(nodes, jobs, demands)
+    gpu, net = _of_devices(nodes, jobs, demands), _of_networks(nodes, jobs, demands)
     return [
         Slowdowns(
             h * others["host"][job.nodes],
@@ -129,11 +133,18 @@ def _of_processors(
     return parts[: len(jobs)], parts[len(jobs) :]
 
 
-def _of_devices(jobs: Sequence[RunningJob], demands: Sequence[Demands]) -> list[Floats]:
+def _of_devices(
+    nodes: Nodes, jobs: Sequence[RunningJob], demands: Sequence[Demands]
+) -> list[Floats]:
     busy = np.concatenate([d.gpu for d in demands])
     devices = np.concatenate([job.devices for job in jobs])
-    _, numbers, counts = np.unique(devices, return_inverse=True, return_counts=True)
-    slowed = np.where(counts[numbers] > 1, time_slices(busy, numbers), 1.0)
+    names = [job.colocates_as for job in jobs for _ in job.devices]
+    slowed = np.ones(len(busy))
+    found, counts = np.unique(devices, return_counts=True)
+    for device in found[counts > 1].tolist():
+        those = np.flatnonzero(devices == device)
+        beside = [names[k] for k in those.tolist()]
+        slowed[those] = colocated_slowdowns(busy[those], nodes.colocation, beside)
     return _split(slowed, [len(d.gpu) for d in demands])
 
 

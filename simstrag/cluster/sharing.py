@@ -1,4 +1,4 @@
-"""Max-min fair shares of processors, network cards and devices.
+"""Max-min fair shares of processors and network cards.
 
 A share is max-min fair if no consumer can get more without taking from one that has less.
 Bertsekas and Gallager, "Data Networks", 2nd edition, section 6.5.2.
@@ -82,16 +82,3 @@ def slowdowns(demands: Floats, shares: Floats) -> Floats:
     """
     slowed = shares < demands
     return np.where(slowed, demands / np.where(slowed, shares, 1.0), 1.0)
-
-
-def time_slices(busy: Floats, devices: Ints) -> Floats:
-    """The slowdown of each worker by others on its device, which take turns (assumed).
-
-    busy: the share of the time for which each worker would use its device alone.
-    devices: of each worker.
-
-    >>> time_slices(np.array([0.5, 0.75, 0.5]), np.array([0, 0, 1]))
-    array([1.25, 1.25, 1.  ])
-    """
-    totals = np.bincount(devices, busy)
-    return np.maximum(totals[devices], 1.0)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from simstrag.cluster.colocation import LAWS
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
 from simstrag.cluster.placer import NodeView, Placement, Placer, Request, load_placer
@@ -150,7 +151,8 @@ class _Cluster:
         others: Contention | None = None,
     ) -> None:
         self.study, self.coming, self.placer, self.seed = study, list(coming), placer, seed
-        self.nodes = Nodes(study.each_node, study.others(seed) if others is None else others)
+        others = study.others(seed) if others is None else others
+        self.nodes = Nodes(study.each_node, others, LAWS[study.colocation])
         self.count = len(coming)
         self.waiting: list[ArrivingJob] = []
         self.running: list[_Bound] = []

@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
 from simstrag.cluster import placer
+from simstrag.cluster.colocation import LAWS, TIME_SLICES
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.documents.validation_errors import explain
@@ -55,12 +56,14 @@ class WorkloadSection(Section):
     host_cores: cores that the host part of a step keeps busy.
     server_cores: cores that the service of a gradient keeps busy at a server shard.
     gradient_bytes: size of a gradient on the network; `allreduce.bytes` by default.
+    colocates_as: its name in the study's law of co-location; a typical workload by default.
     """
 
     scenario: dict[str, Any]
     host_cores: NonNegative = 1.0
     server_cores: NonNegative = 1.0
     gradient_bytes: NonNegative | None = None
+    colocates_as: str | None = None
 
     @model_validator(mode="after")
     def _keys_are_of_a_workload(self) -> Self:
@@ -139,7 +142,8 @@ class ClusterStudy(Section):
     """Jobs on a cluster; `ClusterStudy.read(path)` loads YAML, the constructor takes the same keys.
 
     nodes: the kinds of nodes.
-    workers_per_gpu: workers that may share a device; they take turns (assumed).
+    workers_per_gpu: workers that may share a device.
+    colocation: how they slow each other there: a name of `simstrag.cluster.colocation.LAWS`.
     interval: seconds between two renegotiations of shares (rule C5).
     placers, policies: each combination is run; a policy is a spec for all jobs without their own,
         or a mapping from workloads to specs.
@@ -162,6 +166,7 @@ class ClusterStudy(Section):
     trace: str | tuple[dict[str, Any], ...] | None = None
     trace_end: Literal["hold", "loop"] = "hold"
     workers_per_gpu: Count = 1
+    colocation: str = TIME_SLICES.name
     interval: Positive = 1.0
     placers: Annotated[tuple[str, ...], Field(min_length=1)] = ("packed",)
     policies: Annotated[tuple[str | dict[str, str], ...], Field(min_length=1)] = ("bsp",)
@@ -181,6 +186,19 @@ class ClusterStudy(Section):
                 raise ValueError(
                     f"jobs.workers is {job.workers}, but the nodes have room for {self.slots} "
                     "workers; add nodes, or raise workers_per_gpu"
+                )
+        if self.colocation not in LAWS:
+            known = ", ".join(LAWS)
+            near = nearest(self.colocation, tuple(LAWS))
+            raise ValueError(f"there is no colocation '{self.colocation}'; known: {known}{near}")
+        law = LAWS[self.colocation]
+        for key, section in self.workloads.items():
+            name = section.colocates_as
+            if name is not None and name not in law.workloads:
+                known = ", ".join(law.workloads) or "none"
+                raise ValueError(
+                    f"workloads.{key}.colocates_as is '{name}', which {law.name} does not know; "
+                    f"known: {known}{nearest(name, tuple(law.workloads))}"
                 )
         for name in self.placers:
             placer.load_placer(name, 0)
