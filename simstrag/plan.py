@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set, Sized
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -45,6 +46,7 @@ class Weigh(enum.Enum):
 
 
 PRECISIONS = np.array([Precision.FULL, Precision.AMP], dtype=object)
+NO_RANK: Indices = np.zeros(0, dtype=np.int64)
 T = TypeVar("T")
 
 
@@ -181,10 +183,11 @@ class Plan:
         self._check_kinds()
         self._check_precision()
         self._keep_tuples()
-        if self.deadline is not None and not real("deadline", self.deadline) > 0:
-            raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
-        if self.deadline == math.inf:
-            object.__setattr__(self, "deadline", None)
+        if self.deadline is not None:
+            if not real("deadline", self.deadline) > 0:
+                raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
+            if self.deadline == math.inf:
+                object.__setattr__(self, "deadline", None)
         if not 0 <= real("pause", self.pause) < math.inf:
             raise PlanError(f"pause must be 0 or more seconds, not {self.pause:g}")
         self._check_bounds()
@@ -192,13 +195,15 @@ class Plan:
         self._check_quorums()
         self._check_average()
 
-    if not TYPE_CHECKING:  # called for a tuple that was not read yet, of a plan made from arrays
+    if not TYPE_CHECKING:  # called for a field that was not read yet, of a plan made from arrays
 
         def __getattr__(self, name: str) -> Any:
             if name == "precision":
                 value = tuple(PRECISIONS.take(self._in_amp).tolist())
             elif name == "batch":
                 value = tuple(self._shares.tolist())
+            elif name == "suspects":
+                value = frozenset(self._suspected.tolist())
             else:
                 raise AttributeError(f"a Plan has no {name}")
             object.__setattr__(self, name, value)
@@ -235,12 +240,11 @@ class Plan:
     def _check_suspects(self, suspects: Iterable[int] | Indices) -> None:
         if isinstance(suspects, np.ndarray) and ascends(suspects):
             object.__setattr__(self, "_suspected", suspects.copy())
-            ranks: Iterable[int] = suspects.tolist()
-        elif isinstance(suspects, str) or not np.iterable(suspects):
+            object.__delattr__(self, "suspects")
+            return
+        if isinstance(suspects, str) or not np.iterable(suspects):
             raise PlanError(f"suspects must be several ranks, not {suspects!r}")
-        else:
-            ranks = wholes("a suspect", suspects, 0)
-        object.__setattr__(self, "suspects", frozenset(ranks))
+        object.__setattr__(self, "suspects", frozenset(wholes("a suspect", suspects, 0)))
 
     def _check_precision(self) -> None:
         value: Any = self.precision
@@ -382,8 +386,10 @@ class Plan:
         for name in among or COMPARED:
             if name in ARRAYS:
                 new, before = getattr(self, ARRAYS[name]), getattr(old, ARRAYS[name])
-                if new is not None and before is not None and len(new) == len(before):
-                    if new is not before and np.count_nonzero(new != before):
+                if new is not None and before is not None:
+                    if new is not before and (
+                        len(new) != len(before) or np.count_nonzero(new != before)
+                    ):
                         changed.add(name)
                     continue
             new, before = getattr(self, name), getattr(old, name)
@@ -393,14 +399,15 @@ class Plan:
 
     def _with(self, changes: Mapping[str, object]) -> Plan:
         """This plan with changes, which are not checked again."""
-        changed = object.__new__(Plan)
-        for name in FIELDS:
-            array = ARRAYS.get(name)
-            value = changes.get(name, UNREAD)
-            if value is UNREAD and (array is None or getattr(self, array) is None):
-                value = getattr(self, name)
+        changed, put = object.__new__(Plan), object.__setattr__
+        for name, value in zip(PLAIN, plain(self), strict=True):
+            put(changed, name, value)
+        for name, array in ARRAYS.items():
+            if getattr(self, array) is None and name not in changes:
+                put(changed, name, getattr(self, name))
+        for name, value in changes.items():
             if value is not UNREAD:
-                object.__setattr__(changed, name, value)
+                put(changed, name, value)
         return changed
 
     @property
@@ -417,10 +424,17 @@ class Plan:
     def suspected(self) -> Indices:
         """`suspects` as an array, ascending; empty for None."""
         if self._suspected is None:
-            suspected = np.array(sorted(self.suspects or ()), dtype=np.int64)
+            if self.suspects is None:
+                return NO_RANK
+            suspected = np.array(sorted(self.suspects), dtype=np.int64)
             object.__setattr__(self, "_suspected", suspected)
             return suspected
         return self._suspected
+
+    @property
+    def judges(self) -> bool:
+        """Whether `suspects` is not None."""
+        return self._suspected is not None or self.suspects is not None
 
     @property
     def shares(self) -> npt.NDArray[np.float64] | None:
@@ -461,10 +475,11 @@ class Plan:
         return sizes
 
 
-FIELDS = tuple(field.name for field in fields(Plan))
 COMPARED = tuple(field.name for field in fields(Plan) if field.compare)
-ARRAYS = {"precision": "_in_amp", "batch": "_shares"}
-"""Fields with a value per rank that may stand in an array, their tuple unread."""
+ARRAYS = {"precision": "_in_amp", "batch": "_shares", "suspects": "_suspected"}
+"""Fields that may stand in an array, their tuple or set unread."""
+PLAIN = tuple(field.name for field in fields(Plan) if field.name not in ARRAYS)
+plain = attrgetter(*PLAIN)
 UNREAD = object()
 
 

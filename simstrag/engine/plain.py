@@ -249,7 +249,7 @@ class Plain:
 
     def _judge(self) -> None:
         """Suspects against truth (rule 27)."""
-        if self.plan.suspects is None:
+        if not self.plan.judges:
             return
         suspects, counts = set(self.plan.suspected.tolist()), self._accounts.counts
         clean = {

@@ -89,7 +89,7 @@ class Recorder:
 
     def planned(self, plan: Plan, version: int, time: float) -> None:
         """Record a resolved plan that comes into force, if it decides other than the last one."""
-        self.judged = self.judged or plan.suspects is not None
+        self.judged = self.judged or plan.judges
         way = architecture(plan)
         self.ways |= dict.fromkeys(way)
         shape = way, len(plan.quorums)
@@ -102,8 +102,11 @@ class Recorder:
     def names(self, quorums: Sequence[Quorum]) -> int:
         """The number of the members of the first quorum; updates name it instead of listing ranks.
 
-        Quorums whose members were named together before keep their numbers.
+        Quorums whose members were named together before keep their numbers; a sample of updates
+        names none.
         """
+        if not self.keeps_updates:
+            return 0
         ranks = np.concatenate([quorum.indices for quorum in quorums]).astype(np.int32)
         sizes = tuple([len(quorum.indices) for quorum in quorums])
         key = sizes, ranks.tobytes()
@@ -161,10 +164,10 @@ class Recorder:
             return
         version, time, way, plans = zip(*self._decisions, strict=True)
         ways = list(dict.fromkeys(way))
-        suspects = [None if plan.suspects is None else plan.suspected for plan in plans]
+        suspects = [plan.suspected if plan.judges else None for plan in plans]
         columns = [
             numbers(np.array(version)), numbers(np.array(time)), lists(suspects, np.int32),
-            lists([np.flatnonzero(plan.in_amp) for plan in plans], np.int32),
+            lists([plan.in_amp.nonzero()[0] for plan in plans], np.int32),
             words(np.array([ways.index(w) for w in way]), ways),
             numbers(np.array([len(plan.quorums) for plan in plans])),
             lists([plan.shares for plan in plans], np.float64),

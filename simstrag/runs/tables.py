@@ -300,9 +300,8 @@ def lists(values: Sequence[Sequence[float] | Array | None], kind: type) -> pa.Ar
     [(1, 3), None, ()]
     """
     sizes = [0 if value is None else len(value) for value in values]
-    flat = np.concatenate(
-        [np.zeros(0, kind), *(np.asarray(v, kind) for v in values if v is not None)]
-    )
+    those = [np.zeros(0, kind), *(value for value in values if value is not None)]
+    flat: Array = np.concatenate(those, dtype=kind, casting="unsafe")
     return lists_of(flat, np.array(sizes), np.array([value is None for value in values], np.bool_))
 
 

@@ -51,7 +51,7 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     stays = m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
     stays = stays and not ("precision" in changed and m["amp_switch"])  # a switch takes its time
     if memory.quorums[0]["shape"] == QUEUED:
-        judged = plan.suspects is not None
+        judged = plan.judges
         stays = stays and not plan.review.on_block and m["judged"] == judged
     if not stays:
         memory.native.disband_all(memory.address)
@@ -66,7 +66,7 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     if "suspects" in changed:
         memory.suspected[:] = False
         memory.suspected[plan.suspected] = True
-        m["judged"], m["suspects"] = plan.suspects is not None, len(plan.suspected)
+        m["judged"], m["suspects"] = plan.judges, len(plan.suspected)
     if not changed <= BY_RANK:
         _adopt_rules(plan, loading, unknown)
 
