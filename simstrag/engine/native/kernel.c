@@ -25,6 +25,7 @@
 #include "retiming.c"
 #include "showing.c"
 #include "columns.c"
+#include "checks.c"
 #include "clusters.c"
 
 /* What the driver is asked before the next event; GO_ON for nothing. */
