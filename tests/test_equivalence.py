@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policies import names
 from simstrag.policies.asgd import Asgd
 from simstrag.policies.ringmaster import Ringmaster
-from simstrag.policy import Policy, View
+from simstrag.policy import Plan, Policy, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
 from tests import reference
 from tests.strategies import (
@@ -196,6 +196,33 @@ def test_both_engines_agree_while_the_plan_changes(data: st.DataObject, seed: in
 @given(data=st.data(), seed=st.integers(0, 3))
 def test_both_engines_agree_while_groups_change(data: st.DataObject, seed: int) -> None:
     assert_agreement(*drawn(data, "groups"), seed)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Other quorums at the server, or through leaders, every few updates."""
+
+    seed: int
+
+    def plan(self, view: View) -> Plan:
+        random, n = np.random.default_rng((self.seed, view.version)), view.world_size
+        kind, slow = random.integers(0, 4), np.flatnonzero(random.random(n) < 0.2)
+        review, quorums = Review(samples=int(random.integers(1, 3 * n)) * 128), []
+        group = random.integers(0, random.integers(1, max(2, n // 2)), n)
+        for members in (np.flatnonzero(group == k) for k in np.unique(group)):
+            count = int(random.integers(1, len(members) + 1)) if kind > 1 else None
+            quorums.append(Quorum(members, count, Via.SERVER if kind else Via.LEADER))
+        return Plan(tuple(quorums), suspects=slow, review=review)
+
+
+@quickly
+@given(seed=st.integers(0, 1 << 20))
+def test_engines_agree_while_served_gradients_wait_in_other_groups(seed: int) -> None:
+    n = 3 + 4 * (seed % 7)
+    server = {"service": 0.1 / n * 1.5 ** (seed % 3 - 1), "push": 0.01 * (seed % 2), "pull": 0.001}
+    step = {"compute": 0.1, "cv": 0.2}
+    scenario = Scenario(workers=n, samples=n * 128 * 10, step=step, server=server)
+    assert_agreement(scenario, Shuffled(seed), seed)
 
 
 @quickly

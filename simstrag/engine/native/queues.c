@@ -109,14 +109,14 @@ static int run_queue(struct job *m, double until) {
     return 1;
 }
 
-/* Whether a rank computes, pushes, or waits for the server. */
+/* Whether a rank computes, pushes, waits for the server, or for others after it. */
 static int fits_a_queue(struct job *m, const struct rank_row *r) {
     if (r->state == CLOSED) { /* no cutoff is kept here, and this one's still counts (rule 24) */
         struct closing_row *c = &m->closings[r->closing];
-        if (c->refiled != m->refiled || c->cutoff >= 0) return 0;
+        if (c->refiled != m->refiled || c->cutoff >= 0 || c->undone == 0) return 0;
     }
     if (r->state == CLOSED || r->state == READY)
-        return r->job == WAITING && r->job_arrival == r->finish + m->push;
+        return (r->job == WAITING || r->job == SERVED) && r->job_arrival == r->finish + m->push;
     return r->state == COMPUTING || (r->state == PUSHING && r->due == r->finish + m->push);
 }
 
@@ -124,14 +124,20 @@ static int fits_a_queue(struct job *m, const struct rank_row *r) {
 static void form_queue(struct job *m) {
     struct quorum_row *first = &m->quorums[0];
     if (m->serving || m->blocked || m->on_block || m->applied < first->try_at) return;
-    first->try_at = m->applied + m->workers / 8;
+    first->try_at = m->applied + m->workers / 32;
+    double served = -INFINITY, waiting = INFINITY; /* when the last, the first of them arrived */
+    for (struct quorum_row *q = first; q < first + m->quorum_count; q++)
+        if (q->ready_count >= q->needed) return; /* it closes now */
     for (whole rank = 0; rank < m->workers; rank++) {
         const struct rank_row *r = &m->ranks[rank];
         if (r->recorded || r->mark >= 0 || r->kept || r->start != r->got ||
             r->got != r->pulled + m->pull || r->amp != r->next_amp || r->share != r->next_share ||
             !fits_a_queue(m, r))
             return;
+        if (r->job == SERVED) served = most(served, r->job_arrival);
+        if (r->job == WAITING) waiting = least(waiting, r->job_arrival);
     }
+    if (served >= waiting) return; /* filed anew, one was served out of order */
     for (struct quorum_row *q = first; q < first + m->quorum_count; q++) {
         q->ready = -1; q->ready_count = 0;
     }
@@ -142,7 +148,12 @@ static void form_queue(struct job *m) {
         r->state = COMPUTING; r->arrival = r->finish + m->push; r->due = NAN;
         if (m->judged) m->clean[rank] = noise_free(m, rank, 0, r->start);
         follow(m, rank, 2 * m->loaded + r->amp, r->start, 0.0, 0, &r->rate, &r->until);
-        await_arrival(m, rank, r->arrival);
+        if (r->job == SERVED) {
+            struct quorum_row *q = &m->quorums[r->quorum];
+            r->state = READY; q->ready_count++;
+            append(m, rank, &q->ready, &q->ready_last);
+        }
+        await_arrival(m, rank, r->job == SERVED ? INFINITY : r->arrival);
     }
     first->lockstep = 1; first->pending = -1;
     m->scheduled = m->queued = 0; m->take_due = 0;
