@@ -308,6 +308,10 @@ class Plan:
     def _check_disjoint(self) -> None:
         if any(quorum.ranks is ALL for quorum in self.quorums):
             raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
+        if not any(quorum.riders for quorum in self.quorums):
+            members = np.sort(np.concatenate([quorum.indices for quorum in self.quorums]))
+            if not np.count_nonzero(members[1:] == members[:-1]):
+                return
         named = [*itertools.chain.from_iterable(map(_named, self.quorums))]
         if len(set(named)) < len(named):
             rank = min(rank for rank, count in Counter(named).items() if count > 1)

@@ -187,7 +187,7 @@ class Quorum:
     @property
     def needed(self) -> int:
         """The number of gradients that close a resolved quorum."""
-        return len(self.members) if self.count is None else self.count
+        return len(self.indices) if self.count is None else self.count
 
     @property
     def private(self) -> bool:

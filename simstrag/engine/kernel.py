@@ -79,8 +79,8 @@ class Kernel:
         m = self._machine = self.memory.job
         self._fields = [self.memory.record[name] for name in FIELDS]
         shown = {name: getattr(self.memory, f"shown_{name}") for name in SHOWN}
-        self._shown: dict[str, npt.NDArray[Any]] = {
-            name: table.view(np.bool_) if table.dtype == np.int8 else table
+        self._shown = {
+            name: (np.dtype(bool) if table.dtype == np.int8 else table.dtype, address(table))
             for name, table in shown.items()
         }
         m["workers"], m["batch"] = world_size, learner.batch
@@ -208,12 +208,10 @@ class Kernel:
         if name == "pending_since":
             self._native.report(self.memory.address)
             return np.where(self._idle(), math.nan, self.memory.ranks["pulled"])
-        table = self._shown[name]
-        rows = np.empty((columns, table.shape[1]), table.dtype)
+        dtype, table = self._shown[name]
+        rows = np.empty((columns, len(self.memory.known)), dtype)
         if columns:
-            self._native.newest(
-                self.memory.address, address(table), table.itemsize, columns, address(rows)
-            )
+            self._native.newest(self.memory.address, table, dtype.itemsize, columns, address(rows))
         return rows.T
 
     def truth(self) -> Floats:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
-from operator import attrgetter
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,8 @@ UNUSED = {
     "lockstep": 0, "try_at": 0,
 }  # fmt: skip
 """Fields of a quorum without gradients yet."""
-QUORUM: dict[str, Callable[[Quorum], float]] = {
-    "needed": attrgetter("needed"), "window": attrgetter("window"),
-    "steps": attrgetter("steps"), "rounds": attrgetter("rounds"),
-    "via": lambda quorum: VIA[quorum.via], "late": lambda quorum: LATE[quorum.late],
-    "ridden": lambda quorum: bool(quorum.riders),
-}  # fmt: skip
-"""Fields of a quorum as a plan states them."""
+QUORUM = ("needed", "window", "steps", "rounds", "ridden", "via", "late")
+"""Fields of a quorum as a plan states them, in the order of `_fields`."""
 BY_RANK = frozenset(("bound", "precision", "batch", "suspects"))
 """Fields of a plan that say something of each rank."""
 
@@ -68,20 +62,21 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
         memory.suspected[plan.suspected] = True
         m["judged"], m["suspects"] = plan.judges, len(plan.suspected)
     if not changed <= BY_RANK:
-        _adopt_rules(plan, loading, unknown)
+        m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
+        m["unknown"] = unknown
+    if not changed <= BY_RANK | {"quorums"}:
+        _adopt_rules(plan, loading)
 
 
-def _adopt_rules(plan: Plan, loading: Loading, unknown: bool) -> None:
-    """What is the same for all ranks."""
+def _adopt_rules(plan: Plan, loading: Loading) -> None:
+    """What is the same for all ranks and quorums."""
     memory, m, review = loading.memory, loading.memory.job, plan.review
-    m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
     m["deadline"] = _or(plan.deadline, math.nan)
     m["pause"] = plan.pause
     m["cutoff"] = _or(plan.damping.cutoff, -1)
     m["power"], m["shift"] = plan.damping.power, plan.damping.shift
     m["fuse"] = plan.fuse
     m["mean"] = plan.average or plan.weigh is Weigh.MEMBERS
-    m["unknown"] = unknown
     m["review_updates"] = _or(review.updates, -1)
     m["review_samples"] = _or(review.samples, -1)
     m["review_seconds"] = _or(review.seconds, math.nan)
@@ -101,33 +96,37 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     """
     memory, rows = loading.memory, loading.memory.ranks
     bounds = plan.bound if isinstance(plan.bound, tuple) else ()
-    rows["bound"] = [_or(bound, -1) for bound in bounds] or -1
-    if old is not None and old.bound and plan.bound and plan.quorums == old.quorums:
+    if bounds:
+        rows["bound"] = [_or(bound, -1) for bound in bounds]
+    if old is not None and old.bound and bounds and plan.quorums == old.quorums:
         memory.quorums[: len(plan.quorums)] = loading.filed
         return
     m, was = memory.job, rows["named"].astype(bool)
-    rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
-    memory.lists = np.zeros(len(rows), np.int64)
     members = np.concatenate([quorum.indices for quorum in plan.quorums])
-    sizes = [len(quorum.indices) for quorum in plan.quorums]
-    memory.lists[: len(members)], rows["named"][members] = members, 1
-    rows["quorum"][members] = np.repeat(np.arange(len(sizes)), sizes)
+    sizes = np.array([len(quorum.indices) for quorum in plan.quorums])
+    numbers, ends = np.arange(len(sizes)), sizes.cumsum()
+    quorum_of = np.full(len(rows), -1)
+    quorum_of[members] = numbers.repeat(sizes)
+    rows["named"], rows["quorum"] = quorum_of >= 0, quorum_of
+    rows["children"], rows["parent"] = 0, -1
+    memory.lists[: len(members)] = members
     those = memory.quorums[: len(sizes)]
-    those["members_at"], those["size"] = np.cumsum([0, *sizes[:-1]]), sizes
-    those["token"] = np.arange(token, token + len(sizes))
+    those["members_at"], those["size"], those["token"] = ends - sizes, sizes, token + numbers
     for name, value in UNUSED.items():
         those[name] = value
-    for name, of in QUORUM.items():
-        those[name] = [of(quorum) for quorum in plan.quorums]
+    stated = zip(*map(_fields, plan.quorums), strict=True)
+    for name, values in zip(QUORUM, stated, strict=True):
+        those[name] = values
     _file_collectives(those, plan, loading)
     at = len(members)
     for quorum in plan.quorums:
-        at = _file_riders(quorum, loading, at)
+        if quorum.riders:
+            at = _file_riders(quorum, loading, at)
     loading.place()
-    m["quorum_count"] = len(plan.quorums)
-    m["bounded"] = plan.bound is not None
-    if plan.bound is not None:  # a later plan may change bounds alone
-        loading.filed = memory.quorums[: len(plan.quorums)].copy()
+    m["quorum_count"], m["bounded"], m["freed"] = len(plan.quorums), plan.bound is not None, 1
+    if plan.bound is None:
+        return
+    loading.filed = memory.quorums[: len(plan.quorums)].copy()  # a later plan may change bounds
     if old is not None:
         named = rows["named"].astype(bool)
         if old.bound is None:
@@ -135,6 +134,14 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
         stayed = rows["count"][was & named]
         rows["count"][named & ~was] = stayed.min() if len(stayed) else 0
     memory.native.find_least(memory.address)
+
+
+def _fields(quorum: Quorum) -> tuple[float, ...]:
+    """The values of `QUORUM`."""
+    return (
+        quorum.needed, quorum.window, quorum.steps, quorum.rounds, bool(quorum.riders),
+        VIA[quorum.via], LATE[quorum.late],
+    )  # fmt: skip
 
 
 def retime(plan: Plan, loading: Loading) -> None:
@@ -150,9 +157,9 @@ def _file_collectives(rows: Any, plan: Plan, loading: Loading) -> None:
     """Which fast way each quorum may take, and how long its all-reduce takes."""
     queues = _queues(plan, loading)
     rows["shape"] = [_shape(quorum, plan, loading, queues) for quorum in plan.quorums]
-    for row, quorum in zip(rows, plan.quorums, strict=True):
+    for k, quorum in enumerate(plan.quorums):
         if quorum.via is not Via.SERVER:
-            _file_collective(row, quorum, loading)
+            _file_collective(rows[k], quorum, loading)
 
 
 def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
@@ -171,7 +178,7 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     full, reduces = quorum.count is None, quorum.via is Via.ALLREDUCE
     if quorum.window < math.inf or quorum.riders or quorum.private:
         return EVENTS
-    alone = len(plan.quorums) == 1 and len(quorum.members) == len(loading.memory.ranks)
+    alone = len(plan.quorums) == 1 and len(quorum.indices) == len(loading.memory.ranks)
     if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
         free = _is_free(quorum, loading)
         simple = free and (loading.timing.nodes is None if reduces else quorum.via is Via.SERVER)
@@ -186,12 +193,16 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
 
 def _queues(plan: Plan, loading: Loading) -> bool:
     """Whether all ranks wait for each other through the server alone (queues.c)."""
-    return sum(len(quorum.members) for quorum in plan.quorums) == len(loading.memory.ranks) and all(
-        quorum.via is Via.SERVER
-        and quorum.late is Late.QUEUE
-        and not (quorum.window < math.inf or quorum.riders or quorum.private)
-        and _is_free(quorum, loading)
-        for quorum in plan.quorums
+    ranks = range(len(loading.memory.ranks))
+    return (
+        all(
+            quorum.via is Via.SERVER
+            and quorum.late is Late.QUEUE
+            and not (quorum.window < math.inf or quorum.riders or quorum.private)
+            for quorum in plan.quorums
+        )
+        and sum(len(quorum.indices) for quorum in plan.quorums) == len(ranks)
+        and not loading.timing.feels_net(ranks, bool(loading.memory.job["loaded"]))
     )
 
 
