@@ -25,6 +25,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "medians": (ctypes.c_int, "piiip"),
     "enter_rows": (None, "pppiippipp"),
     "medians_of_ordered": (None, "piipffp"),
+    "round_shares": (ctypes.c_int, "piifpp"),
     "centre": (ctypes.c_int64, "pip"),
     "count_checks": (ctypes.c_int64, "ppipp"),
     "correctly_rounded_sum": (ctypes.c_double, "pi"),

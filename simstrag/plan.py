@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.checks import choice, real, whole, wholes
+from simstrag.compiled import address, contiguous, loops
 from simstrag.errors import PlanError
 from simstrag.quorum import ALL, Indices, Quorum, Via, ascends
 from simstrag.ties import TOLERANCE, argsort, is_less
@@ -469,11 +470,10 @@ class Plan:
 
     def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         shares = np.array(self.batch) if self._shares is None else self._shares
-        exact = shares * batch
-        sizes: npt.NDArray[np.int64] = exact.astype(np.int64)
-        left = world_size * batch - int(np.add.reduce(sizes))
-        sizes += _are_least(1 + sizes - exact, left)
-        if np.minimum.reduce(sizes) < 1 and len(short := np.flatnonzero((sizes < 1) & (exact > 0))):
+        sizes = _round(contiguous(shares, np.float64), batch, world_size)
+        if np.minimum.reduce(sizes) < 1 and len(
+            short := np.flatnonzero((sizes < 1) & (shares > 0))
+        ):
             rank = int(short[0])
             raise PlanError(f"rank {rank} gets no sample of {shares[rank]:g} x {batch}")
         return sizes
@@ -512,13 +512,27 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, MutableSequence) else value
 
 
+def _round(shares: npt.NDArray[np.float64], batch: int, world_size: int) -> npt.NDArray[np.int64]:
+    """Samples by share, rounded by largest remainder; they sum to world_size * batch."""
+    native, n = loops(), len(shares)
+    if native is not None and n == world_size:
+        sizes, lacking = np.empty(n, dtype=np.int64), np.empty(n)
+        places = (address(array) for array in (lacking, sizes))
+        if native.round_shares(address(shares), n, batch, 1 - TOLERANCE, *places):
+            return sizes
+    exact = shares * batch
+    sizes = exact.astype(np.int64)
+    left = world_size * batch - int(np.add.reduce(sizes))
+    sizes += _are_least(1 + sizes - exact, left)
+    return sizes
+
+
 def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
     """Whether each is one of the `count` least values, of tied ones those of lowest indices."""
     if 0 < count < len(values):
-        parted = values.copy()
-        parted.partition((count - 1, count))
-        if is_less(parted[count - 1], parted[count]):
-            return values <= parted[count - 1]  # type: ignore[no-any-return]
+        last, following = np.sort(values)[count - 1 : count + 1].tolist()
+        if is_less(last, following):
+            return values <= last
     least = np.zeros(len(values), dtype=np.bool_)
     least[argsort(values)[:count]] = True
     return least

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag import compiled
+from simstrag import compiled, plan
 from simstrag.compiled import address, loops
 from simstrag.engine.native import library
 from simstrag.errors import InputError
+from simstrag.plan import _round
 from simstrag.policies import korel
 from simstrag.policies.estimators import columns, time_to_progress
 from simstrag.policies.estimators.columns import (
@@ -34,7 +35,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]
 
     def compare(compute: Callable[[], Any]) -> None:
         results = [compute()]
-        for module in (columns, korel, time_to_progress):
+        for module in (columns, korel, plan, time_to_progress):
             monkeypatch.setattr(module, "loops", lambda: None)
         results.append(compute())
         monkeypatch.undo()
@@ -78,6 +79,17 @@ def test_a_sum_is_rounded_once(both: Any) -> None:
             halves = np.append(row, [2.0**53, 1.0, -(2.0**53), 2.0**-60])  # near a tie
             for values in (row, np.round(row, 1), halves, np.append(row, -row)):
                 both(lambda values=values: [correctly_rounded_sum(values)])
+
+
+def test_shares_are_rounded(both: Any) -> None:
+    random = np.random.default_rng(0)
+    for n in (1, 2, 3, 33, 512):
+        for digits in (0, 1, 2, 16):
+            shares = np.round(random.lognormal(0, 0.5, n), digits)
+            shares *= n / shares.sum()
+            for batch in (1, 2, 127, 128):
+                both(lambda s=shares, b=batch: [_round(s, b, len(s))])
+                assert _round(shares, batch, n).sum() == n * batch
 
 
 @pytest.mark.parametrize("width", WIDTHS)

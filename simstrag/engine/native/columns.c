@@ -86,6 +86,25 @@ static double median(const double *values, whole n) {
     return ((n % 2 || below < n / 2 ? upper : lower) + upper) / 2;
 }
 
+/* Whole samples of each share of a batch, rounded by largest remainder: those that are `lacking`
+   least become one more.  Whether the last of these and the next are not tied, by the factor `tie`;
+   if not, or if it would be none or all, the caller rounds. */
+EXPORT int round_shares(const double *shares, whole n, whole batch, double tie, double *lacking,
+                        whole *sizes) {
+    whole left = n * batch;
+    for (whole p = 0; p < n; p++) {
+        double exact = shares[p] * (double)batch;
+        sizes[p] = (whole)exact;
+        lacking[p] = (double)(1 + sizes[p]) - exact;
+        left -= sizes[p];
+    }
+    if (left <= 0 || left >= n) return 0;
+    double last = kth(lacking, n, left), top, next;
+    if (split(lacking, n, last, &top, &next) != left || !(last < next * tie)) return 0;
+    for (whole p = 0; p < n; p++) sizes[p] += lacking[p] <= last;
+    return 1;
+}
+
 /* The median of a row without its NaN, and the median absolute deviation from it, in `result`.
    Returns how many values are not NaN, or -1 without room to work in. */
 EXPORT whole centre(const double *values, whole n, double *result) {
