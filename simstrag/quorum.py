@@ -97,12 +97,14 @@ class Quorum:
             object.__setattr__(self, "count", count)
             if self.ranks is not ALL and count > len(self.members):
                 raise PlanError(f"a quorum of {len(self.members)} ranks cannot count {count}")
-        object.__setattr__(self, "window", real("a quorum's window", self.window))
-        if self.window < 0:
-            raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window:g}")
-        self._check_private_work()
+        if self.window is not math.inf:
+            object.__setattr__(self, "window", real("a quorum's window", self.window))
+            if self.window < 0:
+                raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window:g}")
+        if {type(self.steps), type(self.rounds)} != {int} or self.steps != 1 or self.rounds != 1:
+            self._check_private_work()
         if self.ranks is not ALL:
-            self._normalise(len(self.members))
+            self._normalise(len(self.ranks))
 
     def _check_ranks(self, values: Iterable[int] | Indices) -> None:
         if isinstance(values, np.ndarray):
@@ -158,16 +160,16 @@ class Quorum:
         """Give equal quorums equal fields: a count of all members is None, and none is late."""
         if self.count is None or self.count == size:
             object.__setattr__(self, "count", None)
-            if self.window == math.inf:
+            if self.window == math.inf and self.late is not Late.QUEUE:
                 object.__setattr__(self, "late", Late.QUEUE)
 
     def resolved(self, world_size: int) -> Quorum:
         """This quorum with explicit ranks, for a world of `world_size` ranks."""
-        explicit = [rank for pair in self.riders for rank in pair]
+        last = max((rank for pair in self.riders for rank in pair), default=-1)
         if self.ranks is not ALL:
-            explicit.append(self.members[-1])
-        if explicit and max(explicit) >= world_size:
-            raise PlanError(f"rank {max(explicit)} is beyond a world of {world_size} ranks")
+            last = max(last, self.members[-1])
+        if last >= world_size:
+            raise PlanError(f"rank {last} is beyond a world of {world_size} ranks")
         return _resolve_all(self, world_size) if self.ranks is ALL else self
 
     @property

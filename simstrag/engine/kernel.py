@@ -227,7 +227,7 @@ class Kernel:
         self.plan = plan
         self.learner.lost = self.learner.lost or unmodelled(plan)
         standing.adopt(plan, changed, self._loading, self.learner.lost is not None)
-        self.recorder.planned(plan, self.version, self.now)
+        self.recorder.planned(plan, self.version, self.now, changed)
 
     def _file(self, plan: Plan, old: Plan | None) -> None:
         token = self.recorder.names(plan.quorums)

@@ -6,7 +6,7 @@ Nothing here changes what happens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -87,13 +87,20 @@ class Recorder:
         """Whether rows of `steps` or of `gradients` are kept."""
         return self._keeps[table]
 
-    def planned(self, plan: Plan, version: int, time: float) -> None:
-        """Record a resolved plan that comes into force, if it decides other than the last one."""
+    def planned(
+        self, plan: Plan, version: int, time: float, changed: Set[str] | None = None
+    ) -> None:
+        """Record a resolved plan that comes into force, if it decides other than the last one.
+
+        changed: the fields that differ from those of the plan before, where they are known.
+        """
         self.judged = self.judged or plan.judges
         way = architecture(plan)
         self.ways |= dict.fromkeys(way)
         shape = way, len(plan.quorums)
-        if self._decided is None or shape != self._shape or plan.changes(self._decided, DECIDED):
+        if changed is None and self._decided is not None:
+            changed = plan.changes(self._decided, DECIDED)
+        if changed is None or shape != self._shape or not changed.isdisjoint(DECIDED):
             self._decided, self._shape = plan, shape
             self._decisions.append((version, time, " + ".join(way), plan))
             if len(self._decisions) == DECISIONS:

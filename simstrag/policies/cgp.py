@@ -131,7 +131,7 @@ class Cgp:
         if rounds <= state.checked:
             return state.plan
         state.checked = rounds
-        known = min(W, int(view.steps.min()))
+        known = min(W, int(np.minimum.reduce(view.steps)))
         if known < LEAST:
             return state.plan
         t = median(view.newest("local_times", known))
@@ -151,8 +151,8 @@ class Cgp:
             return True
         state.outside += 1
         state.outside *= is_less(t, state.low) | is_less(state.high, t)
-        left = bool(state.outside.max() >= PATIENCE)
-        return left or state.checked - state.planned >= self.every
+        left = np.maximum.reduce(state.outside) >= PATIENCE
+        return bool(left) or state.checked - state.planned >= self.every
 
     def _replan(self, state: _State, t: Floats, view: View) -> None:
         """Plan groups; the plan stays the same object unless they change."""

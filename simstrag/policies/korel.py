@@ -280,8 +280,8 @@ class Korel:
         if not len(slow) and not len(acts):
             return
         ranks, may_try = state.ranks, self._may_try(view, against)
-        tried = acts[ranks["in_trial"][acts]]
-        others = acts[~ranks["in_trial"][acts]]
+        in_trial = ranks["in_trial"][acts]
+        tried, others = acts[in_trial], acts[~in_trial]
         if len(slow):
             self._activate(state, slow)
         for i in tried.tolist():

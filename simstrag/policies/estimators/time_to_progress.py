@@ -215,8 +215,8 @@ def dynamic_time(
     >>> dynamic_time(np.array([1.0, 1.0, 2.0]), groups, phi=128, batch=128)
     1.090909090909091
     """
-    sizes = np.array([len(group) for group in groups], dtype=np.float64)
-    slowest = np.array([np.maximum.reduce(times[group]) for group in groups])
+    sizes = np.array([len(group) for group in groups])
+    slowest = np.maximum.reduceat(times[np.concatenate(groups)], sizes.cumsum() - sizes)
     penalty = 1 + staleness * (len(times) / sizes - 1)
     return float(1 / np.sum(1 / (slowest * relative_updates(sizes, phi, batch) * penalty)))
 
