@@ -71,7 +71,9 @@ class LbBsp:
         batch, times, cancelled = (
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
         )
-        rate = median(batch / np.where(cancelled, math.nan, times))
+        if np.count_nonzero(cancelled):
+            times = np.where(cancelled, math.nan, times)
+        rate = median(batch / times)
         if np.count_nonzero(np.isnan(rate)):
             return state.plan
         b = view.hints.batch
@@ -108,7 +110,7 @@ def balanced(rate: Floats, low: float, high: float) -> Floats:
     shares = rate * (n / correctly_rounded_sum(rate))  # the same in any order of the ranks
     while True:
         limited: Floats = np.minimum(np.maximum(shares, low), high)
-        if np.array_equal(limited, shares):
+        if not np.count_nonzero(limited != shares):
             return limited
         over = correctly_rounded_sum(limited) - n
         if abs(over) <= 1e-12 * n:
