@@ -27,8 +27,6 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "medians_of_ordered": (None, "piipffp"),
     "round_shares": (ctypes.c_int, "piifpp"),
     "centre": (ctypes.c_int64, "pip"),
-    "record_times": (None, "ppppiipppipp"),
-    "steps_to_timer": (ctypes.c_int64, "piiii"),
     "count_checks": (ctypes.c_int64, "ppipp"),
     "correctly_rounded_sum": (ctypes.c_double, "pi"),
     "ward_sizes": (ctypes.c_int64, "piffp"),

@@ -471,8 +471,10 @@ class Plan:
     def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         shares = np.array(self.batch) if self._shares is None else self._shares
         sizes = _round(contiguous(shares, np.float64), batch, world_size)
-        if np.minimum.reduce(sizes) < 1 and ((sizes < 1) & (shares > 0)).any():
-            rank = int(((sizes < 1) & (shares > 0)).argmax())
+        if np.minimum.reduce(sizes) < 1 and len(
+            short := np.flatnonzero((sizes < 1) & (shares > 0))
+        ):
+            rank = int(short[0])
             raise PlanError(f"rank {rank} gets no sample of {shares[rank]:g} x {batch}")
         return sizes
 
@@ -530,7 +532,7 @@ def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bo
     if 0 < count < len(values):
         last, following = np.sort(values)[count - 1 : count + 1].tolist()
         if is_less(last, following):
-            return values <= last  # type: ignore[no-any-return]
+            return values <= last
     least = np.zeros(len(values), dtype=np.bool_)
     least[argsort(values)[:count]] = True
     return least

@@ -213,19 +213,15 @@ class Korel:
         times, amp, cancelled = (
             view.newest(name, new).T for name in ("local_times", "amp", "lower_bound")
         )
+        usable = ~(cancelled | np.isnan(times))
         if state.trials:
             tried = np.array([*state.trials])
             fresh = np.arange(new, 0, -1)[:, np.newaxis] <= (view.steps - state.raw.seen)[tried]
-            own = times[:, tried]
-            usable = fresh & ~(cancelled[:, tried] | amp[:, tried] | np.isnan(own))
-            rows, columns = usable.nonzero()
-            pairs = zip(tried[columns].tolist(), own[rows, columns].tolist(), strict=True)
-            for i, time in pairs:
+            rows, columns = (fresh & usable[:, tried] & ~amp[:, tried]).nonzero()
+            which = tried[columns]
+            for i, time in zip(which.tolist(), times[rows, which].tolist(), strict=True):
                 state.trials[i].times.append(time)
-        if loops() is not None:
-            state.raw.record(state.ranks, view.steps, times, amp, cancelled)
-            return
-        usable = ~(cancelled | np.isnan(times)) & (amp == state.ranks["in_amp"])
+        usable &= amp == state.ranks["in_amp"]
         recorded = state.raw.follow(view.steps, times, usable)
         if len(state.amp):
             steps = state.ranks["steps"]
@@ -297,10 +293,6 @@ class Korel:
 
     def _steps_to_timer(self, state: _State) -> int:
         """AMP steps until the next efficacy test or probe of a rank."""
-        native, rows = loops(), state.ranks
-        if native is not None:
-            places = address(rows), len(rows)
-            return int(native.steps_to_timer(*places, 2 * self.W, self.P_probe, NEVER))
         steps, probed, tested = (
             state.ranks[name][state.amp] for name in ("steps", "probed", "tested")
         )

@@ -1,5 +1,5 @@
-/* What korel does at every check with each rank, with the same bits as policies/korel.py where there
-   is no library: `_record_times`, `_count_suspect`, `_count_well` and `_steps_to_timer`. */
+/* Counts of checks in a row of slow ranks, for korel: `_count_suspect` and `_count_well` of
+   policies/korel.py, with the same bits. */
 
 /* What korel knows of a rank, as `RANK` there. */
 struct checked {
@@ -9,34 +9,6 @@ struct checked {
     double before;
     flag in_amp, in_trial, tested;
 };
-
-/* Enter the newest times of each rank in its window, the oldest first: those that it had not `seen`
-   yet, known, not of cancelled steps and in its precision; overwrites `amp`. */
-EXPORT void record_times(struct checked *ranks, double *ordered, double *values, whole *oldest,
-                         whole height, whole width, const double *times, flag *amp,
-                         const flag *cancelled, whole rows, const whole *steps, const whole *seen) {
-    for (whole k = 0, at = 0; k < rows; k++) {
-        for (whole p = 0; p < width; p++, at++) {
-            struct checked *r = &ranks[p];
-            amp[at] = rows - k <= steps[p] - seen[p] && !cancelled[at] && times[at] == times[at] &&
-                      amp[at] == r->in_amp;
-            r->steps += amp[at] && r->in_amp;
-        }
-        enter_row(ordered, values, oldest, height, width, times + at - width, amp + at - width);
-    }
-}
-
-/* AMP steps until the next efficacy test or probe of a rank, or `never`. */
-EXPORT whole steps_to_timer(const struct checked *ranks, whole n, whole test_at, whole probe_at,
-                            whole never) {
-    for (whole p = 0; p < n; p++) {
-        const struct checked *r = &ranks[p];
-        if (!r->in_amp) continue;
-        never = never < probe_at - r->steps + r->probed ? never : probe_at - r->steps + r->probed;
-        if (!r->tested && test_at - r->steps < never) never = test_at - r->steps;
-    }
-    return never;
-}
 
 /* The numbers of a check that are the same for all ranks; `least`, `most_well`: of times. */
 struct limits {

@@ -6,12 +6,10 @@ Korel leaves out times of another precision, so the windows of two ranks may hol
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import address, contiguous, loops
 from simstrag.policies.estimators.columns import enter, median_of_ordered
 
 Floats = npt.NDArray[np.float64]
@@ -54,18 +52,6 @@ class Windows:
         """
         fresh, self.seen = steps - self.seen, steps.copy()
         return enter(self.ordered, self._values, self._oldest, values, usable, fresh)
-
-    def record(self, ranks: Any, steps: Ints, times: Floats, amp: Bools, cancelled: Bools) -> None:
-        """Enter the times of korel's `ranks` in the compiled library (checks.c)."""
-        seen, self.seen = self.seen, steps.copy()
-        times, amp = contiguous(times, np.float64), contiguous(amp, np.bool_)
-        cancelled = contiguous(cancelled, np.bool_)
-        if len(times):
-            loops().record_times(
-                address(ranks), address(self.ordered), address(self._values),
-                address(self._oldest), *self.ordered.shape, address(times), address(amp),
-                address(cancelled), len(times), address(self.seen), address(seen),
-            )  # fmt: skip
 
     def latest(self, rows: int) -> Floats:
         """The last values of each rank, shape (rows, ranks), newest last; NaN for none."""
