@@ -24,10 +24,8 @@ LIBRARY = Path(__file__).parent / "engine" / "native" / f"kernel{SUFFIX}"
 LOOPS: dict[str, tuple[Any, str]] = {
     "medians": (ctypes.c_int, "piiip"),
     "enter_rows": (None, "pppiippipp"),
-    "medians_of_ordered": (None, "piipffp"),
     "round_shares": (ctypes.c_int, "piifpp"),
     "centre": (ctypes.c_int64, "pip"),
-    "count_checks": (ctypes.c_int64, "ppipp"),
     "correctly_rounded_sum": (ctypes.c_double, "pi"),
     "ward_sizes": (ctypes.c_int64, "piffp"),
 }

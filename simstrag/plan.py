@@ -532,7 +532,8 @@ def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bo
     if 0 < count < len(values):
         last, following = np.sort(values)[count - 1 : count + 1].tolist()
         if is_less(last, following):
-            return values <= last
+            below: npt.NDArray[np.bool_] = values <= last
+            return below
     least = np.zeros(len(values), dtype=np.bool_)
     least[argsort(values)[:count]] = True
     return least

@@ -14,16 +14,8 @@ from simstrag.compiled import address, loops
 from simstrag.engine.native import library
 from simstrag.errors import InputError
 from simstrag.plan import _round
-from simstrag.policies import korel
 from simstrag.policies.estimators import columns, time_to_progress
-from simstrag.policies.estimators.columns import (
-    centre,
-    converted_medians,
-    correctly_rounded_sum,
-    enter,
-    medians,
-)
-from simstrag.policies.estimators.detectors import Baseline
+from simstrag.policies.estimators.columns import centre, correctly_rounded_sum, enter, medians
 from simstrag.policies.estimators.time_to_progress import _merge
 
 WIDTHS = [1, 2, 31, 32, 33, 200]
@@ -35,7 +27,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]
 
     def compare(compute: Callable[[], Any]) -> None:
         results = [compute()]
-        for module in (columns, korel, plan, time_to_progress):
+        for module in (columns, plan, time_to_progress):
             monkeypatch.setattr(module, "loops", lambda: None)
         results.append(compute())
         monkeypatch.undo()
@@ -107,35 +99,6 @@ def test_windows(both: Any, height: int, width: int) -> None:
         return [ordered, values, oldest, *entered]
 
     both(follow)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("height", [1, 2, 5, 10])
-def test_medians_of_columns_of_which_some_are_converted(both: Any, height: int, width: int) -> None:
-    random = np.random.default_rng(height)
-    for gain in (1.7, math.nan):
-        ordered, marked = np.sort(some(random, (height, width)), axis=0), random.random(width) < 0.5
-        both(lambda o=ordered, m=marked, gain=gain: [converted_medians(o, m, gain, 0.3)])
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_checks_in_a_row(both: Any, width: int) -> None:
-    def count(seed: int) -> list[np.ndarray]:
-        random, policy = np.random.default_rng(seed), korel.Korel(k_on=2, k_off=2)
-        state = policy._state(width)
-        for name in ("dwell", "cooldown_until", "steps", "probed", "off_count", "on_count"):
-            state.ranks[name] = random.integers(0, random.choice([3, 300]), width)
-        for name in ("in_amp", "in_trial", "tested"):
-            state.ranks[name] = random.random(width) < 0.4
-        state.full, state.amp = (np.flatnonzero(state.ranks["in_amp"] == k) for k in (False, True))
-        state.version, state.timer = 100, int(random.integers(99, 102))
-        near = random.choice([1.0, 1.05, 1.1, 1.2, math.nan], width) + random.choice([0, 1e-12])
-        against = Baseline(random.choice([1.0, math.nan]), random.choice([0.01, 0.03]))
-        slow, acts = policy._count(state, near, against)
-        return [slow, acts, *(state.ranks[name] for name in ("on_count", "off_count"))]
-
-    for seed in range(20):
-        both(lambda seed=seed: count(seed))
 
 
 @pytest.mark.parametrize("width", [3, 33, 1000, 30_000, 100_000])

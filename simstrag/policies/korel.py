@@ -26,20 +26,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import address, loops
-from simstrag.policies.estimators.columns import converted_medians
 from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
     find_suspects,
-    full_precision_law,
+    full_precision_time,
     median,
     robust_z,
     steps_without_outlier,
 )
 from simstrag.policies.estimators.windows import Windows
 from simstrag.policy import WINDOW, Hints, Plan, Review, View
-from simstrag.ties import TOLERANCE, is_at_most, is_less
+from simstrag.ties import is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -48,7 +46,6 @@ COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmatio
 EVERY_UPDATE = Review(updates=1)
 RETRY = 4
 """Checks until the next search for a quiet time, after one in vain."""
-NONE = np.arange(0)
 NEVER = 1 << 60
 """More updates than any run has."""
 
@@ -58,10 +55,10 @@ RANK = (
     ("on_count", "i8"),
     # of the stay in AMP mode; `before`: median raw time before it, `tested`: for its effect,
     # `probed`: its steps at the last probe
-    ("steps", "i8"), ("probed", "i8"), ("off_count", "i8"), ("before", "f8"),
     ("in_amp", "?"), ("in_trial", "?"), ("tested", "?"),
+    ("steps", "i8"), ("probed", "i8"), ("off_count", "i8"), ("before", "f8"),
 )  # fmt: skip
-"""What is known of each rank, names and types, as in checks.c."""
+"""What is known of each rank: names and types."""
 
 
 @dataclass(slots=True)
@@ -82,7 +79,7 @@ class _Trial:
 class _State:
     """The state of every rank, and the plan in force.
 
-    ranks: shape (N,), records of `RANK`.
+    ranks: an array of shape (N,) for each name of `RANK`.
     full, amp: the ranks in full precision, and those in AMP mode.
     raw: the last W raw times of each rank, all in one precision (A.9.4), so that their
         full-precision equivalents are in the same order.
@@ -93,7 +90,7 @@ class _State:
     timer: the first version at which an efficacy test or a probe may be due.
     """
 
-    ranks: npt.NDArray[Any]
+    ranks: dict[str, npt.NDArray[Any]]
     full: Ints
     amp: Ints
     raw: Windows
@@ -193,7 +190,7 @@ class Korel:
 
     def _state(self, n: int) -> _State:
         if self.state_ is None:
-            ranks = np.zeros(n, np.dtype([*RANK], align=True))
+            ranks: dict[str, npt.NDArray[Any]] = {name: np.zeros(n, kind) for name, kind in RANK}
             ranks["dwell"][:], ranks["cooldown"][:] = self.dwell, self.cooldown
             ranks["last_off"][:] = -math.inf
             none = np.arange(0)
@@ -259,11 +256,10 @@ class Korel:
 
     def _judge(self, state: _State, view: View) -> None:
         """Judge all ranks; the first action of a rank ends its check (A.9.2)."""
+        x = state.raw.median(slice(None))
         if len(state.amp):
-            in_amp = state.ranks["in_amp"]
-            x = converted_medians(state.raw.ordered, in_amp, *self._law(view.hints))
-        else:
-            x = state.raw.median(slice(None))
+            low, high = self._equivalent(state.raw.middles(state.amp), view)
+            x[state.amp] = (low + high) / 2
         against = baseline(
             x,
             lambda: self._equivalents(state, view).T,
@@ -272,7 +268,8 @@ class Korel:
             floor=self.f_floor,
             guard=self.global_shift_guard,
         )
-        slow, acts = self._count(state, x, against)
+        slow = self._count_suspect(state, x, against)
+        acts = self._count_well(state, x, against)
         if not len(slow) and not len(acts):
             return
         ranks, may_try = state.ranks, self._may_try(view, against)
@@ -302,37 +299,11 @@ class Korel:
 
     def _equivalent(self, time: Floats, view: View) -> Floats:
         """The full-precision equivalent (A.9.17); NaN where no ratio is known."""
-        gain, fixed = self._law(view.hints)
-        return fixed + gain * (time - fixed)
-
-    def _law(self, hints: Hints) -> tuple[float, float]:
+        hints = view.hints
         rho = hints.amp_ratio if self.rho is None else self.rho
         if rho is None:
-            return math.nan, 0.0
-        return full_precision_law(rho, hints.host_seconds, hints.clean_seconds)
-
-    def _count(self, state: _State, x: Floats, against: Baseline) -> tuple[Ints, Ints]:
-        """Count checks in a row; the ranks that go to AMP, and those in AMP that need an action."""
-        native, (reference, scale) = loops(), against
-        if native is None:
-            return self._count_suspect(state, x, against), self._count_well(state, x, against)
-        limits = np.array((
-            reference, (1 + self.delta_on) * reference, scale, self.z_on,
-            (1 + self.delta_off) * reference, self._scale_off(against), self.z_off, 1 - TOLERANCE,
-            state.version, self.k_on, self.k_off, self._is_due(state), 2 * self.W, self.P_probe,
-        ), np.float64)  # fmt: skip
-        act = np.empty(len(x), np.int8)
-        places = (address(array) for array in (limits, act))
-        if not native.count_checks(address(state.ranks), address(x), len(x), *places):
-            return NONE, NONE
-        return (act == 1).nonzero()[0], (act == 2).nonzero()[0]
-
-    def _is_due(self, state: _State) -> bool:
-        """Whether a trial, an efficacy test or a probe may need an action."""
-        return bool(state.trials) or state.version >= state.timer
-
-    def _scale_off(self, against: Baseline) -> float:
-        return max(against.scale, self.f_floor_off * against.reference)
+            return np.full_like(time, math.nan)
+        return full_precision_time(time, rho, hints.host_seconds, hints.clean_seconds)
 
     def _count_suspect(self, state: _State, x: Floats, against: Baseline) -> Ints:
         """Count suspect checks in a row (A.9.10); return the ranks that go to AMP.
@@ -359,7 +330,7 @@ class Korel:
         steps, count = ranks["steps"][which], ranks["off_count"][which]
         off = (count + 1) * self._well(x[which], against)
         acts = (off >= self.k_off) & (steps >= ranks["dwell"][which])
-        if self._is_due(state):
+        if state.trials or state.version >= state.timer:
             acts |= ranks["in_trial"][which] | (steps - ranks["probed"][which] >= self.P_probe)
             acts |= ~ranks["tested"][which] & (steps >= 2 * self.W)
         ranks["off_count"][which] = np.where(acts, count, off)
@@ -371,8 +342,8 @@ class Korel:
         near = is_at_most(x, (1 + self.delta_off) * against.reference)
         if not np.count_nonzero(near):
             return near
-        z = robust_z(x, against.reference, self._scale_off(against))
-        return near & is_at_most(z, self.z_off)
+        scale = max(against.scale, self.f_floor_off * against.reference)
+        return near & is_at_most(robust_z(x, against.reference, scale), self.z_off)
 
     def _activate(self, state: _State, which: Ints) -> None:
         ranks = state.ranks

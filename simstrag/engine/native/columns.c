@@ -59,20 +59,6 @@ EXPORT int medians(const double *values, whole height, whole width, whole skip, 
     return 1;
 }
 
-/* The median of each column of ascending values, of which the last may be NaN, as it is then; of
-   `marked` columns that of `fixed + gain * (value - fixed)`. */
-EXPORT void medians_of_ordered(const double *ordered, whole height, whole width, const flag *marked,
-                               double gain, double fixed, double *result) {
-    const double *last = ordered + (height - 1) * width;
-    for (whole p = 0; p < width; p++) {
-        double low = ordered[(height - 1) / 2 * width + p], high = ordered[height / 2 * width + p];
-        if (marked[p]) {
-            low = fixed + gain * (low - fixed); high = fixed + gain * (high - fixed);
-        }
-        result[p] = last[p] != last[p] ? NAN : (low + high) / 2;
-    }
-}
-
 /* The median of a row without NaN: the upper of its two middle values by `kth`, the lower in one
    more pass. */
 static double median(const double *values, whole n) {

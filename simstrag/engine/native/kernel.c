@@ -25,7 +25,6 @@
 #include "retiming.c"
 #include "showing.c"
 #include "columns.c"
-#include "checks.c"
 #include "clusters.c"
 
 /* What the driver is asked before the next event; GO_ON for nothing. */

@@ -62,26 +62,6 @@ def median_of_ordered(ordered: Floats) -> Floats:
     return np.where(unknown, math.nan, median) if np.count_nonzero(unknown) else median
 
 
-def converted_medians(ordered: Floats, marked: Bools, gain: float, fixed: float) -> Floats:
-    """The same of two dimensions; of marked columns that of fixed + gain * (value - fixed).
-
-    >>> converted_medians(np.array([[1.0, 1.0], [2.0, 2.0]]), np.array([False, True]), 2.0, 0.5)
-    array([1.5, 2.5])
-    """
-    native, (height, n) = loops(), ordered.shape
-    if native is None:
-        median, last = median_of_ordered(ordered), ordered[-1, marked]
-        low, high = fixed + gain * (ordered[[(height - 1) // 2, height // 2]][:, marked] - fixed)
-        median[marked] = np.where(np.isnan(last), math.nan, (low + high) / 2)
-        return median
-    ordered, marked = contiguous(ordered, np.float64), contiguous(marked, np.bool_)
-    result = np.empty(n)
-    native.medians_of_ordered(
-        address(ordered), height, n, address(marked), gain, fixed, address(result)
-    )
-    return result
-
-
 class Centre(NamedTuple):
     """How many numbers of a row are known, their median, and their MAD."""
 

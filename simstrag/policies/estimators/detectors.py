@@ -232,11 +232,6 @@ def full_precision_time(
     >>> full_precision_time(np.array([1 / 1.5]), rho=1.5, host=0.25, clean=1.0).round(6)
     array([1.])
     """
-    gain, fixed = full_precision_law(rho, host, clean)
-    return fixed + gain * (amp_time - fixed)
-
-
-def full_precision_law(rho: float, host: float | None, clean: float | None) -> tuple[float, float]:
-    """r and h of `full_precision_time`; h is 0 where it is not known."""
+    gain = device_gain(rho, host, clean)
     fixed = 0.0 if host is None or clean is None else host
-    return device_gain(rho, host, clean), fixed
+    return fixed + gain * (amp_time - fixed)

@@ -41,7 +41,7 @@ class Windows:
 
     def news(self, steps: Ints, rows: int) -> int:
         """The number of newest rows that hold a value not entered yet."""
-        return min(int(np.maximum.reduce(steps - self.seen)), rows)
+        return min(int((steps - self.seen).max()), rows)
 
     def follow(self, steps: Ints, values: Floats, usable: Bools) -> Ints:
         """Enter new values, the oldest first; return their number for each rank, shape (ranks,).
@@ -67,3 +67,10 @@ class Windows:
     def median(self, ranks: int | Ints | slice) -> Floats:
         """The median of some ranks; NaN where a value is missing."""
         return median_of_ordered(self.ordered[:, ranks])
+
+    def middles(self, ranks: Ints) -> Floats:
+        """The two values whose mean is the median of each rank, shape (2, ranks); NaN for none."""
+        width = len(self.ordered)
+        low, high, last = self.ordered[[(width - 1) // 2, width // 2, -1]].take(ranks, axis=1)
+        pair: Floats = np.where(np.isnan(last), math.nan, (low, high))
+        return pair
