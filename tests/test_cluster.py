@@ -185,3 +185,16 @@ def test_a_fitted_law_of_colocation_takes_the_place_of_turns() -> None:
     )  # fmt: skip
     slowed = [job["slowdown"] for job in simulate_cluster(both, "bsp").jobs]
     assert slowed == pytest.approx([1 + 2.36 * 0.68] * 2)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asgd"])
+def test_half_the_interval_changes_no_completion_time_by_one_percent(policy: str) -> None:
+    tight = [{"gpus": 4, "cores": 1.2, "nic_in": 2e7, "nic_out": 2e7, "count": 2}]
+    jobs = [{"workload": "small", "workers": 4, "samples": 6400, "count": 2, "every": 7.7}]
+    halves = [
+        simulate_cluster(study(nodes=tight, jobs=jobs, interval=interval), policy).jobs
+        for interval in (1.0, 0.5)
+    ]
+    assert all(job["slowdown"] > 1.05 for job in halves[0])
+    for whole, half in zip(*halves, strict=True):
+        assert half["completion_time"] == pytest.approx(whole["completion_time"], rel=0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
+CYCLES = 8
+"""Least steps over which use is averaged; over fewer it depends on where an interval begins."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Demands:
     """What a job would use per second if nothing slowed it (rule C6).
@@ -41,6 +45,18 @@ class Demands:
     pull: Floats
     ring: Floats
     service: Floats
+
+    @classmethod
+    def mean(cls, parts: Sequence[tuple[float, Demands]]) -> Demands:
+        """The mean of demands, each of so many seconds."""
+        weights = np.array([seconds for seconds, _ in parts])
+        weights /= weights.sum()
+
+        def of(name: str) -> Floats:
+            found: Floats = weights @ np.stack([getattr(d, name) for _, d in parts])
+            return found
+
+        return cls(*(of(each.name) for each in fields(cls)))
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +126,7 @@ class RunningJob:
         )  # fmt: skip
         self.most = self._most()
         self.quickest = self._seconds_at_least()
+        self._past: list[tuple[float, Demands]] = []
         self._seen = np.zeros((2, job.workers))
         self._seen_at = 0.0
         self.end: float | None = None
@@ -184,7 +201,19 @@ class RunningJob:
         computed, communicated = (seen - self._seen) / since
         self._seen, self._seen_at = seen, at
         steps = computed / self._seconds_of_step(self.slowdowns)
-        return self._demands(steps, communicated)
+        return self._averaged(self._demands(steps, communicated), since)
+
+    def _averaged(self, demands: Demands, seconds: float) -> Demands:
+        """The mean of the last demands, over `CYCLES` steps with their communication at least."""
+        s = self.slowdowns
+        left = CYCLES * float((self._seconds_of_step(s) + self._seconds_of_communication(s)).max())
+        self._past.append((seconds, demands))
+        kept: list[tuple[float, Demands]] = []
+        while self._past and left > 0:
+            kept.append(self._past.pop())
+            left -= kept[-1][0]
+        self._past = kept[::-1]
+        return demands if len(kept) == 1 else Demands.mean(self._past)
 
     def _at_full_speed(self) -> Demands:
         """The demands of back-to-back steps that nothing slows."""
