@@ -121,6 +121,22 @@ def test_a_load_of_others_multiplies() -> None:
     assert run.jobs[0]["slowdown"] == pytest.approx(2.0)  # alone is alone: without others, too
 
 
+def test_a_load_of_others_that_begins_later_is_felt_from_then_on() -> None:
+    trace = [{"time": 5, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 3.0}]
+    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
+    slowed = study(
+        nodes=[{"gpus": 1, "cores": 8}], workloads={"gpu": {"scenario": scenario}}, trace=trace,
+        jobs=[{"workload": "gpu", "workers": 1, "samples": 800}],
+    )  # fmt: skip
+    assert simulate_cluster(slowed, "bsp").jobs[0]["end"] == pytest.approx(5 + 5 * 3)
+
+
+def test_a_run_stops_at_its_horizon() -> None:
+    run = simulate_cluster(study(horizon=30.0), "bsp")
+    assert run.summary["finished"] == 0
+    assert [math.isnan(job["start"]) for job in run.jobs] == [False, False, True, True]
+
+
 def test_a_job_has_the_same_luck_whatever_runs_beside_it() -> None:
     wide = [{"gpus": 2, "cores": 64.0, "count": 8}]
     alone = [{"workload": "small", "workers": 2, "samples": 3200}]

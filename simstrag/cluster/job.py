@@ -194,7 +194,7 @@ class RunningJob:
         at = now - self.start
         since = at - self._seen_at
         if since <= 0:
-            return self._at_full_speed()
+            return Demands.mean(self._past) if self._past else self._at_full_speed()
         kernel = self._simulation.kernel
         kernel.pause(at)
         seen = np.array(kernel.usage(at))

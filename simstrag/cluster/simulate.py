@@ -182,27 +182,31 @@ class _Cluster:
 
     def _run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """From one renegotiation to the next, until all jobs have ended or the horizon comes."""
-        while self.coming or self.running:
-            time, ending = self._next()
-            if time > self.study.horizon or time == math.inf:
-                break
+        while (self.coming or self.running) and self.now < self.study.horizon:
+            change = self.nodes.next_change(self.now)
+            time, ending = self._next(change)
             yield world.timeout(time - world.now)
             self.now = time
             self._depart(ending)
-            arrived = self._arrive()
-            if ending or arrived:
+            if self._arrive() or ending:
                 self._place()
-                self._find_contended()
+            elif time < change:  # only time has passed
+                self._renegotiate()
+                continue
+            self._find_contended()
             self._renegotiate()
 
-    def _next(self) -> tuple[float, list[RunningJob]]:
-        """When something couples the jobs next, and the jobs that end then."""
+    def _next(self, change: float) -> tuple[float, list[RunningJob]]:
+        """When something couples the jobs next, and the jobs that end then.
+
+        change: when the load of others changes next.
+        """
         until = min(self.coming[0].arrival if self.coming else math.inf, self.study.horizon)
         if self._contended:
             tick = self.study.interval * (math.floor(self.now / self.study.interval + 1e-9) + 1)
             until = min(until, tick)
         if self.running:
-            until = min(until, self.nodes.next_change(self.now))
+            until = min(until, change)
         ended: list[RunningJob] = []
         while self.running:
             first = min(self.running, key=lambda bound: (bound.earliest_end, bound.job.job.number))
