@@ -10,12 +10,12 @@ from simstrag.cluster.colocation import (
     LAWS,
     TIME_SLICES,
     ColocationLaw,
-    Response,
+    Colocated,
     colocated_slowdowns,
     fit,
 )
 
-LAW = ColocationLaw("x", workloads={"hurt": Response(3.0, 0.25), "harmful": Response(0.5, 2.0)})
+LAW = ColocationLaw("x", workloads={"hurt": Colocated(3.0, 0.25), "harmful": Colocated(0.5, 2.0)})
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
@@ -43,11 +43,11 @@ def test_pressures_of_several_others_add_up() -> None:
 
 def test_an_unknown_workload_is_typical() -> None:
     assert K80.response("ResNet-34") == K80.response(None) == K80.typical
-    assert TIME_SLICES.response("ResNet-50") == Response(1.0, 1.0)
+    assert TIME_SLICES.response("ResNet-50") == Colocated(1.0, 1.0)
 
 
 def test_a_fit_finds_the_responses_that_made_the_speeds() -> None:
-    true = {"a": Response(2.0, 0.5), "b": Response(0.5, 2.0), "c": Response(1.0, 1.0)}
+    true = {"a": Colocated(2.0, 0.5), "b": Colocated(0.5, 2.0), "c": Colocated(1.0, 1.0)}
     speeds = [
         (own, other, 1 / (1 + true[own].sensitivity * true[other].pressure))
         for own in true

@@ -28,7 +28,7 @@ RIDGE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class Colocated:
     """How a workload behaves beside others on a device.
 
     sensitivity: how much a given pressure slows it.
@@ -51,11 +51,11 @@ class ColocationLaw:
 
     name: str
     source: str = "assumed"
-    typical: Response = Response()
-    workloads: Mapping[str, Response] = field(default_factory=dict)
+    typical: Colocated = Colocated()
+    workloads: Mapping[str, Colocated] = field(default_factory=dict)
     held_out_error: float | None = None
 
-    def response(self, workload: str | None) -> Response:
+    def response(self, workload: str | None) -> Colocated:
         """The response of a workload; the typical one if there is none of this name."""
         return self.workloads.get(workload, self.typical) if workload else self.typical
 
@@ -81,7 +81,7 @@ def colocated_slowdowns(
     return slowed
 
 
-def fit(measured: Iterable[tuple[str, str, float]]) -> dict[str, Response]:
+def fit(measured: Iterable[tuple[str, str, float]]) -> dict[str, Colocated]:
     """Responses of always busy workloads by least squares of relative speeds.
 
     measured: a workload, the one beside it, and its speed there over its speed alone.
@@ -117,47 +117,47 @@ def fit(measured: Iterable[tuple[str, str, float]]) -> dict[str, Response]:
 
     logs = least_squares(residuals, np.zeros(2 * len(names)), slopes).x
     numbers = np.exp(logs).reshape(2, -1).T.tolist()
-    return {name: Response(*pair) for name, pair in zip(names, numbers, strict=True)}
+    return {name: Colocated(*pair) for name, pair in zip(names, numbers, strict=True)}
 
 
-def typical(measured: Iterable[tuple[str, str, float]]) -> Response:
+def typical(measured: Iterable[tuple[str, str, float]]) -> Colocated:
     """The response by which two such workloads run at the mean of the measured relative speeds.
 
     >>> typical([("a", "b", 0.3), ("b", "a", 0.7)])
-    Response(sensitivity=1.0, pressure=1.0)
+    Colocated(sensitivity=1.0, pressure=1.0)
     """
     both = float(np.sqrt(1 / np.mean([row[2] for row in measured]) - 1))
-    return Response(both, both)
+    return Colocated(both, both)
 
 
 _GAVEL = "stanford-futuredata/gavel @c4fa400, MIT"
 
 TIME_SLICES = ColocationLaw("time slices")
 K80 = ColocationLaw(
-    "K80", _GAVEL, Response(1.07, 1.07), held_out_error=0.070,
+    "K80", _GAVEL, Colocated(1.07, 1.07), held_out_error=0.070,
     workloads={
-        "A3C": Response(0.84, 1.51), "CycleGAN": Response(0.78, 1.30),
-        "LM": Response(1.13, 0.84), "Recommendation": Response(2.36, 0.68),
-        "ResNet-18": Response(0.88, 1.15), "ResNet-50": Response(1.02, 1.24),
-        "Transformer": Response(1.05, 1.03),
+        "A3C": Colocated(0.84, 1.51), "CycleGAN": Colocated(0.78, 1.30),
+        "LM": Colocated(1.13, 0.84), "Recommendation": Colocated(2.36, 0.68),
+        "ResNet-18": Colocated(0.88, 1.15), "ResNet-50": Colocated(1.02, 1.24),
+        "Transformer": Colocated(1.05, 1.03),
     },
 )  # fmt: skip
 P100 = ColocationLaw(
-    "P100", _GAVEL, Response(1.00, 1.00), held_out_error=0.062,
+    "P100", _GAVEL, Colocated(1.00, 1.00), held_out_error=0.062,
     workloads={
-        "A3C": Response(0.64, 1.24), "CycleGAN": Response(0.84, 1.29),
-        "LM": Response(1.26, 0.72), "Recommendation": Response(5.12, 0.46),
-        "ResNet-18": Response(0.79, 1.19), "ResNet-50": Response(0.59, 1.57),
-        "Transformer": Response(0.68, 1.12),
+        "A3C": Colocated(0.64, 1.24), "CycleGAN": Colocated(0.84, 1.29),
+        "LM": Colocated(1.26, 0.72), "Recommendation": Colocated(5.12, 0.46),
+        "ResNet-18": Colocated(0.79, 1.19), "ResNet-50": Colocated(0.59, 1.57),
+        "Transformer": Colocated(0.68, 1.12),
     },
 )  # fmt: skip
 V100 = ColocationLaw(
-    "V100", _GAVEL, Response(0.93, 0.93), held_out_error=0.116,
+    "V100", _GAVEL, Colocated(0.93, 0.93), held_out_error=0.116,
     workloads={
-        "A3C": Response(0.85, 0.78), "CycleGAN": Response(0.87, 1.09),
-        "LM": Response(0.61, 0.85), "Recommendation": Response(19.54, 0.71),
-        "ResNet-18": Response(0.22, 0.78), "ResNet-50": Response(0.99, 3.17),
-        "Transformer": Response(0.54, 0.80),
+        "A3C": Colocated(0.85, 0.78), "CycleGAN": Colocated(0.87, 1.09),
+        "LM": Colocated(0.61, 0.85), "Recommendation": Colocated(19.54, 0.71),
+        "ResNet-18": Colocated(0.22, 0.78), "ResNet-50": Colocated(0.99, 3.17),
+        "Transformer": Colocated(0.54, 0.80),
     },
 )  # fmt: skip
 LAWS = {law.name: law for law in (TIME_SLICES, K80, P100, V100)}
