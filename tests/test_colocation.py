@@ -9,8 +9,8 @@ from simstrag.cluster.colocation import (
     K80,
     LAWS,
     TIME_SLICES,
-    ColocationLaw,
     Colocated,
+    ColocationLaw,
     colocated_slowdowns,
     fit,
 )
