@@ -268,7 +268,7 @@ class Plan:
         wholes("bound", (bound for bound in _values(self.bound) if bound is not None), least=0)
         for quorum in self.quorums:
             explicit = quorum.count if quorum.ranks is ALL else quorum.needed
-            if explicit != 1:
+            if explicit != 1 or quorum.parents:
                 raise PlanError(
                     "a bound counts the steps of each rank and needs count=1 in every quorum, "
                     f"not {'every rank' if quorum.count is None else quorum.count}"
@@ -304,6 +304,12 @@ class Plan:
             raise PlanError(
                 "more than one quorum needs via SERVER or LEADER in each, or average=True: "
                 "all-reduces of separate groups leave separate parameters"
+            )
+        damps = self.damping.power or self.damping.cutoff is not None
+        if damps and any(quorum.parents for quorum in self.quorums):
+            raise PlanError(
+                "damping cannot stand beside parents: a server cannot weigh or drop one gradient "
+                "of a parent's sum"
             )
 
     def _check_disjoint(self) -> None:

@@ -67,6 +67,8 @@ class Quorum:
         is ready, and no update waits for it.
     steps: private steps of one contribution, on the rank's own model.
     rounds: closings of a LEADER quorum on the group's own model before its sum is pushed.
+    parents: (child, parent) pairs of members of a SERVER quorum; a parent waits for its children's
+        gradients, pushes the sum of them and its own, and relays the parameters.
 
     Raises `PlanError` where the quorum is impossible.
 
@@ -82,6 +84,7 @@ class Quorum:
     riders: tuple[tuple[int, int], ...] = ()
     steps: int = 1
     rounds: int = 1
+    parents: tuple[tuple[int, int], ...] = ()
 
     _indices: Indices | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -103,6 +106,8 @@ class Quorum:
                 raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window:g}")
         if {type(self.steps), type(self.rounds)} != {int} or self.steps != 1 or self.rounds != 1:
             self._check_private_work()
+        if self.parents != ():
+            self._check_tree()
         if self.ranks is not ALL:
             self._normalise(len(self.ranks))
 
@@ -123,25 +128,52 @@ class Quorum:
         object.__setattr__(self, "ranks", ranks)
 
     def _check_riders(self) -> None:
-        items = self.riders.items() if isinstance(self.riders, Mapping) else self.riders
-        try:
-            pairs = [(child, parent) for child, parent in items]
-        except (TypeError, ValueError):
-            raise PlanError(f"riders must be (child, parent) pairs, not {items!r}") from None
-        riders = tuple(
-            sorted((whole("a rider", c, least=0), whole("a parent", p, least=0)) for c, p in pairs)
-        )
-        object.__setattr__(self, "riders", riders)
-        children = [child for child, _ in riders]
-        if len(set(children)) < len(children):
-            raise PlanError(f"a rider has two parents: {riders}")
+        riders = self._pairs("riders", "rider")
         for child, parent in riders:
-            if parent in children:
-                raise PlanError(f"the parent {parent} of rider {child} is itself a rider")
             if self.ranks is not ALL and parent not in self.members:
                 raise PlanError(f"the parent {parent} of rider {child} is not in the quorum")
             if self.ranks is not ALL and child in self.members:
                 raise PlanError(f"rider {child} is a member of the quorum too")
+
+    def _check_tree(self) -> None:
+        named = {rank for pair in self._pairs("parents", "child") for rank in pair}
+        if self.ranks is not ALL and (outside := named - set(self.members)):
+            raise PlanError(f"rank {min(outside)} of the tree is not in the quorum")
+        if self.via is not Via.SERVER:
+            raise PlanError("parents need via=SERVER: they save the server messages")
+        if self.riders:
+            raise PlanError("parents cannot stand beside riders: a parent waits for its children")
+        if self.count is not None or self.window < math.inf:
+            raise PlanError("parents need neither count nor window: an update waits for every rank")
+        if self.late is not Late.QUEUE:
+            raise PlanError("parents need late=QUEUE: no gradient of a tree is late")
+        if self.private:
+            raise PlanError("parents cannot stand beside private steps or rounds")
+
+    def _pairs(self, name: str, child_name: str) -> tuple[tuple[int, int], ...]:
+        """The field `name` as (child, parent) pairs of whole numbers, sorted, one level deep."""
+        value = getattr(self, name)
+        items = value.items() if isinstance(value, Mapping) else value
+        try:
+            given = [(child, parent) for child, parent in items]
+        except (TypeError, ValueError):
+            raise PlanError(f"{name} must be (child, parent) pairs, not {items!r}") from None
+        pairs = tuple(
+            sorted(
+                (whole(f"a {child_name}", c, least=0), whole("a parent", p, least=0))
+                for c, p in given
+            )
+        )
+        object.__setattr__(self, name, pairs)
+        children = [child for child, _ in pairs]
+        if len(set(children)) < len(children):
+            raise PlanError(f"a {child_name} has two parents: {pairs}")
+        for child, parent in pairs:
+            if parent in children:
+                raise PlanError(
+                    f"the parent {parent} of {child_name} {child} is itself a {child_name}"
+                )
+        return pairs
 
     def _check_private_work(self) -> None:
         for name in ("steps", "rounds"):
@@ -165,7 +197,8 @@ class Quorum:
 
     def resolved(self, world_size: int) -> Quorum:
         """This quorum with explicit ranks, for a world of `world_size` ranks."""
-        last = max((rank for pair in self.riders for rank in pair), default=-1)
+        pairs = (*self.riders, *self.parents)
+        last = max((rank for pair in pairs for rank in pair), default=-1)
         if self.ranks is not ALL:
             last = max(last, self.members[-1])
         if last >= world_size:
@@ -188,8 +221,8 @@ class Quorum:
 
     @property
     def needed(self) -> int:
-        """The number of gradients that close a resolved quorum."""
-        return len(self.indices) if self.count is None else self.count
+        """The number of gradients that close a resolved quorum; in a tree, those of no child."""
+        return len(self.indices) - len(self.parents) if self.count is None else self.count
 
     @property
     def private(self) -> bool:

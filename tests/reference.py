@@ -85,15 +85,16 @@ class Gradient:
     """One step, from its start to the fate of its gradient.
 
     state: running (its pull included), kept, pushing, ready (arrived, unclosed), riding (finished,
-    of a rider), closed (in communication), gone (applied, dropped or aborted).
+    of a rider; of a tree: at the parent, until its push has arrived and it closes), closed (in
+    communication), gone (applied, dropped or aborted).
     version, seen: of its contribution's pull, and the samples applied before that.
     begun: when its pull began, or its computing where it did not pull.  got: when the pull ended.
     asked, samples: what it was to compute, and what it has after a deadline.
     kept: the gradients of its contribution before it, oldest first.
     rounds: how many closings its contribution has been through since the pull.
-    push: seconds spent pushing, until arrival or until the push was called off.
+    sent: when its push began.  push: seconds of it, until arrival or until it was called off.
     mark: the closing it was late for.
-    aboard: of a rider, the parent's gradient it is bound to.
+    aboard: of a rider or a child in a tree, the parent's gradient it is bound to.
     """
 
     rank: int
@@ -111,6 +112,7 @@ class Gradient:
     rounds: int
     state: str = "running"
     arrival: float = math.nan
+    sent: float = math.nan
     push: float = 0.0
     job: Job | None = None
     mark: Closing | None = None
@@ -280,10 +282,17 @@ class _Run:
 
     def parent_of(self, rank: int) -> int | None:
         for quorum in self.quorums:
-            for child, parent in quorum.riders:
+            for child, parent in (*quorum.riders, *quorum.parents):
                 if child == rank:
                     return parent
         return None
+
+    def tree_of(self, rank: int) -> list[int]:
+        """A parent and its children in a tree, of any of them; none outside trees [11a]."""
+        pairs = [pair for quorum in self.quorums for pair in quorum.parents]
+        parent = dict(pairs).get(rank, rank)
+        children = [child for child, other in pairs if other == parent]
+        return [parent, *children] if children else []
 
     def named(self) -> set[int]:
         return {rank for rank in range(self.n) if self.quorum_of(rank) is not None}
@@ -346,22 +355,25 @@ class _Run:
     def pull_end(self, rank: int, released_by: Closing | None) -> float:
         """When the pull of a start ends: by the update that released it, else by the plan [11]."""
         if released_by is not None:
-            via, leader = released_by.via, released_by.ranks[0]
+            quorum, leader = released_by.quorum, released_by.ranks[0]
         else:
-            quorum = self.quorum_of(rank)
-            assert quorum is not None
-            via, leader = quorum.via, quorum.members[0]
-        if via is Via.ALLREDUCE:
+            own = self.quorum_of(rank)
+            assert own is not None
+            quorum, leader = own, own.members[0]
+        if quorum.via is Via.ALLREDUCE:
             return self.now
-        puller = rank if via is Via.SERVER else leader
-        return self.timing.pull(puller, self.now, loaded=self.loaded)
+        start, parent = self.now, dict(quorum.parents).get(rank)
+        if parent is not None:  # it pulls first [11a]
+            start = self.timing.pull(parent, start, loaded=self.loaded)
+        puller = rank if quorum.via is Via.SERVER else leader
+        return self.timing.pull(puller, start, loaded=self.loaded)
 
     def finished(self, g: Gradient) -> None:
         quorum = self.quorum_of(g.rank)
         if quorum is None:
             self.drop(g, None)
             self.settle({})
-        elif self.parent_of(g.rank) is not None:
+        elif self.parent_of(g.rank) is not None and not quorum.parents:
             g.state = "riding"
         elif g.marked(Late.DROP) and quorum.late is Late.DROP:
             self.drop(g, g.mark)
@@ -371,22 +383,41 @@ class _Run:
         else:
             if g.marked(Late.DROP):
                 g.mark = None
+            if self.tree_of(g.rank)[:1] == [g.rank]:
+                g.state = "riding"
+                self.push_sum(g.rank)
+                return
             for rider in self.riding_with(g.rank):
                 rider.aboard = rider.aboard or g
             if quorum.via is Via.SERVER:
-                g.state = "pushing"
-                g.arrival = self.timing.push(g.rank, self.now, loaded=self.loaded)
+                self.push(g)
             else:
                 g.state, g.arrival = "ready", self.now
+
+    def push(self, g: Gradient) -> None:
+        g.state, g.sent = "pushing", self.now
+        g.arrival = self.timing.push(g.rank, self.now, loaded=self.loaded)
+
+    def push_sum(self, rank: int) -> None:
+        """The parent in a tree pushes if all gradients of its message are there [11a]."""
+        parts = [self.work[member] for member in self.tree_of(rank)]
+        if parts and all(g is not None and g.state == "riding" and not g.aboard for g in parts):
+            parent, *children = [g for g in parts if g is not None]
+            for child in children:
+                child.aboard = parent
+            self.push(parent)
 
     def arrived(self, g: Gradient) -> None:
         quorum = self.quorum_of(g.rank)
         assert quorum is not None
         assert quorum.via is Via.SERVER
-        g.push = self.now - g.finish
+        g.push = self.now - g.sent
         if g.marked(Late.DROP) and quorum.late is Late.DROP:
             self.drop(g, g.mark)
             self.settle({})
+        elif self.parent_of(g.rank) is not None:
+            g.state = "riding"
+            self.push_sum(g.rank)
         else:
             g.state, g.job = "ready", Job((self.now, g.rank), g)
             self.jobs.append(g.job)
@@ -422,7 +453,7 @@ class _Run:
     def withdraw(self, g: Gradient) -> None:
         """Call off its push, take back its job if that still waits; one in service goes on."""
         if g.state == "pushing":
-            g.push = self.now - g.finish
+            g.push = self.now - g.sent
         if g.job is not None and g.job.state == "waiting":
             self.jobs.remove(g.job)
             g.job = None
@@ -514,7 +545,9 @@ class _Run:
             self.update([job.owner for job in jobs if isinstance(job.owner, Closing)])
             return
         c = g.closing  # None where the gradient is unclosed, withdrawn or gone
-        if g.state == "closed" and c is not None and c.via is Via.SERVER and self.served_all(c):
+        if g.job is not jobs[0] or g.state != "closed" or c is None:
+            return
+        if c.via is Via.SERVER and self.served_all(c):
             self.update([c])
 
     # An update
@@ -641,6 +674,8 @@ class _Run:
                 g.mark = None
             if g is not None and g.state in ("pushing", "ready", "riding"):
                 self.refile(g)
+        for rank in range(self.n):
+            self.push_sum(rank)
 
     def refile(self, g: Gradient) -> None:
         """File a finished, unclosed gradient by the new plan [19]."""
@@ -650,7 +685,16 @@ class _Run:
             return
         if g.aboard is not None and g.aboard.rank != parent:
             g.aboard = None
-        if parent is not None:
+        if quorum.parents and parent is not None and g.state == "pushing":
+            return
+        if parent is None and not self.carries_its_children(g):
+            self.withdraw(g)
+            g.state = "riding"
+            for rank in self.tree_of(g.rank)[1:]:
+                child = self.work[rank]
+                if child is not None and child.aboard is g:
+                    child.aboard = None
+        elif parent is not None:
             self.withdraw(g)
             g.state = "riding"
         elif quorum.via is not Via.SERVER:
@@ -661,6 +705,11 @@ class _Run:
                 g.arrival, g.job = g.finish, Job((g.finish, g.rank), g)
                 self.jobs.append(g.job)
             g.state = "ready"
+
+    def carries_its_children(self, g: Gradient) -> bool:
+        """Whether no child in a tree is missing in the message of this gradient."""
+        children = [self.work[rank] for rank in self.tree_of(g.rank)[1:]]
+        return all(child is not None and child.aboard is g for child in children)
 
     # What is known, on the way and at the end
 

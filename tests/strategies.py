@@ -125,7 +125,7 @@ COMPUTE = (0.125, 0.25, 0.5, 0.1, 0.3)
 WINDOWS = (math.inf, 0.0, 0.0625, 0.125, 0.25, 0.1, 0.3)
 DEADLINES = (None, 0.0625, 0.125, 0.25, 0.05, 0.1, 0.3)
 
-MODELLED = ("window", "join", "batch", "deadline", "pause", "cutoff")
+MODELLED = ("window", "join", "batch", "deadline", "pause", "cutoff", "tree")
 UNMODELLED = ("steps", "rounds", "average", "weigh", "power")
 NETWORK = ("shards", "algorithm", "nodes", "ranks_per_node", "server_load")
 Features = frozenset[str]
@@ -256,6 +256,8 @@ class Group:
     window: float = math.inf
     steps: int = 1
     rounds: int = 1
+    fan: int = 1
+    """Members of one message in a gradient tree; 1 without one."""
 
 
 @dataclass(frozen=True)
@@ -330,6 +332,12 @@ class Draft:
             own = replace(own, via=Via.LEADER, count=None, window=math.inf)
         if own.steps > 1 or own.rounds > 1:
             own, riders = replace(own, late=Late.QUEUE), []
+        tree = own.via is Via.SERVER and own.fan > 1 and self.bound is None
+        if tree and not (riders or self.damping.power or self.damping.cutoff):
+            own = replace(own, count=None, late=Late.QUEUE, window=math.inf)
+            parents = [(rank, ranks[k // own.fan * own.fan]) for k, rank in enumerate(ranks)]
+        else:
+            parents = []
         whole = len(members) == 1 and len(ranks) + len(riders) == len(self.roles)
         return Quorum(
             ALL if whole else ranks,
@@ -340,6 +348,7 @@ class Draft:
             riders=tuple(riders),
             steps=own.steps,
             rounds=own.rounds,
+            parents=tuple(pair for pair in parents if pair[0] != pair[1]),
         )
 
 
@@ -414,6 +423,7 @@ def groups(
         draw(st.sampled_from(WINDOWS)) if "window" in used else math.inf,
         draw(several) if "steps" in used else 1,
         draw(several) if "rounds" in used else 1,
+        draw(several) if "tree" in used else 1,
     )
 
 
@@ -512,12 +522,13 @@ def uneven(draw: st.DrawFn) -> Scenario:
 
 
 @st.composite
-def churning(draw: st.DrawFn, workers: int, bounded: bool = False) -> Script:
+def churning(draw: st.DrawFn, workers: int, bounded: bool = False, trees: bool = False) -> Script:
     """A few plans that take turns at every update or two: most gradients are filed anew."""
-    used = draw(features((*MODELLED, *UNMODELLED)))
+    used = draw(features((*MODELLED, *UNMODELLED))) | ({"tree"} if trees else set())
     few, many = (0, 0, 0, 0, 1, 1, None, -1, -2), (0, 0, 1, 1, 2, 2, None, -3)
     roles = st.sampled_from(draw(st.sampled_from((few, many))))
-    vias = st.sampled_from(draw(st.sampled_from((tuple(Via), (Via.SERVER,), (Via.LEADER,)))))
+    several = tuple(Via), (Via.SERVER,), (Via.LEADER, Via.SERVER) if trees else (Via.LEADER,)
+    vias = st.sampled_from(draw(st.sampled_from(several)))
     lates = (Late.QUEUE, Late.DROP, Late.DROP, Late.ABORT)
     group = groups(st.none() | st.integers(1, 3), vias, used, lates)
     turns = []
@@ -609,6 +620,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "via": "server allreduce",
         "samples": "64 1000 auto",
     },
+    "tree": {"fan": "2 3 5"},
 }
 """Of each built-in policy: values of its parameters that make a difference in a short run."""
 

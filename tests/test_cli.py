@@ -544,7 +544,7 @@ MISTAKES = {
         ("compare", "case.yaml", "-p", "bsp", "-p", "korel:W=5"), _edited(", amp_ratio: 1.6", ""),
         "policy korel:W=5 uses reduced precision, but its gain is unknown: give step.amp_ratio",
     ),
-    "a name that is near none": (("run", "case.yaml", "-p", "ddp"), {}, "sync_switch\n"),
+    "a name that is near none": (("run", "case.yaml", "-p", "ddp"), {}, "tree\n"),
     "a folder that cannot be made": (
         ("compare", "case.yaml", "--jobs", "1", "--out", "/proc/xx"), {},
         "error: /proc/xx: cannot be written: ",

@@ -231,6 +231,13 @@ def test_both_engines_agree_while_bounds_change(data: st.DataObject, seed: int) 
     assert_agreement(*drawn(data, "bounded"), seed)
 
 
+@quickly
+@given(data=st.data(), seed=st.integers(0, 3))
+def test_both_engines_agree_while_trees_change(data: st.DataObject, seed: int) -> None:
+    scenario = data.draw(uneven(), label="scenario")
+    assert_agreement(scenario, data.draw(churning(scenario.workers, trees=True)), seed)
+
+
 def test_parameters_of_every_policy_can_be_drawn() -> None:
     assert tuple(PARAMETERS) == names()
 

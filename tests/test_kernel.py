@@ -116,6 +116,7 @@ def test_what_a_plan_may_say_is_known_where_ranks_are_advanced_together() -> Non
     }  # fmt: skip
     assert {f.name for f in fields(Quorum) if f.init} == {
         "ranks", "count", "via", "late", "window", "riders", "steps", "rounds",
+        "parents",
     }  # fmt: skip
 
 

@@ -107,6 +107,10 @@ def test_every_load_is_a_fresh_instance() -> None:
         ("p_reduce", Plan((Quorum(count=2),), average=True)),
         ("p_reduce:p=inf,window=0.001", Plan((Quorum(window=0.001),), average=True)),
         ("local_sgd", Plan((Quorum(steps=8),), average=True)),
+        (
+            "tree:fan=3",
+            Plan((Quorum(via=Via.SERVER, parents=((1, 0), (2, 0), (4, 3), (5, 3), (7, 6))),)),
+        ),
         ("lgc", Plan((Quorum(count=6, via=Via.SERVER, late=Late.JOIN),))),
         ("lgc:k=5,via=allreduce", Plan((Quorum(count=5, late=Late.JOIN),))),
         ("staleness_lr", Plan((EACH,), damping=Damping(power=1))),
@@ -307,6 +311,16 @@ def test_a_stranger_that_says_nothing_is_described_by_its_plan(outside: str) -> 
                     "quorum",
                     "the first 2 of ranks 0-2, by all-reduce; or those there 0.5 s after the first "
                     "of them; late ones join the next update without counting; riders: 3 with 0",
+                )
+            ],
+        ),
+        (
+            Plan((Quorum(via=Via.SERVER, parents=((1, 0),)),)),
+            [
+                (
+                    "quorum",
+                    "all 4 ranks, each gradient a job of the server; "
+                    "gradients in one message: 1 with 0",
                 )
             ],
         ),

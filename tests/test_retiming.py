@@ -98,7 +98,7 @@ def test_both_engines_agree_while_speeds_change(
 
 
 @pytest.mark.parametrize(
-    "policy", ["bsp", "bsp:via=server", "asgd", "backup:b=1", "cgp", "ssp", "k_async:x=2"]
+    "policy", ["bsp", "bsp:via=server", "asgd", "backup:b=1", "cgp", "ssp", "k_async:x=2", "tree"]
 )
 def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(policy: str) -> None:
     """The rest of what is under way takes its time at the new speed, as in a trace (rule 2)."""

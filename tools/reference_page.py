@@ -58,6 +58,7 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
         "ranks": ("ranks", "1, 19"), "count": ("gradients", "11"), "via": ("", "11"),
         "late": ("", "14"), "window": ("s", "17"), "riders": ("ranks", "18"),
         "steps": ("steps", "6b"), "rounds": ("closings", "11"),
+        "parents": ("ranks", "11a"),
     },
     Review: {
         "updates": ("updates", "20"), "samples": ("samples", "20"), "seconds": ("s", "20"),

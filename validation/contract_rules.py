@@ -255,13 +255,14 @@ def bears_late_views(subject: Subject) -> str:
 def follows_relabelling(subject: Subject) -> str:
     """Renaming the ranks renames them in the plan, and nothing else.
 
-    Ranks that the first plan leaves out, such as spares, keep their numbers: a policy must choose
-    them before anything is known.
+    Ranks that the first plan leaves out, such as spares, keep their numbers, and so do those of
+    its gradient tree: a policy must choose them before anything is known.
     """
     same = list(range(RANKS))
     history = subject.history()
     first = history[0][1].resolved(RANKS)
-    named = sorted({rank for quorum in first.quorums for rank in _members(quorum)})
+    in_tree = {rank for quorum in first.quorums for pair in quorum.parents for rank in pair}
+    named = sorted({rank for each in first.quorums for rank in _members(each)} - in_tree)
     new = list(same)
     for place, rank in zip(named, [rank for rank in RENAMED if rank in named], strict=True):
         new[place] = rank
@@ -429,6 +430,7 @@ def _renamed(plan: Plan, new: list[int]) -> Plan:
             quorum,
             ranks=tuple(new[rank] for rank in quorum.members),
             riders=tuple((new[child], new[parent]) for child, parent in quorum.riders),
+            parents=tuple((new[child], new[parent]) for child, parent in quorum.parents),
         )
         for quorum in plan.quorums
     ]

@@ -52,9 +52,10 @@ class StepAccount:
     """The times of a step.
 
     samples: of its gradient, once it is finished; a deadline may cut it short.
-    pulled, got: when its pull began and ended.
+    pulled, got: when its pull began and ended.  relayed: when its parent's did, in a tree [11a].
     begun, finish: when it began to compute, and when it ends or was aborted.
-    pushed: seconds of its push.  busy: seconds of all other communication of its gradient.
+    sent, pushed: when its push began, and seconds of it.
+    busy: seconds of all other communication of its gradient.
     """
 
     start: Start
@@ -64,6 +65,8 @@ class StepAccount:
     begun: float
     finish: float
     paused: float = 0.0
+    relayed: float = -math.inf
+    sent: float = math.nan
     pushed: float = 0.0
     busy: float = 0.0
 
@@ -158,6 +161,7 @@ class Accounts:
         begun: float,
         finish: float,
         paused: float = 0.0,
+        relayed: float = -math.inf,
     ) -> StepAccount:
         """A rank begins a step; its last one is over."""
         rank, held = start.rank, self.held[start.rank]
@@ -165,7 +169,7 @@ class Accounts:
             held[-1].busy = self.busy[start.closing]
         if held:
             self._close(rank)
-        step = StepAccount(start, samples, self.rules.now, got, begun, finish, paused)
+        step = StepAccount(start, samples, self.rules.now, got, begun, finish, paused, relayed)
         self.held[rank] = [*held, step] if start.private else [step]
         counts = self.counts
         counts["started"] += 1
@@ -178,7 +182,7 @@ class Accounts:
     def call_off(self, rank: int) -> None:
         """The push of a rank is cancelled."""
         step = self.step(rank)
-        step.pushed = self.rules.now - step.finish
+        step.pushed = self.rules.now - step.sent
 
     def _close(self, rank: int) -> None:
         """Account for the time of a rank since its last pull."""
@@ -218,7 +222,7 @@ class Accounts:
                 got, ended = min(s.got, at), min(s.finish, at)
                 pushes = gradient is not None and gradient.state is State.PUSHING
                 pull, seconds = got - s.pulled, max(ended - got, 0.0)
-                after = min((at - s.finish if pushes else s.pushed) + s.busy, max(at - ended, 0.0))
+                after = min((at - s.sent if pushes else s.pushed) + s.busy, max(at - ended, 0.0))
                 compute[rank] += seconds - min(seconds, s.paused)
                 communication[rank] += pull + after
         return compute, communication
@@ -313,6 +317,8 @@ class Accounts:
         """The run is over: account for what is in flight, and hand all totals over."""
         for rank, gradient in enumerate(self.rules.gradients):
             if self.held[rank]:
+                if gradient is not None and gradient.state is State.PUSHING:
+                    self.call_off(rank)
                 self._close(rank)
             for step in self.held[rank] if gradient is not None else ():
                 self._note_fate(step, "in_flight")

@@ -269,8 +269,9 @@ class Live:
                     samples, pause = decision.samples, decision.pause
                     accounts.begin(decision, samples, now, now, math.inf, pause)
                     self._news.append(decision)
-                case Push(rank, step):
-                    self._agenda.add(now, PushEnded(rank, step))
+                case Push(rank):
+                    accounts.step(rank).sent = now
+                    self._agenda.add(now, PushEnded(*decision))
                 case CallOff(rank):
                     accounts.call_off(rank)
                 case Reduction():
@@ -357,7 +358,10 @@ class Live:
             if left:
                 count = None if quorum.count is None else min(quorum.count, len(left))
                 kept = tuple((c, parent if parent in left else left[0]) for c, parent in riders)
-                quorums.append(replace(quorum, ranks=left, count=count, riders=kept))
+                parents = tuple(pair for pair in quorum.parents if self.lost.isdisjoint(pair))
+                quorums.append(
+                    replace(quorum, ranks=left, count=count, riders=kept, parents=parents)
+                )
         if not quorums:
             raise NobodyLeft(f"policy {self.name}: all ranks of its plan are gone")
         return replace(plan, quorums=tuple(quorums)).resolved(self._workers)

@@ -22,10 +22,14 @@ class StepEnded(NamedTuple):
 
 
 class PushEnded(NamedTuple):
-    """The gradient of a rank has arrived at the server."""
+    """The gradient of a rank has arrived at the server, or at its parent in a tree.
+
+    cancelled: pushes of it that were cancelled before this one.
+    """
 
     rank: int
     step: int
+    cancelled: int = 0
 
 
 class SumArrived(NamedTuple):
@@ -89,6 +93,7 @@ class Start(NamedTuple):
     switches: whether its precision differs from that of its last step.
     closing: the closing whose collective has made the model of its group; None without one.
     pause: seconds that it waits after its pull.
+    relay: the parent that pulls before it and passes the parameters on, in a tree.
     """
 
     rank: int
@@ -101,13 +106,15 @@ class Start(NamedTuple):
     switches: bool
     closing: int | None
     pause: float
+    relay: int | None = None
 
 
 class Push(NamedTuple):
-    """A rank pushes its gradient to the server; `PushEnded` follows."""
+    """A rank pushes its gradient to the server, or to its parent; the same `PushEnded` follows."""
 
     rank: int
     step: int
+    cancelled: int = 0
 
 
 class CallOff(NamedTuple):

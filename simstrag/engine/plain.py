@@ -136,9 +136,14 @@ class Plain:
             case StepEnded(rank):
                 step = accounts.step(rank)
                 got, rest = step.got, end - max(step.begun, at)
-                amp, puller = step.start.amp, step.start.puller
+                amp, puller, relay = step.start.amp, step.start.puller, step.start.relay
                 ratio = new.stretch(rank, amp).values[0] / old.stretch(rank, amp).values[0]
-                if got > at and puller is not None:
+                if step.relayed > at and puller is not None and relay is not None:
+                    relayed, own = moved(step.relayed, net(relay)), net(puller)
+                    if relayed != step.relayed or own != 1.0:
+                        step.got = relayed + (got - step.relayed) * own
+                    step.relayed = relayed
+                elif got > at and puller is not None:
                     step.got = moved(got, net(puller))
                 if step.got != got:
                     step.begun = step.got + (step.begun - got)
@@ -149,7 +154,7 @@ class Plain:
                 step = accounts.step(rank)
                 later = moved(end, net(rank))
                 if later != end:
-                    step.pushed = later - step.finish
+                    step.pushed = later - step.sent
                 return later
             case CollectiveEnded(number):
                 later = moved(end, net(*self.rules.members(number)))
@@ -202,10 +207,10 @@ class Plain:
                     self._start(decision, loaded)
                 case Wake(time, fact):
                     later(time, fact)
-                case Push(rank, step):
-                    end = timing.push(rank, now, loaded)
-                    accounts.step(rank).pushed = end - now
-                    later(end, PushEnded(rank, step))
+                case Push(rank):
+                    end, step = timing.push(rank, now, loaded), accounts.step(rank)
+                    step.sent, step.pushed = now, end - now
+                    later(end, PushEnded(*decision))
                 case CallOff(rank):
                     accounts.call_off(rank)
                 case Reduction(number, members):
@@ -233,7 +238,8 @@ class Plain:
 
     def _start(self, start: Start, loaded: bool) -> None:
         rank, timing, now, deadline = start.rank, self.timing, self.now, self.plan.deadline
-        got = now if start.puller is None else timing.pull(start.puller, now, loaded)
+        relayed = now if start.relay is None else timing.pull(start.relay, now, loaded)
+        got = now if start.puller is None else timing.pull(start.puller, relayed, loaded)
         begin = got + timing.step.amp_switch if start.switches else got
         pause = begin + start.pause - begin
         begin += start.pause
@@ -244,7 +250,7 @@ class Plain:
             finish, done = timing.cut(rank, start.step, begin, start.amp, share, deadline, loaded)
             if done < timing.step.microbatches:
                 samples = max(samples * done // timing.step.microbatches, 1)  # rule 6a
-        self._accounts.begin(start, samples, got, begin, finish, pause)
+        self._accounts.begin(start, samples, got, begin, finish, pause, relayed)
         self._agenda.add(finish, StepEnded(rank, start.step, samples))
 
     def _judge(self) -> None:

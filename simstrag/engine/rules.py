@@ -22,6 +22,10 @@ closing, which start again.  A gradient that comes too late for a closing may be
 Riders.  A rider is a rank that no update waits for.  Its finished gradient waits (RIDING) until the
 gradient of its parent finishes.  Then it boards that gradient, and shares its fate.
 
+Trees.  A child pushes its gradient to its parent, where it waits (RIDING).  A parent that has
+finished waits too, until all its children's gradients are there.  Then they board its gradient,
+which is pushed and served for all of them.
+
 An action is everything that follows from one fact at once; `receive` returns its decisions.  Where
 the policy must be asked, `Ask` is the last of them, and `replan` returns the rest of the action.
 Nothing follows `Finished`.
@@ -101,7 +105,7 @@ class State(enum.Enum):
     COMPUTING = enum.auto()
     PUSHING = enum.auto()
     READY = enum.auto()  # it waits for its quorum to close
-    RIDING = enum.auto()  # a rider has finished it; it is on board, or waits for its parent's
+    RIDING = enum.auto()  # of a rider or a tree: on board, or waits for the others of its message
     CLOSED = enum.auto()
 
 
@@ -117,9 +121,9 @@ class Gradient:
     version, seen: updates and samples that were applied before its pull.
     rounds: closings of its group since its pull, none of which was pushed [11].
     finish: when its last step ended.  arrival: the time that orders it in its quorum.
-    job: its job at the server.
+    job: its job at the server.  cancelled: pushes of it that were cancelled.
     mark: DROP or JOIN, if it is late by the rule of the closing `missed` [14].
-    riders: gradients on board of it.  aboard: the gradient that it is on board of [18].
+    riders: gradients on board of it.  aboard: the gradient that it is on board of [11a, 18].
     closing: the closing that it is in.
     """
 
@@ -134,6 +138,7 @@ class Gradient:
     finish: float = math.nan
     arrival: float = math.nan
     job: Job | None = None
+    cancelled: int = 0
     mark: Late | None = None
     missed: Closing | None = None
     riders: tuple[Gradient, ...] = ()
@@ -274,7 +279,9 @@ class Rules:
         match fact:
             case StepEnded() | PushEnded():
                 g, state = self.gradients[fact.rank], STATES[type(fact)]
-                return g is not None and g.step == fact.step and g.state is state
+                if g is None or g.step != fact.step or g.state is not state:
+                    return False
+                return isinstance(fact, StepEnded) or g.cancelled == fact.cancelled
             case Enough(index):
                 return index < len(self.gatherings) and self.gatherings[index].is_full
             case WindowExpired(index):
@@ -348,18 +355,19 @@ class Rules:
     def _start(self, rank: int, closing: Closing | None) -> None:
         """Pull and compute; closing: the one whose update releases the rank, if one does."""
         self.learner.pull()
-        puller = self._puller(rank, closing)
-        self._compute(rank, self.version, self.learner.samples, puller=puller)
-
-    def _puller(self, rank: int, closing: Closing | None) -> int | None:
-        """The rank whose link carries a pull; None where a pull is free [11]."""
         gathering = self._gathering_of[rank] if closing is None else closing.gathering
         assert gathering is not None
-        if gathering.quorum.via is Via.ALLREDUCE:
+        puller = self._puller(rank, gathering.quorum, closing)
+        relay = dict(gathering.quorum.parents).get(rank)
+        self._compute(rank, self.version, self.learner.samples, puller=puller, relay=relay)
+
+    def _puller(self, rank: int, quorum: Quorum, closing: Closing | None) -> int | None:
+        """The rank whose link carries a pull; None where a pull is free [11]."""
+        if quorum.via is Via.ALLREDUCE:
             return None
-        if gathering.quorum.via is Via.SERVER:
+        if quorum.via is Via.SERVER:
             return rank
-        return gathering.quorum.members[0] if closing is None else closing.leader
+        return quorum.members[0] if closing is None else closing.leader
 
     def _keep(self, g: Gradient, rounds: int, closing: int | None = None) -> None:
         """Go on without a pull, on the rank's own model [6b] or on that of its closing [11]."""
@@ -374,14 +382,18 @@ class Rules:
         rounds: int = 0,
         puller: int | None = None,
         closing: int | None = None,
+        relay: int | None = None,
     ) -> None:
         step, samples, amp = self.steps[rank], self._sizes[rank], self._in_amp[rank]
         switches = self._precisions[rank] not in (None, amp)
         pause = 0.0 if kept else self.plan.pause
         self.steps[rank], self._precisions[rank] = step + 1, amp
         self.gradients[rank] = Gradient(rank, step, version, seen, samples, kept, rounds)
+        private = bool(kept)
         self._decisions.append(
-            Start(rank, step, version, amp, samples, bool(kept), puller, switches, closing, pause)
+            Start(
+                rank, step, version, amp, samples, private, puller, switches, closing, pause, relay
+            )
         )
 
     def _end_step(self, g: Gradient, samples: int) -> None:
@@ -390,7 +402,7 @@ class Rules:
         if gathering is None:  # its rank has left the plan [19]
             self._drop(g, None)
             self._settle({})
-        elif g.rank in self._parents:
+        elif g.rank in self._parents and not gathering.quorum.parents:
             g.state = State.RIDING
         elif g.mark is Late.DROP and gathering.quorum.late is Late.DROP:
             self._drop(g, g.missed)
@@ -404,16 +416,31 @@ class Rules:
         """A contribution is complete, and its quorum accepts it."""
         if g.mark is not Late.JOIN:
             g.mark = None
+        if g.rank in self._children and gathering.quorum.parents:
+            g.state = State.RIDING
+            self._push_sum_of_tree(g.rank)
+            return
         if g.rank in self._children:
             self._board(g)
         if gathering.quorum.via is Via.SERVER:
-            g.state = State.PUSHING
-            self._decisions.append(Push(g.rank, g.step))
+            self._push(g)
         else:
             self._arrive(g, gathering)
 
+    def _push(self, g: Gradient) -> None:
+        g.state = State.PUSHING
+        self._decisions.append(Push(g.rank, g.step, g.cancelled))
+
+    def _push_sum_of_tree(self, parent: int) -> None:
+        """Push a parent's gradient once it and those of all its children are there [11a]."""
+        family = [self.gradients[rank] for rank in (parent, *self._children[parent])]
+        waiting = [g for g in family if g is not None and g.state is State.RIDING and not g.aboard]
+        if len(waiting) == len(family):
+            self._board(waiting[0])
+            self._push(waiting[0])
+
     def _board(self, parent: Gradient) -> None:
-        """The finished gradients of its children join a gradient that finishes [18]."""
+        """The finished gradients of its children join a gradient [11a, 18]."""
         held = [self.gradients[child] for child in self._children[parent.rank]]
         parent.riders = tuple(
             g for g in held if g is not None and g.state is State.RIDING and g.aboard is None
@@ -429,6 +456,9 @@ class Rules:
         if g.mark is Late.DROP and gathering.quorum.late is Late.DROP:
             self._drop(g, g.missed)
             self._settle({})
+        elif g.rank in self._parents:  # it has arrived at its parent in a tree
+            g.state = State.RIDING
+            self._push_sum_of_tree(self._parents[g.rank])
         else:
             g.job = self._enqueue(g, self.now)
             self._arrive(g, gathering)
@@ -546,7 +576,8 @@ class Rules:
         else:
             head.state, g = JobState.DONE, head.owner
             assert isinstance(g, Gradient)
-            self._end_service(g)
+            if g.job is head:  # else its parent pushes it anew
+                self._end_service(g)
 
     def _end_service(self, g: Gradient) -> None:
         """The server has served a gradient, which may be lost or filed elsewhere by now."""
@@ -663,6 +694,7 @@ class Rules:
     def _withdraw(self, g: Gradient) -> None:
         """Cancel its push, and its job if that still waits; a job in service goes on."""
         if g.state is State.PUSHING:
+            g.cancelled += 1
             self._decisions.append(CallOff(g.rank, g.step))
         if g.job is not None and g.job.state is JobState.WAITING:
             g.job.state, g.job = JobState.WITHDRAWN, None
@@ -729,6 +761,8 @@ class Rules:
                 g.mark = None
             if g is not None and g.state in (State.PUSHING, State.READY, State.RIDING):
                 self._refile(g)
+        for parent in sorted(self._children):
+            self._push_sum_of_tree(parent)
         for gathering in self.gatherings:
             self._arm(gathering)
 
@@ -740,7 +774,7 @@ class Rules:
         self.learner.lost = self.learner.lost or unmodelled(plan)
 
     def _file(self, plan: Plan) -> None:
-        """Take over which ranks are in which quorum, and which ride with which parent."""
+        """Take over which ranks are in which quorum, and which have which parent."""
         self.gatherings = [Gathering(i, q, q.needed) for i, q in enumerate(plan.quorums)]
         self.uses_server = any(q.via is not Via.ALLREDUCE for q in plan.quorums)  # its load is on
         self._gathering_of: list[Gathering | None] = [None] * self.workers
@@ -749,7 +783,7 @@ class Rules:
         for gathering in self.gatherings:
             for rank in gathering.quorum.members:
                 self._gathering_of[rank] = gathering
-            for child, parent in gathering.quorum.riders:
+            for child, parent in (*gathering.quorum.riders, *gathering.quorum.parents):
                 self._gathering_of[child], self._parents[child] = gathering, parent
                 self._children.setdefault(parent, []).append(child)
         self._planned = {
@@ -764,8 +798,9 @@ class Rules:
             g.aboard = None
         if gathering is None:
             self._drop(g, None)
-            return
-        if parent is not None:
+        elif gathering.quorum.parents and (parent is not None or g.rank in self._children):
+            self._refile_in_tree(g, parent)
+        elif parent is not None:
             self._withdraw(g)
             g.state = State.RIDING
         elif gathering.quorum.via is not Via.SERVER:
@@ -773,10 +808,30 @@ class Rules:
             g.state, g.arrival = State.READY, g.finish
             self._gather(g, gathering)
         elif g.state is not State.PUSHING:
-            if g.job is None:
-                g.job = self._enqueue(g, g.finish)
-            g.state, g.arrival = State.READY, g.job.arrival
-            self._gather(g, gathering)
+            self._refile_at_server(g, gathering)
+
+    def _refile_at_server(self, g: Gradient, gathering: Gathering) -> None:
+        if g.job is None:
+            g.job = self._enqueue(g, g.finish)
+        g.state, g.arrival = State.READY, g.job.arrival
+        self._gather(g, gathering)
+
+    def _refile_in_tree(self, g: Gradient, parent: int | None) -> None:
+        """A child's is with its parent; a parent's waits unless all its children's are on board."""
+        children = [self.gradients[child] for child in self._children.get(g.rank, ())]
+        if g.state is State.PUSHING and parent is not None:
+            return
+        if parent is None and all(child is not None and child.aboard is g for child in children):
+            if g.state is not State.PUSHING:
+                gathering = self._gathering_of[g.rank]
+                assert gathering is not None
+                self._refile_at_server(g, gathering)
+            return
+        self._withdraw(g)
+        g.state = State.RIDING
+        for rider in g.riders:
+            rider.aboard = None
+        g.riders = ()
 
 
 class Agenda:

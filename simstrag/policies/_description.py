@@ -169,6 +169,9 @@ def _quorum(quorum: Quorum, world_size: int) -> str:
     if quorum.riders:
         pairs = ", ".join(f"{child} with {parent}" for child, parent in quorum.riders)
         parts.append(f"riders: {pairs}")
+    if quorum.parents:
+        pairs = ", ".join(f"{child} with {parent}" for child, parent in quorum.parents)
+        parts.append(f"gradients in one message: {pairs}")
     if quorum.steps > 1:
         parts.append(f"each after {quorum.steps} private steps")
     if quorum.rounds > 1:

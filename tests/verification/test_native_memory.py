@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("compiled", "vectors", "stories", "feature_stories", "star_stories", "equivalence")
+TESTS = ("compiled", "vectors", "stories", "feature_stories", "star_stories", "tree", "equivalence")
 FLAGS = (
     "-std=c17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined "
     "-ffp-contract=off -fopenmp-simd -shared -fPIC"

@@ -26,7 +26,7 @@ static void close_cycle(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     if (r->state == NOBODY) return;
     double time = m->now, ended = least(r->ended, time);
-    double pushed = r->state == PUSHING ? time - r->finish : r->pushed;
+    double pushed = r->state == PUSHING ? time - r->sent : r->pushed;
     struct cycle c = cycle_of(time, r->pulled, least(r->got, time), ended, pushed + r->busy);
     double paused = least(c.compute, r->paused);
     c.compute -= paused; c.wait += paused;

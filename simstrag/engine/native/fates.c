@@ -15,18 +15,23 @@ static void mark(struct job *m, whole rank, whole closing) {
    its parent. */
 static void put_ashore(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
-    if (r->state == PUSHING) r->pushed = m->now - r->finish;
+    if (r->state == PUSHING) r->pushed = m->now - r->sent;
     if (r->job == WAITING) r->job = NO_JOB;
     r->state = ASHORE; r->aboard = -1; r->due = NAN;
 }
 
-/* Its gradient is gone, and its riders go ashore. */
-static void give_up(struct job *m, whole rank) {
-    put_ashore(m, rank);
+/* The same, and its riders go ashore. */
+static void unload(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
-    r->state = GONE;
+    put_ashore(m, rank);
     for (whole k = r->children_at; k < r->children_at + r->children; k++)
         if (m->ranks[m->lists[k]].aboard == rank) put_ashore(m, m->lists[k]);
+}
+
+/* Its gradient is gone. */
+static void give_up(struct job *m, whole rank) {
+    unload(m, rank);
+    m->ranks[rank].state = GONE;
 }
 
 /* Its gradient was thrown away after so many seconds of communication beyond its push. */
@@ -73,6 +78,7 @@ static void drop(struct job *m, whole rank) {
 
 /* A rank without a gradient goes on with the update of a closing. */
 static void wait_for(struct job *m, whole rank, whole closing) {
+    m->ranks[rank].relay = -1;
     m->ranks[rank].link = m->closings[closing].waiting;
     m->closings[closing].waiting = rank;
 }

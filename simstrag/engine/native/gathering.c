@@ -63,9 +63,15 @@ static int drop_late(struct job *m, whole rank) {
 /* A gradient has arrived where it counts. */
 static void arrived(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
-    r->pushed = r->arrival - r->finish; r->due = NAN;
+    struct quorum_row *q = &m->quorums[r->quorum];
+    r->pushed = r->arrival - r->sent; r->due = NAN;
     if (drop_late(m, rank)) return;
-    if (m->quorums[r->quorum].via == SERVER) enqueue(m, r->arrival, rank, -1);
+    if (q->tree && r->parent >= 0) {
+        r->state = ASHORE;
+        push_sum_of_tree(m, r->parent);
+        return;
+    }
+    if (q->via == SERVER) enqueue(m, r->arrival, rank, -1);
     r->state = READY;
     add(m, rank);
 }
@@ -79,23 +85,28 @@ static void finished(struct job *m, whole rank) {
         r->idle = 1;
         return;
     }
-    if (r->parent >= 0) {
+    struct quorum_row *q = &m->quorums[r->quorum];
+    if (r->parent >= 0 && !q->tree) {
         r->state = ASHORE;
         return;
     }
-    struct quorum_row *q = &m->quorums[r->quorum];
     if (drop_late(m, rank)) return;
     if (r->kept + 1 < q->steps) {
         keep_on(m, rank);
         return;
     }
     if (!joins(r)) r->mark = -1;
+    if (q->tree && (r->parent >= 0 || r->children > 0)) {
+        finished_in_tree(m, rank);
+        return;
+    }
     for (whole k = r->children_at; k < r->children_at + r->children; k++) {
         struct rank_row *child = &m->ranks[m->lists[k]];
         if (child->state == ASHORE) {
             child->state = ABOARD; child->aboard = rank;
         }
     }
+    r->sent = r->finish;
     r->arrival = q->via == SERVER ? transfer(m, rank, m->now, m->push) : r->finish;
     if (r->arrival > r->finish) {
         r->state = PUSHING;
@@ -107,7 +118,7 @@ static void finished(struct job *m, whole rank) {
 
 static void enter(struct job *m, whole rank, whole closing) {
     struct rank_row *r = &m->ranks[rank];
-    r->state = CLOSED; r->closing = closing; r->due = NAN;
+    r->state = CLOSED; r->closing = closing; r->relay = -1; r->due = NAN;
     append(m, rank, &m->closings[closing].head, &m->closings[closing].last);
 }
 
@@ -141,8 +152,12 @@ static whole take_ready(struct job *m, whole index, whole closing) {
         rank = c->head;
         for (whole left = c->count; left > 0; left--) {
             struct rank_row *r = &m->ranks[rank];
-            for (whole k = r->children_at; k < r->children_at + r->children; k++)
-                if (m->ranks[m->lists[k]].aboard == rank) enter(m, m->lists[k], closing);
+            for (whole k = r->children_at; k < r->children_at + r->children; k++) {
+                struct rank_row *child = &m->ranks[m->lists[k]];
+                if (child->aboard != rank) continue;
+                enter(m, m->lists[k], closing);
+                if (q->tree) child->relay = rank;
+            }
             rank = r->link;
         }
     }

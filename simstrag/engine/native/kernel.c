@@ -16,6 +16,7 @@
 #include "barriers.c"
 #include "judging.c"
 #include "starts.c"
+#include "tree.c"
 #include "gathering.c"
 #include "updates.c"
 #include "races.c"

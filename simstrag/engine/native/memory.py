@@ -71,7 +71,8 @@ class Memory:
         self.job["stride"] = stride = (n + APART) // LINE * LINE
         room = np.zeros(FIELDS * stride + LINE)
         self.fields = room[-room.ctypes.data // room.itemsize % LINE :]
-        for name in ("ticket", "mark", "quorum", "closing", "link", "puller", "parent", "aboard"):
+        ranks = "quorum", "closing", "link", "puller", "relay", "parent", "aboard"
+        for name in ("ticket", "mark", *ranks):
             self.ranks[name] = -1
         self.ranks["last_amp"] = self.ranks["clean_step"] = -1
         self.ranks["stretch"] = self.ranks["net"] = -1

@@ -161,8 +161,8 @@ static void form_queue(struct job *m) {
 
 /* A rank has computed since it had its parameters, and no event or job is its own. */
 static void restate(struct rank_row *r, double got) {
-    r->got = r->start = got; r->ended = r->finish; r->step = r->started - 1;
-    r->pushed = r->busy = 0.0; r->due = NAN; r->job = NO_JOB; r->ticket = -1;
+    r->got = r->start = got; r->relayed = r->pulled; r->sent = r->ended = r->finish; r->step = r->started - 1;
+    r->pushed = r->busy = 0.0; r->due = NAN; r->job = NO_JOB; r->ticket = r->relay = -1;
 }
 
 /* Some compute, some push, and those that have arrived wait for the server in that order. */

@@ -25,7 +25,8 @@ enum { WINDOW = 16 }; /* steps of each rank that a view shows; a power of two */
 
 /* Where the gradient of a rank is; NOBODY: it never had one; GONE: applied, dropped or aborted.
    READY: arrived and not closed over yet.  ASHORE: a rider's, finished, waiting for its parent's
-   next finish.  ABOARD: a rider's, bound to its parent's gradient. */
+   next finish; in a tree, waiting for the others of its message (tree.c).  ABOARD: a rider's or a
+   child's, bound to its parent's gradient. */
 #define NAME(word) word,
 #define STATES(S) S(NOBODY) S(COMPUTING) S(PUSHING) S(READY) S(ASHORE) S(ABOARD) S(CLOSED) S(GONE)
 enum { STATES(NAME) };
@@ -97,7 +98,8 @@ enum { STOPS(NAME) };
     /* gradients that count for the bound; gradients that it keeps of its contribution */ \
     F(whole, count) F(whole, bound) F(whole, kept) F(whole, rounds) \
     /* `due`: time of the event that it waits for */ \
-    F(double, got) F(double, start) F(double, paused) F(double, pushed) F(double, ended) F(double, busy) \
+    F(double, relayed) F(double, got) F(double, start) F(double, paused) F(double, sent) \
+    F(double, pushed) F(double, ended) F(double, busy) \
     F(whole, step) F(double, due) \
     /* what the plan in force says of its next step */ \
     F(double, next_share) F(whole, next_samples) F(flag, next_amp) \
@@ -107,18 +109,19 @@ enum { STOPS(NAME) };
     F(whole, clean_step) \
     /* its job at the server; the closing it was late for; its parent and its riders */ \
     F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \
-    F(whole, closing) F(whole, puller) \
+    F(whole, closing) F(whole, puller) F(whole, relay) \
     F(whole, parent) F(whole, aboard) F(whole, children_at) F(whole, children) \
     F(flag, job) F(flag, last_amp)
 
 /* `shape`: which fast way the quorum may take; `lockstep`: whether it does so now, and the records
-   of its members are stale (lockstep.c). */
+   of its members are stale (lockstep.c).  `tree`: whether ranks have parents (tree.c), `ridden`: or
+   riders. */
 #define QUORUM(F, A) \
     F(double, window) F(double, seconds) F(whole, net) F(whole, members_at) F(whole, size) \
     F(whole, needed) F(whole, token) F(whole, steps) F(whole, rounds) \
     F(whole, ready) F(whole, ready_last) F(whole, ready_count) F(whole, joining) \
     F(whole, joining_last) \
-    F(flag, via) F(flag, late) F(flag, asks) F(flag, ridden) F(flag, shape) F(flag, lockstep) \
+    F(flag, via) F(flag, late) F(flag, asks) F(flag, ridden) F(flag, tree) F(flag, shape) F(flag, lockstep) \
     /* in lockstep: the step under way of all its members, and sums since they fell in */ \
     F(double, pulled) F(double, got) F(double, latest) F(double, closed_at) F(double, busy) \
     F(whole, version) F(whole, seen) F(whole, closing) F(whole, samples) F(whole, amp) \
@@ -163,8 +166,8 @@ enum { STOPS(NAME) };
 #define DECLARE_RECORD(name, FIELDS) struct name##_row { FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 RECORDS(DECLARE_RECORD)
 
-/* The tables.  `lists`: members of the quorums, then riders of the ranks.  `fields`: rows of
-   numbers of members in lockstep, `stride` numbers apart, a column per place in `lists`.
+/* The tables.  `lists`: members of the quorums, then riders or children of the ranks.  `fields`:
+   rows of numbers of members in lockstep, `stride` numbers apart, a column per place in `lists`.
    `segments`: in the same columns the row of `times` that RATE and UNTIL are of, then the last row
    of that step function.  `arrivals`, `winners`: of ranks in a queue, and of the matches of a
    tournament between them (queues.c).  `kept`: gradients that ranks keep, oldest first.

@@ -27,6 +27,8 @@ EXPORT void refile(struct job *m) {
         if (!r->named) {
             drop(m, rank);
             r->idle = 1;
+        } else if (refile_in_tree(m, rank)) {
+            continue;
         } else if (r->parent < 0) {
             r->aboard = -1;
             refile_member(m, rank, &n);
@@ -34,5 +36,6 @@ EXPORT void refile(struct job *m) {
             put_ashore(m, rank);
         }
     }
+    for (whole rank = 0; rank < m->workers; rank++) push_sum_of_tree(m, rank);
     while (n > 0) add(m, pop(m->entries, &n).order);
 }

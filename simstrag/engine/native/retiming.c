@@ -35,6 +35,17 @@ static void retime_event(struct job *m, struct event_row *e, double now, const d
         m->closings[c].busy += e->time - end;
 }
 
+/* Parameters come to a rank at another time. */
+static void retime_pull(struct rank_row *r, double now, const double *old, const double *new) {
+    double own = new[r->puller] / old[r->puller], relayed = r->relayed;
+    if (relayed <= now) {
+        r->got = retimed(r->got, now, own);
+        return;
+    }
+    r->relayed = retimed(relayed, now, new[r->relay] / old[r->relay]);
+    if (r->relayed != relayed || own != 1.0) r->got = r->relayed + (r->got - relayed) * own;
+}
+
 /* A rank's pull, step or push ends at another time. */
 static void retime_rank(struct job *m, whole rank, double now, const double *old,
                         const double *new, double ratio) {
@@ -43,7 +54,7 @@ static void retime_rank(struct job *m, whole rank, double now, const double *old
     if (r->state == PUSHING) {
         end = r->arrival = retimed(end, now, new[rank] / old[rank]);
     } else if (r->state == COMPUTING && end > now) {
-        if (got > now) r->got = retimed(got, now, new[r->puller] / old[r->puller]);
+        if (got > now) retime_pull(r, now, old, new);
         if (r->got != got) r->start = r->got + (r->start - got);
         if (r->got != got || ratio != 1.0) end = most(r->start, now) + rest * ratio;
         r->finish = r->ended = end;
@@ -79,7 +90,7 @@ EXPORT void usage(struct job *m, double now, double *seconds) {
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
         double ended = least(r->ended, now);
-        double pushed = r->state == PUSHING ? now - r->finish : r->pushed;
+        double pushed = r->state == PUSHING ? now - r->sent : r->pushed;
         struct cycle c = {0.0, 0.0, 0.0};
         if (r->state != NOBODY)
             c = cycle_of(now, r->pulled, least(r->got, now), ended, pushed + r->busy);

@@ -23,7 +23,7 @@ UNUSED = {
     "lockstep": 0, "try_at": 0,
 }  # fmt: skip
 """Fields of a quorum without gradients yet."""
-QUORUM = ("needed", "window", "steps", "rounds", "ridden", "via", "late")
+QUORUM = ("needed", "window", "steps", "rounds", "ridden", "tree", "via", "late")
 """Fields of a quorum as a plan states them, in the order of `_fields`."""
 BY_RANK = frozenset(("bound", "precision", "batch", "suspects"))
 """Fields of a plan that say something of each rank."""
@@ -109,6 +109,9 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     quorum_of[members] = numbers.repeat(sizes)
     rows["named"], rows["quorum"] = quorum_of >= 0, quorum_of
     rows["children"], rows["parent"] = 0, -1
+    children = sum([len(quorum.riders or quorum.parents) for quorum in plan.quorums])
+    if len(members) + children > len(memory.lists):
+        memory.lists = np.zeros(len(members) + children, np.int64)
     memory.lists[: len(members)] = members
     those = memory.quorums[: len(sizes)]
     those["members_at"], those["size"], those["token"] = ends - sizes, sizes, token + numbers
@@ -120,8 +123,8 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     _file_collectives(those, plan, loading)
     at = len(members)
     for quorum in plan.quorums:
-        if quorum.riders:
-            at = _file_riders(quorum, loading, at)
+        if quorum.riders or quorum.parents:
+            at = _file_children(quorum, loading, at)
     loading.place()
     m["quorum_count"], m["bounded"], m["freed"] = len(plan.quorums), plan.bound is not None, 1
     if plan.bound is None:
@@ -139,7 +142,8 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
 def _fields(quorum: Quorum) -> tuple[float, ...]:
     """The values of `QUORUM`."""
     return (
-        quorum.needed, quorum.window, quorum.steps, quorum.rounds, bool(quorum.riders),
+        quorum.needed, quorum.window, quorum.steps, quorum.rounds,
+        bool(quorum.riders or quorum.parents), bool(quorum.parents),
         VIA[quorum.via], LATE[quorum.late],
     )  # fmt: skip
 
@@ -176,7 +180,7 @@ def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
 def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     """Which fast way a quorum may take (lockstep.c); one of a plan that `queues` may queue."""
     full, reduces = quorum.count is None, quorum.via is Via.ALLREDUCE
-    if quorum.window < math.inf or quorum.riders or quorum.private:
+    if quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private:
         return EVENTS
     alone = len(plan.quorums) == 1 and len(quorum.indices) == len(loading.memory.ranks)
     if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
@@ -198,7 +202,7 @@ def _queues(plan: Plan, loading: Loading) -> bool:
         all(
             quorum.via is Via.SERVER
             and quorum.late is Late.QUEUE
-            and not (quorum.window < math.inf or quorum.riders or quorum.private)
+            and not (quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private)
             for quorum in plan.quorums
         )
         and sum(len(quorum.indices) for quorum in plan.quorums) == len(ranks)
@@ -212,11 +216,12 @@ def _is_free(quorum: Quorum, loading: Loading) -> bool:
     return not loading.timing.feels_net(quorum.members, loaded)
 
 
-def _file_riders(quorum: Quorum, loading: Loading, at: int) -> int:
-    memory = loading.memory
+def _file_children(quorum: Quorum, loading: Loading, at: int) -> int:
+    """Riders or children of a tree, from that place of the lists on; the place after them."""
+    memory, pairs = loading.memory, quorum.riders or quorum.parents
     rows, index = memory.ranks, memory.ranks["quorum"][quorum.members[0]]
-    for parent in dict.fromkeys(parent for _, parent in quorum.riders):
-        children = [child for child, other in quorum.riders if other == parent]
+    for parent in dict.fromkeys(parent for _, parent in pairs):
+        children = [child for child, other in pairs if other == parent]
         end = at + len(children)
         memory.lists[at:end] = children
         rows[parent]["children_at"], rows[parent]["children"] = at, len(children)

@@ -29,7 +29,8 @@ static void begin_step(struct job *m, whole rank, double got, double pause) {
 static void start(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     close_cycle(m, rank);
-    double got = r->puller < 0 ? m->now : transfer(m, r->puller, m->now, m->pull);
+    r->relayed = r->relay < 0 ? m->now : transfer(m, r->relay, m->now, m->pull);
+    double got = r->puller < 0 ? m->now : transfer(m, r->puller, r->relayed, m->pull);
     r->version = m->version; r->seen = m->samples; r->kept = r->rounds = 0;
     begin_step(m, rank, got, m->pause);
 }
@@ -49,12 +50,14 @@ static whole puller_of(flag via, whole rank, whole leader) {
     return via == ALLREDUCE ? -1 : via == SERVER ? rank : leader;
 }
 
-/* The same of a rank that starts by itself. */
-static whole own_puller(struct job *m, whole rank) {
+/* The same of a rank that starts by itself; and the parent that pulls before it, if one does. */
+static void start_alone(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
-    if (!r->named) return -1;
+    r->puller = r->relay = -1;
+    if (!r->named) return;
     struct quorum_row *q = &m->quorums[r->quorum];
-    return puller_of(q->via, rank, m->lists[q->members_at]);
+    r->puller = puller_of(q->via, rank, m->lists[q->members_at]);
+    if (q->tree) r->relay = r->parent;
 }
 
 /* A closing is over. */
@@ -94,7 +97,7 @@ static void release(struct job *m, whole first, whole lone) {
     whole *order = m->scratch, n = let_go_closings(m, first), starting = 0;
     int asks = 0;
     if (lone >= 0) {
-        m->ranks[lone].puller = own_puller(m, lone);
+        start_alone(m, lone);
         order[n++] = lone;
     }
     if (m->entering || (m->blocked && m->freed)) {
@@ -102,7 +105,7 @@ static void release(struct job *m, whole first, whole lone) {
         for (whole rank = 0; rank < m->workers; rank++) {
             struct rank_row *r = &m->ranks[rank];
             if (r->blocked || (r->idle && r->named)) {
-                r->puller = own_puller(m, rank);
+                start_alone(m, rank);
                 order[n++] = rank;
             }
         }
