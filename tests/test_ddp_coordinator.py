@@ -296,6 +296,35 @@ def test_a_rider_that_is_ready_takes_part_and_one_that_is_not_is_not_awaited() -
     ]  # fmt: skip
 
 
+def in_pairs() -> Coordinator:
+    """Ranks 0 and 1, and 2 and 3, send one message each; that of 0 and 1 has come."""
+    coordinator = coordinate(Plan((server(None, parents=((1, 0), (3, 2))),)), 4)
+    begun = [command for command in coordinator.begin() if isinstance(command, Compute)]
+    assert [(each.route, each.members) for each in begun] == [
+        (GROUP, (0, 1)), (GROUP, (0, 1)), (GROUP, (2, 3)), (GROUP, (2, 3)),
+    ]  # fmt: skip
+    assert coordinator.on_group(0, 0, 1.0, {0: (0.9, True), 1: (1.0, True)}) == []
+    return coordinator
+
+
+def test_the_groups_of_a_tree_send_their_sums() -> None:
+    commands = in_pairs().on_group(2, 0, 2.0, {2: (1.9, True), 3: (2.0, True)})
+    assert brief(commands) == [
+        ("Apply", 1, (0, 1.0), (2, 1.0)), *(("Compute", rank, 1, 1) for rank in range(4)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_sum_of_a_tree_counts_where_a_rank_of_it_died_since(lost: int) -> None:
+    coordinator = in_pairs()
+    assert coordinator.on_loss(lost, 1.5) == []
+    apply, *others = coordinator.on_group(2, 0, 2.0, {2: (1.9, True), 3: (2.0, True)})
+    assert isinstance(apply, Apply)
+    assert apply.parts == ((0, 1.0), (2, 1.0))
+    assert [rank for rank, *_ in apply.gradients] == [rank for rank in range(4) if rank != lost]
+    assert brief(others) == [("Compute", rank, 1, 1) for rank in range(4) if rank != lost]
+
+
 def test_gradients_that_are_not_finite_are_booked_and_left_out() -> None:
     coordinator = coordinate(Plan((server(None),)), 3)
     coordinator.begin()
@@ -486,7 +515,7 @@ SPECS = (
     "lgc", "cgp", "cgp:groups=window", "local_sgd:h=3", "p_reduce:p=2,window=0.05", "star_ring",
     "star_dynamic", "star_h", "ringmaster", "staleness_lr", "dssp", "sync_switch", "korel",
     "lb_bsp", "drain:window=1,probe=1,wait=4,checks=1", "hot_spare:window=1,checks=1,rest=4",
-    "fewer", *PLANS,
+    "fewer", "tree", "tree:fan=3", *PLANS,
 )  # fmt: skip
 
 

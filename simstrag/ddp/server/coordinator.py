@@ -212,6 +212,8 @@ class Coordinator:
     def _lose(self, lost: Lost) -> None:
         """An aborted step may be under way, waiting to be begun, or finished."""
         worker = self._workers[lost.rank]
+        if worker.sum is not None and lost.closing is None:  # it stays in a sum that was sent
+            worker.sum.weights.pop(lost.rank, None)
         if worker.next_work is not None and worker.next_work.step == lost.step:
             worker.next_work = None
         self._pending = deque(

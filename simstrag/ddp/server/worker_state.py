@@ -76,17 +76,26 @@ class WorkerState:
 def is_fixed(quorum: Quorum) -> bool:
     """Whether the members of a group are known before its steps, so that DDP can all-reduce."""
     everyone = quorum.count is None and quorum.window == math.inf and not quorum.private
-    return quorum.via is Via.LEADER and everyone and not quorum.riders
+    leads = quorum.via is Via.LEADER and everyone and not quorum.riders
+    return leads or bool(quorum.parents)
 
 
 def route(rank: int, plan: Plan) -> tuple[GradientRoute, tuple[int, ...]]:
     """The route of a rank's gradient under a resolved plan, and the rank's group."""
     for quorum in plan.quorums:
         if rank in quorum.members and quorum.via is Via.SERVER:
-            return GradientRoute.PUSH, ()
+            group = _message(rank, quorum)
+            return (GradientRoute.GROUP, group) if group else (GradientRoute.PUSH, ())
         if rank in quorum.members and is_fixed(quorum):
             return GradientRoute.GROUP, quorum.members
     return GradientRoute.READY, ()
+
+
+def _message(rank: int, quorum: Quorum) -> tuple[int, ...]:
+    """The ranks of a gradient tree whose sum goes to the server in one message with a rank's."""
+    parent = dict(quorum.parents).get(rank, rank)
+    children = [child for child, other in quorum.parents if other == parent]
+    return tuple(sorted([parent, *children])) if children else ()
 
 
 def gradient_weights(
