@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from simstrag import policies
+from simstrag.cluster.colocation import LAWS
+from simstrag.cluster.job import RunningJob
+from simstrag.cluster.negotiation import Nodes
+from simstrag.cluster.placer import Placement
 from simstrag.cluster.runs import ClusterResults, cluster
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
@@ -36,7 +40,9 @@ def study(**changes: Any) -> ClusterStudy:
     return ClusterStudy.of(SMALL | changes)
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asgd", "backup", "dssp", "cgp", "lb_bsp", "star_h"])
+@pytest.mark.parametrize(
+    "policy", ["bsp", "asgd", "backup", "dssp", "cgp", "lb_bsp", "star_h", "tree"]
+)
 def test_a_job_alone_on_nodes_that_it_cannot_fill_runs_as_a_single_job(policy: str) -> None:
     job = {"workload": "small", "workers": 4, "samples": 6400}
     alone = study(jobs=[job], nodes=[{"gpus": 2, "cores": 8, "count": 2}])
@@ -70,6 +76,39 @@ def test_two_jobs_alike_on_one_card_get_half_each() -> None:
     )
     run = simulate_cluster(both, "bsp")
     assert [job["end"] for job in run.jobs] == pytest.approx([20.0, 20.0], rel=1e-4)
+
+
+def test_a_gradient_tree_asks_for_the_cards_of_parents_and_of_the_server() -> None:
+    """Ranks 0 and 1 are on node 0, 2 on node 1 and 3 on node 2, where the server is."""
+    alone = study(
+        nodes=[{"gpus": 2, "cores": 8, "count": 3}],
+        jobs=[{"workload": "small", "workers": 4, "samples": 6400}],
+    )
+    (job,) = alone.arriving("tree", 0)
+    running = RunningJob(alone, job, Placement((0, 0, 1, 2), (2,)), range(4), 0.0, 0)
+    demands = running.demands(0.0)
+    nodes = Nodes(alone.each_node, alone.others(0), LAWS[alone.colocation])
+    table = nodes.asked(running, demands)
+    # 1 is on its parent's node.  0 and 2 push to the server's node; 3, which is there, to rank 2.
+    up, down = demands.push, demands.pull
+    assert table[:, 1] == pytest.approx([down[0], down[2] + up[3], up[0] + up[2] + down[3]])
+    assert table[:, 2] == pytest.approx([up[0], up[2] + down[3], down[0] + down[2] + up[3]])
+    assert demands.service == pytest.approx([0.01 * (up[0] + up[2]) / 1e6])
+
+
+def test_a_gradient_tree_halves_what_a_full_card_of_the_server_carries() -> None:
+    """Of eight ranks on four nodes six push 10 MB to the server's, in pairs three: at 100 MB/s."""
+    scenario = {
+        "step": {"compute": 0.01}, "learner": {"batch": 8},
+        "server": {"push": 0.01, "pull": 0.01},
+    }  # fmt: skip
+    full = study(
+        nodes=[{"gpus": 2, "cores": 8, "nic_in": 1e8, "nic_out": 1e8, "count": 4}],
+        workloads={"net": {"scenario": scenario, "gradient_bytes": 1e7}},
+        jobs=[{"workload": "net", "workers": 8, "samples": 64 * 50}], placers=["packed"],
+    )  # fmt: skip
+    ends = [simulate_cluster(full, policy).jobs[0]["end"] for policy in ("bsp:via=server", "tree")]
+    assert ends[1] == pytest.approx(ends[0] / 2, rel=0.01)
 
 
 def test_two_workers_of_one_device_take_turns() -> None:

@@ -237,7 +237,8 @@ class RunningJob:
         none = np.zeros(len(steps))
         pushed, reduced = (gradients, none) if self.uses_server else (none, gradients)
         shards = np.array(self._inputs.server.shards)
-        served = gradients.sum() / s.net.mean() * s.server if self.uses_server else 0.0
+        messages = gradients[self.parents < 0].sum()  # a child's gradient is in its parent's [11a]
+        served = messages / s.net.mean() * s.server if self.uses_server else 0.0
         return Demands(
             steps * step.host * self._host_cores * s.host,
             steps * step.gpu / gain * s.gpu,
@@ -276,6 +277,20 @@ class RunningJob:
         return any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
 
     @property
+    def parents(self) -> npt.NDArray[np.int64]:
+        """Of each rank its parent in the gradient tree of its plan, -1 without one."""
+        found = np.full(self.job.workers, -1)
+        for quorum in self._simulation.kernel.plan.quorums:
+            for child, parent in quorum.parents:
+                found[child] = parent
+        return found
+
+    def ends(self, shard: int) -> npt.NDArray[np.int64]:
+        """Of each rank the node at the other end of what is of a shard: in a tree its parent's."""
+        parents = self.parents
+        return np.where(parents < 0, shard, self.nodes[parents])
+
+    @property
     def crossing(self) -> bool:
         """Whether its ranks are on more than one node."""
         return len(set(self.placement.workers)) > 1
@@ -307,6 +322,8 @@ class RunningJob:
         server = self._inputs.server
         if self.uses_server:
             seconds: Floats = (server.push + server.pull) * s.net + server.job * s.server
+            parents = self.parents
+            seconds[parents >= 0] += server.pull * s.net[parents[parents >= 0]]
             return seconds
         return np.full(self.job.workers, self._reduced_in * float(s.net.max()))
 

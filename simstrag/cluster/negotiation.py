@@ -87,11 +87,14 @@ class Nodes:
         for column in (1, 2):
             np.add.at(table[:, column], job.nodes, demands.ring)
         for shard, share in zip(job.servers.tolist(), job.shares, strict=True):
-            away = job.nodes != shard
+            ends = job.ends(shard)
+            away, below = job.nodes != ends, ends != shard
             np.add.at(table[:, 2], job.nodes[away], demands.push[away] * share)
             np.add.at(table[:, 1], job.nodes[away], demands.pull[away] * share)
-            table[shard, 1] += demands.push[away].sum() * share
-            table[shard, 2] += demands.pull[away].sum() * share
+            table[shard, 1] += demands.push[away & ~below].sum() * share
+            table[shard, 2] += demands.pull[away & ~below].sum() * share
+            np.add.at(table[:, 1], ends[away & below], demands.push[away & below] * share)
+            np.add.at(table[:, 2], ends[away & below], demands.pull[away & below] * share)
         return table
 
 
@@ -158,10 +161,11 @@ def _of_networks(
         asked.append(d.ring)
         routes.append(np.stack([out, into], axis=1))
         for shard, share in zip(job.servers.tolist(), job.shares, strict=True):
-            away = job.nodes != shard
+            ends = job.ends(shard)
+            away = job.nodes != ends
             for bytes_, first, second in (
-                (d.push, out, np.full_like(into, 2 * shard + 1)),
-                (d.pull, np.full_like(out, 2 * shard), into),
+                (d.push, out, 2 * ends + 1),
+                (d.pull, 2 * ends, into),
             ):
                 asked.append(np.where(away, bytes_ * share, 0.0))
                 routes.append(np.stack([first, second], axis=1))
