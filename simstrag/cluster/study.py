@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
 from simstrag.cluster import placer
+from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection
 from simstrag.cluster.colocation import LAWS, TIME_SLICES
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.suggestions import nearest
@@ -30,8 +32,6 @@ NOT_SHARED = ("trace", "server_load", "placeholders", "updates", "durations", "c
 """Keys of a scenario that have no meaning where contention follows from what jobs do."""
 STREAM = 2**64 - 4
 """The number of the stream that draws the workloads of arrivals; no rank has it."""
-COLUMNS = ("submit", "gpus", "samples", "duration", "workload", "policy", "name")
-"""The columns of a file of arrivals; `submit_s` and `duration_s` are read, too."""
 
 
 class NodeSection(Section):
@@ -103,27 +103,6 @@ class JobSection(Section):
         return self
 
 
-class ArrivalsSection(Section):
-    """Jobs from a file: submit (s), gpus, and samples or duration (s); workload, policy, name.
-
-    file: CSV.  A duration is that of the job alone under bsp, without noise.
-    workloads: drawn for rows without one, all alike or with these weights.
-    first, seconds: the rows submitted from `first` on, for so many seconds; they then arrive from
-        0 on.
-    most: at most so many jobs.
-    largest: rows with more devices are left out.
-    compress: times of submission and durations are divided by it.
-    """
-
-    file: str
-    workloads: tuple[str, ...] | dict[str, Positive] = ()
-    first: NonNegative = 0.0
-    seconds: Positive = math.inf
-    most: Count | None = None
-    largest: Count | None = None
-    compress: Positive = 1.0
-
-
 @dataclass(frozen=True, slots=True)
 class ArrivingJob:
     """One job of a study: what it computes, how long, when it arrives, under which policy."""
@@ -180,11 +159,11 @@ class ClusterStudy(Section):
     def _consistent(self) -> Self:
         if not self.jobs and self.arrivals is None:
             raise ValueError("there are no jobs: give jobs or arrivals")
-        for job in self.jobs:
-            self._require_workload(job.workload, "jobs.workload")
+        for k, job in enumerate(self.jobs):
+            self._require_workload(job.workload, f"jobs.{k}.workload")
             if job.workers > self.slots:
                 raise ValueError(
-                    f"jobs.workers is {job.workers}, but the nodes have room for {self.slots} "
+                    f"jobs.{k}.workers is {job.workers}, but the nodes have room for {self.slots} "
                     "workers; add nodes, or raise workers_per_gpu"
                 )
         if self.colocation not in LAWS:
@@ -200,6 +179,9 @@ class ClusterStudy(Section):
                     f"workloads.{key}.colocates_as is '{name}', which {law.name} does not know; "
                     f"known: {known}{nearest(name, tuple(law.workloads))}"
                 )
+        if self.arrivals is not None:
+            for name in self.arrivals.workloads:
+                self._require_workload(name, "arrivals.workloads")
         for name in self.placers:
             placer.load_placer(name, 0)
         for chosen in self.policies:
@@ -223,6 +205,14 @@ class ClusterStudy(Section):
         """From a YAML file. Raises `InputError` that names the file, the field and the way out."""
         path = path_of(path, "a cluster study, or a ClusterStudy")
         data = read_mapping(path, "cluster study", "nodes: [{gpus: 8, cores: 32}]")
+        for key, kind, command in (
+            ("scenario", "study", "sweep"),
+            ("workers", "scenario", "compare"),
+        ):
+            if key in data and "workloads" not in data:
+                raise InputError(
+                    f"{path}: is a {kind}, no cluster study; `simstrag {command} {path}` runs it"
+                )
         return cls.of(data, str(path), path.parent)
 
     @classmethod
@@ -286,7 +276,7 @@ class ClusterStudy(Section):
 
         apart = ("policies", "placers", "seeds")
         keys = {key: value for key, value in self.declared.items() if key not in apart}
-        files: list[Any] = [None if self.arrivals is None else self.rows()]
+        files: list[Any] = [self.rows() if self.arrivals else None]
         for name in self.workloads:
             profile = self.scenario(name, 1, samples=1).inputs.profile
             files.append(None if profile is None else profile.sha256)
@@ -314,17 +304,20 @@ class ClusterStudy(Section):
         """Every policy that any job may have."""
         stated = [job.policy for job in self.jobs]
         if self.arrivals is not None:
-            stated += [row["policy"] for row in self.rows()]
+            stated += [row.policy for row in self.rows()]
         own = [self.policy_of(mix, workload) for workload in self.workloads]
         return sorted({*filter(None, stated), *own})
 
     def arriving(self, mix: str | Mapping[str, str], seed: int) -> list[ArrivingJob]:
         """All jobs in order of arrival, then of name."""
         found = []
-        for section in self.jobs:
+        bases = [section.name or section.workload for section in self.jobs]
+        totals = Counter(np.repeat(bases, [section.count for section in self.jobs]).tolist())
+        numbers: Counter[str] = Counter()
+        for section, base in zip(self.jobs, bases, strict=True):
             for k in range(section.count):
-                name = section.name or section.workload
-                name = f"{name}-{k}" if section.count > 1 else name
+                name = f"{base}-{numbers[base]}" if totals[base] > 1 else base
+                numbers[base] += 1
                 policy = section.policy or self.policy_of(mix, section.workload)
                 arrival = section.arrival + k * section.every
                 found.append((
@@ -342,23 +335,21 @@ class ClusterStudy(Section):
     def _from_file(
         self, section: ArrivalsSection, mix: str | Mapping[str, str], seed: int
     ) -> list[tuple[float, str, str, int, str, int | None, float | None]]:
-        weights = section.workloads or tuple(self.workloads)
-        if not isinstance(weights, dict):
-            weights = dict.fromkeys(weights, 1.0)
+        weights = section.weights(tuple(self.workloads))
         known, total = tuple(weights), sum(weights.values())
         draws = stream(seed, STREAM)
         shares = [weight / total for weight in weights.values()]
         jobs: list[tuple[float, str, str, int, str, int | None, float | None]] = []
         for k, row in enumerate(self.rows()):
             drawn = known[int(draws.choice(len(known), p=shares))]  # as many draws as rows
-            workload = row["workload"] or drawn
-            workers, samples = int(row["gpus"]), row["samples"]
+            workload, samples = row.workload or drawn, row.samples
             if samples is None:
-                batch, seconds = self.pace(workload, workers)
-                samples = max(1, round(row["duration"] / section.compress / seconds)) * batch
-            policy = row["policy"] or self.policy_of(mix, workload)
-            name = row["name"] or f"job-{k:05d}"
-            jobs.append((row["submit"], name, workload, workers, policy, int(samples), None))
+                assert row.duration is not None
+                batch, seconds = self.pace(workload, row.workers)
+                samples = max(1, round(row.duration / section.compress / seconds)) * batch
+            policy = row.policy or self.policy_of(mix, workload)
+            name = row.name or f"job-{k:05d}"
+            jobs.append((row.submit, name, workload, row.workers, policy, samples, None))
         return jobs
 
     def pace(self, workload: str, workers: int) -> tuple[int, float]:
@@ -374,67 +365,11 @@ class ClusterStudy(Section):
         seconds = step.host + step.gpu + timing.reduce(tuple(range(workers)), 0.0)
         return workers * scenario.learner.batch, seconds
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[ArrivalRow]:
         """The rows of the file of arrivals that are simulated, checked."""
-        section = self.arrivals
-        assert section is not None
-        path = require_path(self._folder / section.file)
-        rows = [
-            row for row in _read_arrivals(path)
-            if section.first <= row["submit"] < section.first + section.seconds
-            and (section.largest is None or row["gpus"] <= section.largest)
-        ]  # fmt: skip
-        for row in rows:
-            row["submit"] = (row["submit"] - section.first) / section.compress
-            if row["gpus"] > self.slots:
-                raise InputError(
-                    f"{path}: row {row['row']}: gpus is {row['gpus']:g}, but the nodes have room "
-                    f"for {self.slots} workers; add nodes, or set arrivals.largest"
-                )
-            if row["workload"] is not None and row["workload"] not in self.workloads:
-                known = tuple(self.workloads)
-                raise InputError(
-                    f"{path}: row {row['row']}: workload '{row['workload']}' is not in the study; "
-                    f"known: {', '.join(known)}{nearest(row['workload'], known)}"
-                )
-        if not rows:
-            raise InputError(f"{path}: no row is left; look at arrivals.first, seconds and largest")
-        return rows[: section.most]
-
-
-def _read_arrivals(path: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV file of arrivals.  Raises `InputError` that names the row."""
-    with path.open(newline="", encoding="utf-8-sig") as lines:
-        reader = csv.reader(lines)
-        head = [name.strip().removesuffix("_s") for name in next(reader, [])]
-        if not {"submit", "gpus"} <= set(head) or not {"samples", "duration"} & set(head):
-            raise InputError(
-                f"{path}: the columns are {', '.join(head) or 'missing'}; arrivals need submit, "
-                "gpus, and samples or duration; workload, policy and name may stand beside them"
-            )
-        return [_row(path, number, dict(zip(head, row, strict=False)))
-                for number, row in enumerate(reader, start=2) if row]  # fmt: skip
-
-
-def _row(path: Path, number: int, cells: Mapping[str, str]) -> dict[str, Any]:
-    row: dict[str, Any] = {"row": number}
-    for name in COLUMNS:
-        text = cells.get(name, "").strip()
-        if name in COLUMNS[4:] or not text:
-            row[name] = text or None
-            continue
-        try:
-            row[name] = float(text)
-        except ValueError:
-            row[name] = math.nan
-        least = 0 if name == "submit" else 1 if name != "duration" else 1e-9
-        if not least <= row[name] < math.inf or (name == "gpus" and row[name] % 1):
-            raise InputError(f"{path}: row {number}: {name} is '{text}', no number of its kind")
-    if row["submit"] is None or row["gpus"] is None:
-        raise InputError(f"{path}: row {number}: submit and gpus must be given")
-    if row["samples"] is None and row["duration"] is None:
-        raise InputError(f"{path}: row {number}: give samples or duration")
-    return row
+        assert self.arrivals is not None
+        path = require_path(self._folder / self.arrivals.file)
+        return self.arrivals.read(path, self.slots, tuple(self.workloads))
 
 
 def mix_name(mix: str | Mapping[str, str]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -63,7 +63,9 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
     source: the file, for the message.
     """
     # Missing keys come last: a misspelt key is both unknown and missing.
-    problems = sorted(_problems(error), key=lambda details: details[0]["type"] == "missing")
+    problems = sorted(
+        _without_echoes(_problems(error)), key=lambda details: details[0]["type"] == "missing"
+    )
     first = problems[0][0]
     names = _names(first)
     place = ".".join(names) or "the file"
@@ -98,6 +100,19 @@ def _problems(error: ValidationError) -> list[list[ErrorDetails]]:
         [detail for detail in group if len(detail["loc"]) == depth]
         for group, depth in zip(groups.values(), deepest, strict=True)
     ]
+
+
+def _without_echoes(problems: list[list[ErrorDetails]]) -> list[list[ErrorDetails]]:
+    """Without lists that are too short because an entry of theirs is wrong."""
+    places = [problem[0]["loc"] for problem in problems]
+
+    def echoes(problem: ErrorDetails) -> bool:
+        place = problem["loc"]
+        return problem["type"] == "too_short" and any(
+            other[: len(place)] == place for other in places if len(other) > len(place)
+        )
+
+    return [problem for problem in problems if not echoes(problem[0])]
 
 
 def _names(detail: ErrorDetails) -> list[str]:
@@ -145,12 +160,22 @@ def _short(value: Any) -> str:
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
-    for name in path:
+    """The known keys of the part of a model to which a path of keys and places leads."""
+    names = iter(path)
+    for name in names:
         field = model.model_fields.get(name)
         inner = None if field is None else field.annotation
-        candidates = [inner, *getattr(inner, "__args__", ())]
-        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        models = list(_models_in(inner))
         if not models:
             return []
         model = models[0]
+        if any(get_origin(part) in (tuple, dict) for part in (inner, *get_args(inner))):
+            next(names, None)  # its place in a list, or its name
     return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)

@@ -94,6 +94,8 @@ class Study(Section):
         """From a YAML file. Raises `InputError` that names the file, the field and the way out."""
         path = path_of(path, "a study, or a Study")
         data = read_mapping(path, "study", "scenario: demo.yaml")
+        if "workloads" in data:
+            raise InputError(f"{path}: is a cluster study; `simstrag cluster {path}` runs it")
         if "workers" in data and "scenario" not in data:
             raise InputError(
                 f"{path}: is a scenario, not a study; `simstrag compare {path}` runs it"

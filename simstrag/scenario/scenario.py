@@ -199,6 +199,8 @@ class Scenario(Section):
         """
         path = path_of(path, "a scenario, or a Scenario")
         data = read_mapping(path, "scenario", "workers: 8")
+        if "workloads" in data:
+            raise InputError(f"{path}: is a cluster study; `simstrag cluster {path}` runs it")
         if "scenario" in data:
             raise InputError(f"{path}: is a study, not a scenario; `simstrag sweep {path}` runs it")
         return cls.of(data, str(path), path.parent)

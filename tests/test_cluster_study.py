@@ -1,0 +1,122 @@
+"""What a cluster study says of jobs, and how mistakes in it are answered."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag.cluster.study import ClusterStudy
+from simstrag.errors import InputError
+from tests.commands import Call
+from tests.test_cluster import SMALL, WORKLOAD
+
+JOB = {"workload": "small", "workers": 2, "samples": 3200}
+TEXT = """\
+nodes: [{count: 2, gpus: 2, cores: 1, nic_in: 1.0e+9, nic_out: 1.0e+9}]
+workloads:
+  small:
+    scenario: {step: {compute: 0.2, host_share: 0.5}, allreduce: {bytes: 1.0e+6}}
+jobs:
+  - {workload: small, workers: 2, samples: 3200}
+"""
+
+
+def with_rows(tmp_path: Path, rows: str, **section: Any) -> ClusterStudy:
+    (tmp_path / "jobs.csv").write_text(rows, encoding="utf-8")
+    arrivals = {"file": "jobs.csv", **section}
+    return ClusterStudy.of(SMALL | {"jobs": [], "arrivals": arrivals}, "mine.yaml", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [
+        ("workload: small", "workload: smal", "jobs.0.workload names 'smal', which is no"),
+        ("workers: 2", "workers: 9", "jobs.0.workers is 9, but the nodes have room"),
+        ("nic_in: 1.0e+9", "nic_in: 0", "nodes.0.nic_in is 0: must be more than 0"),
+        ("nic_in", "nic_inn", "unknown key 'nodes.0.nic_inn'. Did you mean 'nic_in'?"),
+        ("compute", "computer", "workloads.small: unknown key 'step.computer'. Did"),
+        ("step:", "trace: slow.csv, step:", "workloads.small: scenario.trace: contention"),
+        ("jobs:", "placers: [star_]\njobs:", "there is no placer 'star_'; known: packed,"),
+        ("jobs:", "policies: [{smal: asgd}]\njobs:", "policies names 'smal', which is no"),
+    ],
+)  # fmt: skip
+def test_a_wrong_study_is_answered_in_one_line(
+    call: Call, tmp_path: Path, old: str, new: str, answer: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(TEXT.replace(old, new, 1), encoding="utf-8")
+    code, out, err = call("cluster", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out"))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {tmp_path / 'mine.yaml'}: {answer}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "answer"),
+    [
+        ("submitt,gpus,duration\n", "no column submit. Did you mean 'submitt'?"),
+        ("submit,gpus,duration\n0,2,x\n", "row 2: duration is 'x', but must be"),
+        ("submit,gpus,duration\n0,1.5,9\n", "row 2: gpus is '1.5', but must be a whole"),
+        ("submit,gpus,duration\n0,64,9\n", "row 2: gpus is 64, but the nodes have"),
+        ("submit,gpus,duration\n0,2,\n", "row 2: give samples or duration"),
+        ("submit,gpus,duration,workload\n0,2,9,smal\n", "row 2: workload 'smal' is not in"),
+        ("submit,gpus,duration,policy\n0,2,9,asgdd\n", "row 2: there is no policy 'asgdd'"),
+        ("submit,gpus,duration,name\n0,2,9,a\n1,2,9,a\n", "row 3: name 'a' is that of row 2"),
+        ('submit,gpus,duration\n0,2,"9\n1,2,9\n', "row 2: not CSV: a quote"),
+        ("submit,gpus,duration\n", "no row is left"),
+    ],
+)  # fmt: skip
+def test_a_wrong_row_of_arrivals_is_named(tmp_path: Path, rows: str, answer: str) -> None:
+    with pytest.raises(InputError, match=re.escape(answer)) as raised:
+        with_rows(tmp_path, rows)
+    assert str(raised.value).startswith(str(tmp_path / "jobs.csv"))
+
+
+def test_arrivals_that_are_not_text_are_refused(tmp_path: Path) -> None:
+    with_rows(tmp_path, "submit,gpus,duration,name\n0,2,9,a\n")
+    (tmp_path / "jobs.csv").write_bytes(b"submit,gpus,duration,name\n0,2,9,M\xfcller\n")
+    with pytest.raises(InputError, match=r"jobs\.csv: not text in UTF-8"):
+        ClusterStudy.of(SMALL | {"arrivals": {"file": "jobs.csv"}}, "mine.yaml", tmp_path)
+
+
+def test_a_study_of_another_kind_names_its_command(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "one.yaml").write_text("workers: 2\n", encoding="utf-8")
+    for command, name, right in (
+        ("compare", "mine.yaml", "cluster"), ("sweep", "mine.yaml", "cluster"),
+        ("cluster", "one.yaml", "compare"),
+    ):  # fmt: skip
+        _, _, err = call(command, str(tmp_path / name))
+        assert f"`simstrag {right} {tmp_path / name}` runs it" in err
+
+
+def test_a_duration_is_that_of_the_job_alone_under_bsp(tmp_path: Path) -> None:
+    """An update of 4 workers takes 0.2 s, and 2 (n-1) hops of 1 ms with 1.5 MB at 1 GB/s."""
+    (job,) = with_rows(tmp_path, "submit_s,duration_s,gpus\n7,20.75,4\n").arriving("bsp", seed=0)
+    seconds = 0.2 + 6e-3 + 1.5e-3
+    assert job.samples == round(20.75 / seconds) * 4 * WORKLOAD["scenario"]["learner"]["batch"]
+
+
+def test_times_of_arrivals_are_compressed_and_begin_at_the_first(tmp_path: Path) -> None:
+    rows = "submit,gpus,samples\n10,1,100\n110,1,100\n310,1,100\n"
+    study = with_rows(tmp_path, rows, first=100, seconds=300, compress=10)
+    assert [job.arrival for job in study.arriving("bsp", seed=0)] == [1.0, 21.0]
+
+
+def test_workloads_are_drawn_by_their_weights_and_by_the_seed(tmp_path: Path) -> None:
+    rows = "submit,gpus,samples\n" + "0,1,100\n" * 200
+    (tmp_path / "jobs.csv").write_text(rows, encoding="utf-8")
+    two = SMALL | {
+        "workloads": {"small": WORKLOAD, "other": WORKLOAD}, "jobs": [],
+        "arrivals": {"file": "jobs.csv", "workloads": {"small": 3, "other": 1}},
+    }  # fmt: skip
+    study = ClusterStudy.of(two, "mine.yaml", tmp_path)
+    drawn = [[job.workload for job in study.arriving("bsp", seed)] for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert 120 < drawn[0].count("small") < 180
+
+
+def test_jobs_of_one_workload_have_different_names() -> None:
+    study = ClusterStudy.of(SMALL | {"jobs": [JOB, JOB | {"count": 2}]})
+    assert [job.name for job in study.arriving("bsp", 0)] == ["small-0", "small-1", "small-2"]
