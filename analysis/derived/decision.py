@@ -27,6 +27,7 @@ from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.policy import LANES
+from simstrag.scenario.varied_constants import assumed
 
 State = tuple[str, float]
 """A setting that was simulated: the key of a constant, and its value."""
@@ -126,8 +127,8 @@ class Decision:
     bill: None without contention, or where it is not known without it.
     lanes: the policies of each lane but bsp, best mean first.
     effects: by policy, bsp included.
-    states: mean seconds in all settings. Policies whose times do not compare are left out: samples
-        of unknown worth, and stale ones where no target is declared.
+    states: mean seconds in all settings of what is assumed. Policies whose times do not compare
+        are left out: samples of unknown worth, and stale ones where no target is declared.
     candidates: bsp, and those policies in `states` that are shown to be faster than it (the whole
         interval of the difference is below 0) and whose mean gain is `MODEL_ERROR` or more.
     safe: the candidate with the least worst regret; among equals the least change of training.
@@ -283,8 +284,9 @@ def _effects(s: Standings, p: Standing) -> Effects:
 
 
 def _states(s: Standings, left_out: Collection[str]) -> Times:
-    """Mean seconds in the scenario itself, and with each constant that was varied.
+    """Mean seconds in the scenario itself, and with each assumed constant that was varied.
 
+    Constants that are stated or measured decide nothing: `varied_constants.assumed`.
     Where `Standings.is_untested`, the search for thresholds says nothing about contention and is
     left out.
     """
@@ -299,9 +301,10 @@ def _states(s: Standings, left_out: Collection[str]) -> Times:
                 stale = {name: float(s.at_cost(name, c).mean()) for name in known}
                 states["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
     varied: dict[State, dict[str, float]] = {}
+    decisive = assumed(s.comparison.scenario)
     if s.comparison.extremes is not None and not s.is_untested:
         for key, value, name, seconds in s.comparison.extremes.itertuples(index=False):
-            if name in known:
+            if name in known and key in decisive:
                 varied.setdefault((key, value), {})[name] = seconds
     return states | {
         state: times for state, times in varied.items() if state not in states and BASELINE in times

@@ -197,6 +197,22 @@ def uncertain(scenario: Scenario) -> list[str]:
     ]
 
 
+def assumed(scenario: Scenario) -> list[str]:
+    """The constants by which a comparison decides: those that nothing states or measures.
+
+    Placeholders, the severity of contention and the assumed response to a load; with a target also
+    the cost of staleness and the noise scale, whoever states them.
+
+    >>> step = {"compute": 0.1}
+    >>> assumed(Scenario(workers=2, target_progress=1, step=step))
+    ['learner.c_tau', 'learner.noise_scale']
+    """
+    always = {*scenario.placeholders, *OWN_FACTORS}
+    if scenario.progress_target is not None:
+        always |= {"learner.c_tau", "learner.noise_scale"}
+    return [name for name in uncertain(scenario) if name in always]
+
+
 def bounds(scenario: Scenario, name: str) -> tuple[float, float]:
     """The range in which a constant is varied while all others stay.
 
