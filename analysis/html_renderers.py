@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from simstrag.cluster.runs import ClusterResults
+from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.sweep import Sweep
 from simstrag.profile.profile import Profile
@@ -44,6 +46,22 @@ def _(sweep: Sweep) -> str:
 
     found = sweep_cells(sweep)
     return fragment([points_table(found)], sentences(found), pictures(found) if found.axes else ())
+
+
+@html_fragment.register
+def _(results: ClusterResults) -> str:
+    from simstrag.analysis.charts.cluster_charts import changes, completion
+    from simstrag.analysis.derived.cluster_combinations import combinations
+    from simstrag.analysis.pages.templates import fragment
+    from simstrag.analysis.tables.cluster_tables import ranking_table
+    from simstrag.analysis.text.cluster_text import sentences
+
+    try:
+        found = combinations(results)
+    except InputError as error:  # nothing has ended
+        return fragment([], [str(error)])
+    pictures = [completion(found), *([changes(found)] if len(found.every) > 1 else [])]
+    return fragment([ranking_table(found)], sentences(found), pictures)
 
 
 @html_fragment.register

@@ -39,8 +39,8 @@ ROOMS: dict[str, set[str]] = {
         "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",
     },
     "analysis": {
-        "ddp", "documents", "experiments", "policies", "profile", "runs", "scenario", "timing",
-        "trace",
+        "cluster", "ddp", "documents", "experiments", "policies", "profile", "runs", "scenario",
+        "timing", "trace",
     },
     "validation": {
         "analysis", "calibration", "ddp", "documents", "engine", "experiments", "policies",

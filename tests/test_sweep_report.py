@@ -316,7 +316,9 @@ def test_a_study_of_one_point_has_no_report_and_the_error_says_what_has(tmp_path
 
 
 def test_a_folder_that_is_no_study_says_what_would_be(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no comparison, run or sweep; give a folder that"):
+    with pytest.raises(
+        InputError, match="holds no comparison, run, sweep or cluster study; give a"
+    ):
         report(tmp_path)
     with pytest.raises(InputError, match="x and y are for a sweep, and it holds none"):
         report(tmp_path, x="workers")

@@ -1,4 +1,4 @@
-"""The HTML report of a comparison, a run or a sweep: one file that loads nothing else."""
+"""The HTML report of a comparison, run, sweep or cluster: one file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simstrag.analysis.charts.matplotlib_renderer import picture
 from simstrag.analysis.derived.example_runs import Example, describe_excerpts, example, examples_of
 from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.derived.timeline_excerpt import CloseLook, close_look
-from simstrag.analysis.pages import facts, sweep_report
+from simstrag.analysis.pages import cluster_report, facts, sweep_report
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
@@ -35,6 +35,8 @@ from simstrag.analysis.text.gain_text import saved as saved_share
 from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import number, percent
 from simstrag.analysis.text.sensitivity_text import thresholds
+from simstrag.cluster.runs import MARKER as CLUSTER
+from simstrag.cluster.runs import ClusterResults
 from simstrag.documents.file_io import path_of, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
@@ -46,21 +48,26 @@ from simstrag.scenario.scenario import Scenario
 def report(
     folder: str | Path, out: str | Path | None = None, x: str | None = None, y: str | None = None
 ) -> Path:
-    """Write the HTML report of the folder of a comparison, run or sweep, and return its path.
+    """Write the HTML report of a folder and return its path.
+
+    folder: of a comparison, run, sweep or cluster study.
 
     x, y: keys of a sweep along the axes of its picture; by default those with most values.
 
-    A training on real ranks that was killed is completed from its journal first.  A sweep may be
-    unfinished.  Raises `InputError` where `folder` is none of them, or `out` cannot be written.
+    A training on real ranks that was killed is completed from its journal first.  A sweep or
+    cluster study may be unfinished.  Raises `InputError` where `folder` is none of them, or `out`
+    cannot be written.
     """
     from simstrag.ddp.record.journal import NAME
     from simstrag.ddp.record.run_from_journal import finish
 
-    folder = path_of(folder, "a comparison, a sweep or a run")
+    folder = path_of(folder, "a comparison, a sweep, a cluster study or a run")
     if (folder / MARKER).exists():
         page = sweep_report.render(Sweep.read(folder), x, y)
     elif x is not None or y is not None:
         raise InputError(f"{folder}: x and y are for a sweep, and it holds none")
+    elif (folder / CLUSTER).exists():
+        page = cluster_report.render(ClusterResults.read(folder))
     elif (folder / "comparison.csv").exists():
         page = render(Comparison.read(folder))
     elif (folder / "run.json").exists():
@@ -69,8 +76,9 @@ def report(
         page = render_run(finish(folder))
     else:
         raise InputError(
-            f"{folder}: holds no comparison, run or sweep; give a folder that `simstrag compare`, "
-            "`simstrag sweep`, `simstrag run --out` or `simstrag ddp --out` wrote"
+            f"{folder}: holds no comparison, run, sweep or cluster study; give a folder that "
+            "`simstrag compare`, `simstrag sweep`, `simstrag cluster`, `simstrag run --out` or "
+            "`simstrag ddp --out` wrote"
         )
     path = folder / "report.html" if out is None else Path(out)
     write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))

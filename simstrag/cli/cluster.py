@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from warnings import warn
 
 import typer
 
@@ -15,8 +16,9 @@ from simstrag.cli.console import capture_warnings, print_result, print_table
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option
 from simstrag.cli.progress import show_count
-from simstrag.cli.sweep import MACHINES, parse_shard
-from simstrag.documents.file_io import require_path
+from simstrag.cli.sweep import DRAWING, MACHINES, parse_shard
+from simstrag.documents.file_io import require_path, write_atomically
+from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,11 +51,13 @@ def cluster(
     sys.path.append(str(path.absolute().parent))
     warnings: list[str] = []
     try:
-        with capture_warnings() as warnings, show_count(quiet) as show:
+        with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
             result = run_cluster(
                 path, folder, jobs=jobs, backend=backend or "processes", address=address,
                 shard=part, on_progress=show,
             )  # fmt: skip
+            show.begin_last("drawing the report")
+            page = _draw(result)
     except KeyboardInterrupt as interrupt:
         kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
         raise Interrupted(kept or "nothing was written") from None
@@ -66,12 +70,32 @@ def cluster(
         "warnings": warnings,
         "written": result.folder,
         "tables": tables,
+        "report": page,
     }
     shown = partial(_print, result, summary)
     last = [result.folder, *tables][-1]
-    print_result(as_json, quiet, document, shown, warnings, results=last)
+    shown_page = None if quiet else page
+    print_result(as_json, quiet, document, shown, warnings, results=last, report=shown_page)
     if failed:
         raise typer.Exit(1)
+
+
+def _draw(result: ClusterResults) -> Path | None:
+    """The report of a study, of all its shards or none; none where there is nothing to compare."""
+    from simstrag.analysis.pages.cluster_report import render
+
+    whole, path = result.read(result.folder), result.folder / "report.html"
+    if len(whole.kept.outcomes()) < len(whole.runs):
+        return None
+    try:
+        page = render(whole)
+        write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
+    except InputError as error:
+        warn(f"no report: {error}", stacklevel=1)
+        return None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(whole.kept.describe()) from None
+    return path
 
 
 def _print(result: ClusterResults, summary: pd.DataFrame) -> None:

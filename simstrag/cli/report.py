@@ -1,4 +1,4 @@
-"""`simstrag report`: draw the report of a saved comparison, sweep or run again."""
+"""`simstrag report`: draw the report of saved results again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simstrag.documents.file_io import require_path, writable
 
 
 def report(
-    folder: Annotated[Path, argument("What compare, sweep or run wrote.", "FOLDER")],
+    folder: Annotated[Path, argument("What compare, sweep, cluster or run wrote.", "FOLDER")],
     out: Annotated[
         Path | None, out_option("HTML file; report.html in the folder by default.", "FILE")
     ] = None,
@@ -23,7 +23,7 @@ def report(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw the HTML report of a saved comparison, sweep or run again."""
+    """Draw the HTML report of a saved comparison, sweep, cluster study or run again."""
     from simstrag.analysis.pages.report import report as write_report
 
     if out is not None:

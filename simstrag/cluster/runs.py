@@ -26,6 +26,7 @@ from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
 from simstrag.experiments.paired_statistics import Estimate, mean, ratio
 from simstrag.experiments.runner import attribution, key_of
+from simstrag.rendering import html_fragment
 from simstrag.runs.run import plain, provenance
 
 if TYPE_CHECKING:
@@ -77,6 +78,18 @@ class ClusterResults:
         except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise InputError(f"{folder / MARKER}: not a cluster study: {error}") from None
 
+    def __str__(self) -> str:
+        """How many runs are finished, and the mean completion times in a few lines."""
+        summary, text = self.summary(), self.kept.describe()
+        if summary.empty:
+            return text
+        names = [*summary]
+        shown = summary[[*names[: names.index("seeds")], *SHOWN]]
+        return f"{text}\n{shown.round(3).to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return html_fragment(self)
+
     @property
     def kept(self) -> KeptRuns[PlannedClusterRun]:
         """Its runs in its folder."""
@@ -125,6 +138,8 @@ class ClusterResults:
             write_atomically(self.folder / f"{name}.csv", partial(_write, frame))
 
 
+SHOWN = ("mean_completion_time", "ratio", "mean_slowdown")
+"""Columns of the summary that `print` shows beside those that name a combination."""
 MEANS = (
     "p95_completion_time", "makespan", "mean_queueing", "mean_slowdown", "jobs", "finished",
 )  # fmt: skip

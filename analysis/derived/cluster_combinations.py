@@ -1,0 +1,286 @@
+"""What each combination of a cluster study gave, paired with the first one over jobs and seeds.
+
+A combination is one value of each column that a study varies beside the seed: the mix of policies,
+the placer, and others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from simstrag.analysis.derived.standings import leads
+from simstrag.cluster.runs import ClusterResults
+from simstrag.errors import InputError
+from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
+
+SECONDS = ("arrival", "start", "end", "queueing", "completion_time", "run_time", "alone")
+
+
+class Effect(NamedTuple):
+    """The jobs of a workload under a combination.
+
+    jobs: how many there are over all seeds.
+    time: their mean completion time.
+    change: by which share of that under the first combination it is longer, paired over seeds.
+    sooner, later: jobs that ended earlier and later than under the first combination.
+    """
+
+    workload: str
+    policy: str
+    jobs: int
+    time: Estimate
+    change: Estimate
+    sooner: int
+    later: int
+    queueing: float
+    slowdown: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is shown to take longer than under the first combination."""
+        return self.change.low > 0
+
+    @property
+    def profits(self) -> bool:
+        """Whether it is shown to take less time."""
+        return self.change.high < 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combination:
+    """One combination: means over seeds, of the jobs that ended under every combination.
+
+    values: by column.
+    name: its values in the columns that vary, such as `asgd (packed)`.
+    time: the mean completion time.
+    change: by which share of the first combination's it is longer.
+    place: the best and the worst possible place by mean completion time.
+    waited: the share of all completion time in which jobs waited for devices.
+    shared: the share of all run time that the same jobs alone would not have taken.
+    held: the share of all devices that jobs held, until the last of them ended.
+    """
+
+    values: Mapping[str, str]
+    name: str
+    time: Estimate
+    change: Estimate
+    place: tuple[int, int]
+    p95: float
+    makespan: float
+    waited: float
+    shared: float
+    held: float
+    effects: tuple[Effect, ...]
+
+    @property
+    def policies(self) -> dict[str, str]:
+        """The policy of each workload."""
+        return {effect.workload: effect.policy for effect in self.effects}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combinations:
+    """All combinations of a study that have runs, in its order.
+
+    varied: the columns that name a combination: those with several values, or all.
+    seeds: those that ended under every combination.
+    behind: the names of combinations that the best one is shown to be faster than.
+    missing: runs that have not ended.  failed: the errors of others.
+    left_out: jobs that did not end under every combination, over all seeds.
+    jobs: a row per job of every finished run.
+    drawn: the tables of the first seed's run, under the best and the first combination.
+    """
+
+    results: ClusterResults
+    every: tuple[Combination, ...]
+    varied: tuple[str, ...]
+    seeds: tuple[int, ...]
+    behind: frozenset[str]
+    missing: int
+    failed: Mapping[str, str]
+    left_out: int
+    jobs: pd.DataFrame
+    drawn: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def first(self) -> Combination:
+        """What all others are compared with."""
+        return self.every[0]
+
+    @property
+    def ranking(self) -> list[Combination]:
+        """Best mean first."""
+        return sorted(self.every, key=lambda one: one.time.value)
+
+    @property
+    def best(self) -> Combination:
+        """The one with the shortest mean completion time."""
+        return self.ranking[0]
+
+    @property
+    def contenders(self) -> list[Combination]:
+        """The best one, and those that it is not shown to be faster than."""
+        return [one for one in self.ranking if one.name not in self.behind]
+
+    @property
+    def shown(self) -> list[Combination]:
+        """Those of which a run is drawn: the best and the first."""
+        return [self.best] if self.best is self.first else [self.best, self.first]
+
+    def table(self, one: Combination, name: str) -> pd.DataFrame:
+        """The rows of the drawn run of a combination: `jobs`, `shares` or `nodes`."""
+        rows = self.drawn[one.name][name]
+        return _frame(rows) if name == "jobs" else pd.DataFrame(rows)
+
+    @property
+    def workloads(self) -> list[str]:
+        """Their names, in the order of the study."""
+        return [effect.workload for effect in self.first.effects]
+
+
+def columns_of(results: ClusterResults) -> tuple[str, ...]:
+    """The columns that make a combination.
+
+    A run of a study has these beside its key, the number of its mix and its seed.
+    """
+    fields = results.runs[0]._fields
+    return tuple(name for name in fields if name not in ("key", "mix", "seed"))
+
+
+def combinations(results: ClusterResults) -> Combinations:
+    """The combinations of a study, finished or not.
+
+    Seeds that have not ended under every combination are left out, and combinations without any
+    finished run.  Raises `InputError` where nothing is left.
+    """
+    columns, outcomes = columns_of(results), results.kept.outcomes()
+    runs: dict[tuple[str, ...], dict[int, Mapping[str, Any]]] = {}
+    for run, kept in outcomes.items():
+        if not kept["error"]:
+            key = tuple(getattr(run, name) for name in columns)
+            runs.setdefault(key, {})[run.seed] = kept
+    every_seed = dict.fromkeys(run.seed for run in results.runs) if runs else ()
+    seeds = [seed for seed in every_seed if all(seed in of for of in runs.values())]
+    if not seeds:
+        raise InputError(f"{results.folder}: no seed has ended under every combination yet")
+    several = [k for k in range(len(columns)) if len({key[k] for key in runs}) > 1]
+    varied = several or [*range(len(columns))]
+    values = {_name(*(key[k] for k in varied)): key for key in runs}
+    found = {name: [runs[key][seed] for seed in seeds] for name, key in values.items()}
+    tables = {name: [_frame(kept["jobs"]) for kept in of] for name, of in found.items()}
+    by_seed = zip(*tables.values(), strict=True)
+    ended = [np.all([np.isfinite(t["completion_time"]) for t in of], axis=0) for of in by_seed]
+    if not all(one.any() for one in ended):
+        raise InputError(f"{results.folder}: under some combination and seed no job has ended")
+    counted = {
+        name: [table[kept] for table, kept in zip(of, ended, strict=True)]
+        for name, of in tables.items()
+    }
+    times = {name: _means(of, "completion_time") for name, of in counted.items()}
+    ahead = leads(times, suffices=False)
+    first, best = next(iter(found)), min(times, key=lambda name: times[name].mean())
+    every = []
+    for name, of in counted.items():
+        summaries, whole = pd.DataFrame([kept["summary"] for kept in found[name]]), pd.concat(of)
+        every.append(
+            Combination(
+                values=dict(zip(columns, values[name], strict=True)),
+                name=name,
+                time=mean(times[name]),
+                change=_change(times[name], times[first]),
+                place=(1 + sum(name in those for those in ahead.values()),
+                       len(found) - len(ahead[name])),
+                p95=float(summaries["p95_completion_time"].mean()),
+                makespan=float(summaries["makespan"].mean()),
+                waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
+                shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
+                held=_held(results, tables[name]),
+                effects=tuple(_effects(of, counted[first])),
+            )
+        )  # fmt: skip
+    jobs = [
+        {**dict(zip(columns, key, strict=True)), "seed": seed, **row}
+        for key, of_seeds in runs.items()
+        for seed, kept in of_seeds.items()
+        for row in kept["jobs"]
+    ]
+    return Combinations(
+        results=results,
+        every=tuple(every),
+        varied=tuple(columns[k] for k in varied),
+        seeds=tuple(seeds),
+        behind=frozenset(ahead[best]),
+        missing=len(results.runs) - len(outcomes),
+        failed={
+            ", ".join([*(getattr(run, name) for name in columns), f"seed {run.seed}"]): kept[
+                "error"
+            ]
+            for run, kept in outcomes.items()
+            if kept["error"]
+        },
+        left_out=sum(int((~one).sum()) for one in ended),
+        jobs=_frame(jobs),
+        drawn={name: found[name][0] for name in (best, first)},
+    )
+
+
+def _name(first: str, *others: str) -> str:
+    """A combination in a sentence.
+
+    >>> _name("asgd", "packed"), _name("asgd")
+    ('asgd (packed)', 'asgd')
+    """
+    return f"{first} ({', '.join(others)})" if others else first
+
+
+def _effects(of: list[pd.DataFrame], first: list[pd.DataFrame]) -> list[Effect]:
+    """Each workload's jobs, compared with the same jobs under the first combination."""
+    found = []
+    for workload in dict.fromkeys(name for table in first for name in table["workload"]):
+        pairs = [
+            (own[own["workload"] == workload], base[base["workload"] == workload])
+            for own, base in zip(of, first, strict=True)
+        ]
+        pairs = [(own, base) for own, base in pairs if len(own)]
+        own, base = (list(side) for side in zip(*pairs, strict=True))
+        whole, others = pd.concat(own), pd.concat(base)
+        times = _means(own, "completion_time")
+        later = whole["completion_time"].to_numpy() - others["completion_time"].to_numpy()
+        found.append(
+            Effect(
+                workload, "/".join(dict.fromkeys(whole["policy"])), len(whole), mean(times),
+                _change(times, _means(base, "completion_time")), int((later < 0).sum()),
+                int((later > 0).sum()), float(whole["queueing"].mean()),
+                float(whole["slowdown"].mean()),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _change(times: Array, others: Array) -> Estimate:
+    return Estimate(*(x - 1 for x in ratio(times, others)))
+
+
+def _means(tables: list[pd.DataFrame], name: str) -> Array:
+    """The mean of a column under each seed."""
+    return np.array([table[name].mean() for table in tables])
+
+
+def _frame(rows: Any) -> pd.DataFrame:
+    table = pd.DataFrame(rows)
+    return table.astype(dict.fromkeys((*SECONDS, "slowdown"), float))
+
+
+def _held(results: ClusterResults, tables: list[pd.DataFrame]) -> float:
+    study = results.study
+    devices = sum(kind.get("count", 1) * kind["gpus"] for kind in study["nodes"])
+    slots = devices * study.get("workers_per_gpu", 1)
+    return float(np.mean([
+        (table["workers"] * table["run_time"]).sum() / (slots * table["end"].max())
+        for table in tables
+    ]))  # fmt: skip

@@ -1,0 +1,107 @@
+"""The HTML report of a cluster study: the shortest completion time, who pays, who was slowed."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import pandas as pd
+
+from simstrag.analysis.charts import cluster_charts
+from simstrag.analysis.charts.matplotlib_renderer import Picture
+from simstrag.analysis.charts.timeline import FULLEST
+from simstrag.analysis.derived.cluster_combinations import Combination, Combinations, combinations
+from simstrag.analysis.derived.cluster_stays import stays
+from simstrag.analysis.pages import facts
+from simstrag.analysis.pages.templates import template
+from simstrag.analysis.tables import cluster_tables
+from simstrag.analysis.tables.cluster_tables import frame_table
+from simstrag.analysis.tables.table import MOST, Table, csv_data
+from simstrag.analysis.text.cluster_text import cautions, sentences
+from simstrag.cluster.runs import ClusterResults
+
+
+class DrawnRun(NamedTuple):
+    """What a page shows of one run: the first seed's under one combination."""
+
+    name: str
+    nodes: Picture
+    beside: Table
+    bars: Picture
+    use: Picture
+    jobs: Table
+
+
+def render(results: ClusterResults) -> str:
+    """The report of a cluster study, finished or not, as one HTML file.
+
+    Raises `InputError` where no seed has ended under every combination.
+    """
+    found = combinations(results)
+    until = float(max(found.table(one, "jobs")["end"].max() for one in found.shown))
+    ranking, workloads = cluster_tables.ranking_table(found), cluster_tables.workload_table(found)
+    return template("cluster.html").render(
+        found=found,
+        job=results.made.get("job", results.folder.resolve().name),
+        made=", ".join(results.made[key] for key in ("by", "at") if key in results.made),
+        sentences=sentences(found),
+        cautions=cautions(found),
+        completion=cluster_charts.completion(found),
+        changes=cluster_charts.changes(found) if len(found.every) > 1 else None,
+        ranking=ranking,
+        workloads=workloads,
+        runs=[_draw(found, one, until, k) for k, one in enumerate(found.shown)],
+        most_bars=cluster_charts.MOST_JOBS,
+        fullest=FULLEST,
+        asked=_asked(found),
+        study=facts.as_yaml(results.study),
+        provenance=facts.provenance(results.provenance),
+        data=csv_data({
+            "combinations": ranking,
+            "workloads": workloads,
+            "jobs": frame_table(found.jobs.head(MOST + 1)),
+            **{name: frame_table(_of_drawn(found, of)) for name, of in
+               (("slowdowns", "shares"), ("asked-of-nodes", "nodes"))},
+        }),
+    )  # fmt: skip
+
+
+def _draw(found: Combinations, one: Combination, until: float, k: int) -> DrawnRun:
+    jobs, shares, asked = (found.table(one, name) for name in ("jobs", "shares", "nodes"))
+    on_nodes = stays(jobs, shares, until)
+    study = found.results.study
+    return DrawnRun(
+        one.name,
+        cluster_charts.nodes(on_nodes, until, f"nodes{k}", f"Jobs on each node, {one.name}"),
+        cluster_tables.beside_table(on_nodes, found.workloads),
+        cluster_charts.jobs(jobs, until, f"jobs{k}", f"Jobs over time, {one.name}"),
+        cluster_charts.use(jobs, asked, study, until, f"use{k}"),
+        cluster_tables.jobs_table(jobs, cluster_tables.MOST),
+    )
+
+
+def _of_drawn(found: Combinations, name: str) -> pd.DataFrame:
+    """The rows of all drawn runs in one table, as many as a page saves."""
+    frames = [
+        found.table(one, name).assign(combination=one.name).head(MOST + 1) for one in found.shown
+    ]
+    return pd.concat(frames).head(MOST + 1)
+
+
+def _asked(found: Combinations) -> dict[str, str]:
+    study, columns = found.results.study, found.first.values
+    values = {
+        name: "; ".join(dict.fromkeys(one.values[name] for one in found.every)) for name in columns
+    }
+    counts = found.table(found.first, "jobs")["workload"].value_counts(sort=False)
+    return {
+        "nodes": "; ".join(_describe_kind(kind) for kind in study["nodes"]),
+        "jobs": ", ".join(f"{count} of {name}" for name, count in counts.items()),
+        **values,
+        "seeds": ", ".join(map(str, found.seeds)),
+        "interval": f"{study.get('interval', 1):g} s",
+    }
+
+
+def _describe_kind(kind: object) -> str:
+    return json.dumps(kind)[1:-1].replace('"', "")

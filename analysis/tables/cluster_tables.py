@@ -1,0 +1,117 @@
+"""Tables of a cluster study, for a page, a notebook and a CSV file."""
+
+from __future__ import annotations
+
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+
+from simstrag.analysis.derived.cluster_combinations import Combinations, Effect
+from simstrag.analysis.derived.cluster_stays import Stay, slowdown_beside
+from simstrag.analysis.tables.comparison_tables import place_cell
+from simstrag.analysis.tables.table import Number, Table
+
+MOST = 200
+"""Most jobs of a run that a page lists."""
+UNITS = {
+    "arrival": "s", "start": "s", "end": "s", "queueing": "s", "completion_time": "s",
+    "run_time": "s", "alone": "s",
+}  # fmt: skip
+
+
+def ranking_table(found: Combinations) -> Table:
+    """A row per combination, best mean completion time first."""
+    rows = tuple(
+        (
+            one.name, place_cell(one.place), Number.estimate(one.time),
+            Number.estimate(one.change, percent=True, sign=True), Number.percent(one.waited),
+            Number.percent(one.shared), Number.of(one.p95), Number.of(one.makespan),
+            Number.percent(one.held),
+        )
+        for one in found.ranking
+    )  # fmt: skip
+    headers = (
+        _head(found), "place", "mean completion time (s)", "longer than the first row (%)",
+        "waiting for devices (%)", "cost of sharing (%)", "95th percentile (s)", "makespan (s)",
+        "devices held (%)",
+    )  # fmt: skip
+    notes = (
+        f"The first row of the study is {found.first.name}. Intervals are 95 %, paired over seeds; "
+        "a place is a range where they do not separate combinations. Waiting is a share of all "
+        "completion time, the cost of sharing one of all run time, devices held one of all devices "
+        "until the last job ended.",
+    )
+    return Table(headers, rows, 1, (), notes)
+
+
+def workload_table(found: Combinations) -> Table:
+    """A row per combination and workload, and who pays."""
+    rows = tuple(
+        (
+            one.name, e.workload, e.policy, "" if one is found.first else _verdict(e),
+            Number.estimate(e.time), Number.estimate(e.change, percent=True, sign=True),
+            Number.of(e.sooner), Number.of(e.later), Number.of(e.queueing), Number.of(e.slowdown),
+        )
+        for one in found.every
+        for e in one.effects
+    )  # fmt: skip
+    headers = (
+        _head(found), "workload", "policy of its jobs", "pays or profits",
+        "mean completion time (s)", "longer than under the first row (%)", "jobs sooner",
+        "jobs later", "queueing (s)", "slowdown",
+    )  # fmt: skip
+    notes = (
+        "A workload pays where the whole interval is above 0, and profits where it is below. Jobs "
+        "sooner and later are those that ended earlier or later than the same job, under the same "
+        "seed, in the first row. A slowdown is run time over that of the same job alone on the "
+        "same nodes.",
+    )
+    return Table(headers, rows, 4, (), notes)
+
+
+def beside_table(found: list[Stay], workloads: list[str]) -> Table:
+    """Mean slowdown of each workload on a node, by what else is there."""
+    means = slowdown_beside(found)
+    rows = tuple(
+        (of, *(Number.of(means.get((of, name))) for name in ("", *workloads))) for of in workloads
+    )
+    headers = ("slowdown of", "no other job", *(f"beside {name}" for name in workloads))
+    notes = (
+        "The mean over time of the largest slowdown on a node, while a job of the other workload "
+        "has workers or its server there. It says what stood beside it, not what caused it: a "
+        "push is slowed at the server's node, too, and ranks of one job slow each other.",
+    )
+    return Table(headers, rows, 1, (), notes).trimmed()
+
+
+def jobs_table(jobs: pd.DataFrame, most: int | None = None) -> Table:
+    """The columns of jobs; with `most`, only the jobs that took longest."""
+    cut = most is not None and len(jobs) > most
+    if cut:
+        jobs = jobs.nlargest(most or 0, "completion_time").sort_values("arrival")
+    numbers = [name for name in jobs.columns if is_numeric_dtype(jobs[name])]
+    texts = [name for name in jobs.columns if name not in numbers]
+    rows = tuple(
+        (*(str(row[name]) for name in texts), *(Number.of(row[name]) for name in numbers))
+        for row in jobs.to_dict("records")
+    )
+    headers = tuple(
+        f"{name.replace('_', ' ')} ({UNITS[name]})" if name in UNITS else name.replace("_", " ")
+        for name in (*texts, *numbers)
+    )
+    notes = (f"The {most} jobs that took longest.",) if cut else ()
+    return Table(headers, rows, len(texts), (), notes)
+
+
+def frame_table(frame: pd.DataFrame) -> Table:
+    """A table for a CSV file alone."""
+    rows = tuple(frame.astype(object).itertuples(index=False, name=None))
+    return Table(tuple(map(str, frame.columns)), rows, 0)
+
+
+def _head(found: Combinations) -> str:
+    """The columns that name a combination."""
+    return ", ".join(found.varied)
+
+
+def _verdict(effect: Effect) -> str:
+    return "pays" if effect.pays else "profits" if effect.profits else "neither is shown"

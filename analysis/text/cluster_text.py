@@ -1,0 +1,168 @@
+"""The result of a cluster study in words: the shortest mean completion time, and who pays."""
+
+# ruff: noqa: RUF001, RUF002 - dashes are meant
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simstrag.analysis.derived.cluster_combinations import Combination, Combinations, Effect
+from simstrag.analysis.derived.decision import MODEL_ERROR
+from simstrag.analysis.text.answer import capital
+from simstrag.analysis.text.cautions import warn_of_few_seeds
+from simstrag.analysis.text.gain_text import ERROR, percent_of
+from simstrag.analysis.text.number_format import estimate, join, number, percent
+from simstrag.experiments.paired_statistics import Estimate
+
+LITTLE = 0.01
+"""Shares below it are not given as numbers."""
+MOST = 4
+"""Most mixes of policies that have a sentence of their own, and most failed runs that are named."""
+NAMED = 3
+"""Most combinations that a sentence names."""
+
+
+def sentences(found: Combinations) -> tuple[str, ...]:
+    """Which combination has the shortest mean completion time, what jobs lost, and who pays."""
+    mixes = [one for one in found.every[1:] if _differs_in_policies_alone(one, found)]
+    paying = [_who_pays(one, found) for one in mixes[:MOST]]
+    if found.best is not found.first and found.best not in mixes[:MOST]:
+        paying.insert(0, _effects(f"under {found.best.name}", found.best.effects))
+    against = [f"Against the first row: {text}" for text in paying[:1]]
+    return (_shortest(found), _lost(found), *against, *map(capital, paying[1:]))
+
+
+def cautions(found: Combinations) -> list[str]:
+    """What a reader must know before relying on the numbers, most important first."""
+    return [*filter(None, _cautions(found))]
+
+
+def longer(change: Estimate) -> str:
+    """A change of times as a predicate.
+
+    >>> longer(Estimate(0.5, 0.4, 0.6)), longer(Estimate(-0.5, -0.6, -0.4))
+    ('take 50 % (40–60 %) longer', 'take 50 % (40–60 %) less time')
+    """
+    if change.value < 0:
+        less = Estimate(-change.value, -change.high, -change.low)
+        return f"take {percent_of(less)} less time"
+    return f"take {percent_of(change)} longer"
+
+
+def uses(one: Combination, found: Combinations) -> str:
+    """What is different about the policies of a combination, to follow `when`."""
+    before, now = found.first.policies, one.policies
+    changed = [name for name in now if now[name] != before[name]]
+    if len({*now.values()}) == 1:
+        return f"all jobs use {now[changed[0]]}" if changed else "no policy is another"
+    by = {policy: [name for name in changed if now[name] == policy] for policy in
+          dict.fromkeys(now[name] for name in changed)}  # fmt: skip
+    parts = [
+        f"{join(names)} {'uses' if len(names) == 1 else 'use'} {policy}"
+        for policy, names in by.items()
+    ]
+    return f"only {join(parts)}"
+
+
+def _shortest(found: Combinations) -> str:
+    best, first = found.best, found.first
+    took = f"{estimate(*best.time).removesuffix(' (–)')} s"
+    if len(found.every) == 1:
+        return f"The mean completion time is {took}."
+    others = [one.name for one in found.contenders if one is not best]
+    row = f"the first row, {first.name}"
+    if others:
+        named = others[:NAMED]
+        if len(others) > NAMED:
+            named.append(f"{len(others) - NAMED} more")
+        text = f"No clear winner: {best.name} has the shortest mean, {took}"
+        text += f", but is not shown to be faster than {join(named)}."
+        if best is not first and best.change.high < 0:
+            text += f" Its jobs {longer(best.change)} than under {row}."
+        return text
+    text = f"{best.name} has the shortest mean completion time: {took}"
+    if best is first:
+        second = found.ranking[1]
+        behind = f"under the next, {second.name}, jobs {longer(second.change)}"
+        return f"{text}. It is the first row; {behind}."
+    return f"{text}. Its jobs {longer(best.change)} than under {row}."
+
+
+def _lost(found: Combinations) -> str:
+    texts = []
+    for one in found.shown:
+        waited = f"{_share(one.waited)} of all completion time was waiting for devices"
+        shared = f"sharing nodes with other jobs cost {_share(one.shared)} of all run time"
+        texts.append(f"Under {one.name} {waited}, and {shared}.")
+    return " ".join(texts)
+
+
+def _share(value: float) -> str:
+    """A share in percent.
+
+    >>> _share(0.1234), _share(0.002)
+    ('12 %', 'less than 1 %')
+    """
+    return f"{percent(value, 2)} %" if value >= LITTLE else f"less than {percent(LITTLE, 1)} %"
+
+
+def _differs_in_policies_alone(one: Combination, found: Combinations) -> bool:
+    column = next(iter(one.values))
+    other = [name for name in one.values if one.values[name] != found.first.values[name]]
+    return other == [column]
+
+
+def _who_pays(one: Combination, found: Combinations) -> str:
+    varied = [value for name, value in [*one.values.items()][1:] if name in found.varied]
+    return _effects(f"when {uses(one, found)}{f' ({join(varied)})' if varied else ''}", one.effects)
+
+
+def _effects(when: str, effects: tuple[Effect, ...]) -> str:
+    pay = [e for e in effects if e.pays]
+    profit = [e for e in effects if e.profits]
+    if not pay and not profit:
+        return f"{when}, no workload is shown to pay or to profit."
+    parts = []
+    for those, one, many in ((pay, "pays", "pay"), (profit, "profits", "profit")):
+        if those:
+            named = [f"{e.workload} ({_signed(e.change)})" for e in those]
+            parts.append(f"{join(named)} {one if len(those) == 1 else many}")
+    return f"{when}, {', and '.join(parts)}."
+
+
+def _signed(change: Estimate) -> str:
+    return f"{number(100 * change.value, 2, sign=True)} %"
+
+
+def _cautions(found: Combinations) -> Iterator[str]:
+    total = len(found.results.runs)
+    if found.missing:
+        yield (
+            f"{found.missing} of {total} runs have not ended; seeds that have not ended under "
+            "every combination are left out. The same `simstrag cluster` goes on from there."
+        )
+    for run, error in list(found.failed.items())[:MOST]:
+        yield f"{run} failed: {error}"
+    if (more := len(found.failed) - MOST) > 0:
+        yield f"{more} more runs failed; `cluster.json` lists all."
+    if found.left_out:
+        yield (
+            f"{found.left_out} jobs did not end under every combination and are left out of every "
+            "mean."
+        )
+    best = found.best.change
+    if found.best is not found.first and -MODEL_ERROR < best.value < 0:
+        yield f"The best combination saves less than {ERROR}, so real jobs may not show it."
+    if len(found.seeds) < 2:
+        yield (
+            "One seed gives no interval, so no winner can be shown: run more seeds; only the new "
+            "ones are computed."
+        )
+    yield warn_of_few_seeds(len(found.seeds))
+    if len(found.every) > 2 and len(found.seeds) > 1:
+        yield "The 95 % intervals are not corrected for the number of combinations or workloads."
+    yield (
+        "The cost of sharing is against the same job alone on the same nodes. Ranks of one job "
+        "that slow each other, and nodes far apart, count in the completion time only."
+    )
+    yield "Nodes and workloads are what the study states; no cluster was measured."

@@ -1,0 +1,307 @@
+"""The report of a cluster study: the shortest completion time, who pays, who was slowed."""
+
+# ruff: noqa: RUF001 - minus signs are meant
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from simstrag.analysis.charts import cluster_charts
+from simstrag.analysis.derived.cluster_combinations import (
+    Combinations,
+    Effect,
+    columns_of,
+    combinations,
+)
+from simstrag.analysis.derived.cluster_stays import (
+    asked_of_nodes,
+    devices_held,
+    mean_slowdowns,
+    slowdown_beside,
+    stays,
+)
+from simstrag.analysis.pages.cluster_report import render
+from simstrag.analysis.pages.report import report
+from simstrag.analysis.tables.cluster_tables import jobs_table, workload_table
+from simstrag.analysis.text.cluster_text import cautions, sentences, uses
+from simstrag.cluster.runs import ClusterResults, cluster
+from simstrag.errors import InputError
+from tests.commands import Call
+from tests.test_report import Page
+
+CERTAIN: dict[str, Any] = {
+    "nodes": [{"count": 2, "gpus": 4, "cores": 1.0}],
+    "workloads": {
+        name: {"scenario": {"step": {"compute": 0.1, "host_share": share}, "learner": {"batch": 8}}}
+        for name, share in (("host", 1.0), ("device", 0.0))
+    },
+    "jobs": [
+        {"workload": "host", "workers": 1, "samples": 1600, "count": 2},
+        {"workload": "device", "workers": 1, "samples": 1600},
+    ],
+    "placers": ["packed", "spread"],
+    "seeds": 2,
+}
+"""Three jobs of 200 steps of 0.1 s, 20 s alone, without noise.
+
+Packed, the two that need a core each share one and take 40 s; spread, each has its own.
+"""
+
+
+def run(folder: Path, **changes: Any) -> Combinations:
+    return combinations(cluster(CERTAIN | changes, folder, jobs=1))
+
+
+@pytest.fixture(scope="module")
+def certain(tmp_path_factory: pytest.TempPathFactory) -> Combinations:
+    return run(tmp_path_factory.mktemp("certain"))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Combinations:
+    mixes = ["bsp", "asgd", {"host": "asgd"}]
+    return run(tmp_path_factory.mktemp("mixed"), policies=mixes, placers=["packed"])
+
+
+def effect_of(found: Combinations, combination: str, workload: str) -> Effect:
+    (one,) = (one for one in found.every if one.name == combination)
+    (effect,) = (effect for effect in one.effects if effect.workload == workload)
+    return effect
+
+
+def test_the_best_combination_is_the_one_by_construction(certain: Combinations) -> None:
+    assert [one.name for one in certain.ranking] == ["spread", "packed"]
+    assert [one.time.value for one in certain.ranking] == pytest.approx([20, 100 / 3])
+    assert certain.best.change == pytest.approx([-0.4] * 3)
+    assert certain.best.place == (1, 1)
+
+
+def test_the_answer_names_it_and_the_time_that_it_saves(certain: Combinations) -> None:
+    shortest, lost, paying = sentences(certain)
+    assert shortest == (
+        "spread has the shortest mean completion time: 20.00 s. Its jobs take 40.0 % less time "
+        "than under the first row, packed."
+    )
+    assert lost.endswith("sharing nodes with other jobs cost 40 % of all run time.")
+    assert paying == "Against the first row: under spread, host (−50 %) profits."
+
+
+def test_a_tie_by_construction_has_no_clear_winner(tmp_path: Path) -> None:
+    found = run(tmp_path, jobs=CERTAIN["jobs"][1:])
+    assert sentences(found)[0].startswith(
+        "No clear winner: packed has the shortest mean, 20.00 s, "
+    )
+    assert {one.place for one in found.every} == {(1, 2)}
+
+
+def test_one_seed_shows_no_winner(tmp_path: Path) -> None:
+    found = run(tmp_path, seeds=1)
+    assert "No clear winner: spread" in sentences(found)[0]
+    assert any(text.startswith("One seed gives no interval") for text in cautions(found))
+
+
+def test_what_sharing_cost_is_beyond_the_time_alone(certain: Combinations) -> None:
+    assert [one.shared for one in certain.every] == pytest.approx([0.4, 0.0])
+
+
+def test_waiting_is_a_share_of_all_completion_time(tmp_path: Path) -> None:
+    """Two jobs of 20 s on one device: the second one waits for 20 s of its 40."""
+    jobs = [CERTAIN["jobs"][1] | {"count": 2}]
+    found = run(tmp_path, nodes=[{"gpus": 1, "cores": 1.0}], jobs=jobs, placers=["packed"])
+    assert found.first.waited == pytest.approx(1 / 3)
+    assert found.first.held == pytest.approx(1.0)
+
+
+def test_a_workload_profits_where_its_jobs_end_sooner(certain: Combinations) -> None:
+    host, device = (effect_of(certain, "spread", name) for name in ("host", "device"))
+    assert (host.profits, host.sooner, host.later) == (True, 4, 0)
+    assert (device.profits, device.pays, device.sooner) == (False, False, 0)
+
+
+def test_the_table_says_who_profits_and_nothing_of_the_first_row(certain: Combinations) -> None:
+    rows = workload_table(certain).rows
+    assert [row[:4] for row in rows] == [
+        ("packed", "device", "bsp", ""), ("packed", "host", "bsp", ""),
+        ("spread", "device", "bsp", "neither is shown"), ("spread", "host", "bsp", "profits"),
+    ]  # fmt: skip
+
+
+def test_a_mix_is_described_by_what_is_different(mixed: Combinations) -> None:
+    assert [uses(one, mixed) for one in mixed.every[1:]] == [
+        "all jobs use asgd", "only host uses asgd",
+    ]  # fmt: skip
+
+
+def test_a_combination_is_named_by_the_columns_that_vary(
+    certain: Combinations, mixed: Combinations
+) -> None:
+    assert (certain.varied, mixed.varied) == (("placer",), ("policies",))
+    assert [one.name for one in mixed.every] == ["bsp", "asgd", "host=asgd"]
+
+
+def test_combinations_have_the_columns_of_the_summary(certain: Combinations) -> None:
+    names = [*certain.results.summary()]
+    assert [*columns_of(certain.results)] == names[: names.index("seeds")]
+
+
+def test_any_other_column_names_combinations_too(certain: Combinations) -> None:
+    class Managed(NamedTuple):
+        key: str
+        mix: int
+        policies: str
+        placer: str
+        manager: str
+        seed: int
+
+    old = certain.results
+    runs = [Managed(r.key, r.mix, r.policies, r.placer, "star", r.seed) for r in old.runs]
+    runs[-2:] = [r._replace(manager="none") for r in runs[-2:]]
+    results = ClusterResults(
+        old.folder, runs, old.study, old.provenance, old.made,  # type: ignore[arg-type]
+    )  # fmt: skip
+    found = combinations(results)
+    assert [one.name for one in found.every] == ["packed (star)", "spread (none)"]
+    Page(render(results))
+
+
+# -- what is drawn -------------------------------------------------------------------------------
+
+
+def test_a_slowdown_lasts_until_its_job_ends(certain: Combinations) -> None:
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    (host,) = (stay for stay in found if stay.job == "host-0")
+    present, slowdown, network = mean_slowdowns([host], np.array([0.0, 10.0, 40.0, 41.0, 50.0]))
+    assert present == pytest.approx([1, 1, 0, 0])
+    assert slowdown[[0, 1, 3]] == pytest.approx([2, 2, 1])
+    assert not network.any()
+
+
+def test_slowdowns_are_told_apart_by_what_is_on_the_node(certain: Combinations) -> None:
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    means = slowdown_beside(found)
+    assert means["host", "host"] == pytest.approx(2.0)
+    assert means["device", "host"] == pytest.approx(1.0)
+
+
+def test_devices_are_held_from_start_to_end(certain: Combinations) -> None:
+    held = devices_held(certain.table(certain.first, "jobs"), 8, np.array([0.0, 20.0, 40.0]))
+    assert held == pytest.approx([3 / 8, 2 / 8])
+
+
+def test_what_was_asked_is_over_what_all_nodes_have(certain: Combinations) -> None:
+    """Two jobs ask for a core each of the first node; each node has one.  No card has a limit."""
+    asked = certain.table(certain.first, "nodes")
+    found = asked_of_nodes(asked, CERTAIN["nodes"], 1.0, np.array([0.0, 20.0, 40.0, 60.0]))
+    assert list(found) == ["cores", "gpus"]
+    assert found["cores"] == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_every_job_has_a_lane_or_every_node_a_strip(
+    certain: Combinations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    assert ">host-1</text>" in cluster_charts.nodes(found, 40.0, "nodes", "nodes").svg
+    monkeypatch.setattr(cluster_charts, "MOST_LANES", 2)
+    strips = cluster_charts.nodes(found, 40.0, "nodes", "nodes").svg
+    assert ">host-1</text>" not in strips
+    assert ">node 0</text>" in strips
+
+
+def test_only_the_longest_of_many_jobs_have_bars_and_rows(
+    certain: Combinations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_charts, "MOST_JOBS", 2)
+    jobs = certain.table(certain.first, "jobs")
+    drawn = cluster_charts.jobs(jobs, 40.0, "jobs", "jobs").svg
+    assert [f">{name}</text>" in drawn for name in ("host-0", "host-1", "device")] == [
+        True, True, False,
+    ]  # fmt: skip
+    assert [row[0] for row in jobs_table(jobs, most=2).rows] == ["host-0", "host-1"]
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+
+def test_the_page_is_whole_and_loads_nothing(certain: Combinations) -> None:
+    page = Page(render(certain.results))
+    assert [a for a in page.addresses if not a.startswith(("#", "data:image/png"))] == []
+    assert len(set(page.ids)) == len(page.ids)
+    for sentence in sentences(certain):
+        assert sentence in page.text
+
+
+def test_versions_and_the_study_come_last(certain: Combinations) -> None:
+    text = render(certain.results)
+    ids = ("paying", "workloads", "nodes", "jobs", "use", "every", "asked", "again")
+    places = [text.index('class="answer"'), *(text.index(f'id="{name}"') for name in ids)]
+    assert places == sorted(places)
+
+
+def test_a_single_combination_has_a_page_without_a_comparison(tmp_path: Path) -> None:
+    found = run(tmp_path, placers=["packed"])
+    assert sentences(found)[0] == "The mean completion time is 33.33 s."
+    assert 'id="paying"' not in render(found.results)
+
+
+def test_an_unfinished_study_compares_the_seeds_that_ended_everywhere(tmp_path: Path) -> None:
+    whole = run(tmp_path).results
+    (tmp_path / "runs" / f"{whole.runs[-1].key}.json").unlink()
+    found = combinations(whole)
+    assert found.seeds == (0,)
+    assert cautions(found)[0].startswith("1 of 4 runs have not ended")
+    for one in whole.runs[:-1]:
+        (tmp_path / "runs" / f"{one.key}.json").unlink()
+    with pytest.raises(InputError, match="no seed has ended under every combination yet"):
+        report(tmp_path)
+    assert "no seed has ended" in whole._repr_html_()
+
+
+def test_jobs_that_some_combination_did_not_end_are_left_out_everywhere(tmp_path: Path) -> None:
+    """At 30 s the two jobs that share a core have not ended."""
+    found = run(tmp_path, horizon=30.0)
+    assert [one.time.value for one in found.every] == pytest.approx([20.0, 20.0])
+    assert any(text.startswith("4 jobs did not end") for text in cautions(found))
+    Page(render(found.results))
+
+
+def test_a_failed_run_is_named(tmp_path: Path) -> None:
+    whole = run(tmp_path).results
+    place = tmp_path / "runs" / f"{whole.runs[-1].key}.json"
+    place.write_text(json.dumps({"error": "no luck", "summary": {}}))
+    assert "bsp, spread, seed 1 failed: no luck" in cautions(combinations(whole))
+
+
+def test_a_notebook_shows_the_sentences_and_a_print_a_few_lines(certain: Combinations) -> None:
+    shown = certain.results._repr_html_()
+    Page(shown)
+    assert sentences(certain)[0] in shown
+    lines = str(certain.results).splitlines()
+    assert lines[0].startswith("4 of 4 runs are finished")
+    assert len(lines) == 4
+
+
+def test_cluster_writes_the_page_and_report_draws_it_again(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(json.dumps(CERTAIN))
+    code, out, err = call("cluster", "study.yaml", "--jobs", "1", "--out", "s")
+    assert (code, out.splitlines()[-1], err) == (0, "report: s/report.html", "")
+    first = Path("s/report.html").read_text()
+    assert call("report", "s", "--out", "page.html") == (0, "report: page.html\n", "")
+    assert Path("page.html").read_text() == first
+
+
+def test_a_shard_writes_the_page_once_all_runs_have_ended(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(json.dumps(CERTAIN))
+    for part, there in (("1/2", False), ("2/2", True)):
+        assert call("cluster", "study.yaml", "--jobs", "1", "--out", "s", "--shard", part)[0] == 0
+        assert Path("s/report.html").exists() == there
