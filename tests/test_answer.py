@@ -584,3 +584,19 @@ def test_words_between_backticks_are_code_on_the_page_and_stay_in_the_text(
     assert "<code>simstrag ddp</code>" in bullets
     assert "`" not in bullets
     assert str(code("`<b>` & `")) == "<code>&lt;b&gt;</code> &amp; `"
+
+
+def test_a_load_of_zero_slows_nothing() -> None:
+    rows = [
+        {"time": t, "node": n, "resource": resource, "kind": "utilisation", "value": value}
+        for t in (0.0, 50.0)
+        for n in range(2)
+        for resource, value in (("gpu", 0.0), ("host", 0.4 * (n == 0)))
+    ]
+    declared = {
+        "workers": 2, "samples": 4000, "step": {"compute": 0.1, "host_share": 0.3},
+        "contention": {"response": 1}, "trace": rows, "policies": ["bsp", "asgd"],
+    }  # fmt: skip
+    bill = str(compare(Scenario.of(declared), jobs=1).answer)
+    assert "(host)" in bill
+    assert "(gpu)" not in bill

@@ -223,7 +223,10 @@ def _bill(s: Standings, bill: Bill | None) -> str:
             return "There is no contention, so no gain is mitigation."
         if s.delay < -NEGLIGIBLE:
             return "The trace makes bsp faster than it is without it: there is nothing to mitigate."
-        return f"{capital(contended(s))}, but that delays bsp by less than 0.5 %."
+        clause = contended(s)
+        if clause.endswith(" nothing"):
+            return f"{capital(clause)}."
+        return f"{capital(clause)}, but that delays bsp by less than 0.5 %."
     who = "Stragglers" if replays(s) else "Contention"
     amounts = join([f"{_prose(bill.hours)} GPU-hours", *_converted(s, bill)])
     text = f"{who} cost this job {percent_of(bill.share)} of its GPU-hours: {amounts}"

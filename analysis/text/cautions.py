@@ -310,7 +310,7 @@ def contended(s: Standings) -> str:
     texts = [f"{STRETCHED[resource]} ({resource})" for resource in _slowed(s)]
     busy -= {*_slowed(s)}
     texts += [f"steps and transfers by the utilisation of {join(sorted(busy))}"] if busy else []
-    if response := assumed_response(s.comparison.scenario):
+    if texts and (response := assumed_response(s.comparison.scenario)):
         texts[-1] += f", as is assumed: a load u by {law_of(response)}"
     if replays(s):
         recorded = "the contention is in the recorded step times themselves"
@@ -329,7 +329,8 @@ def _slowed(s: Standings) -> list[str]:
     rows = () if inputs.trace is None else inputs.trace.rows
     slowed = {r.resource for r in rows if r.kind == "slowdown" and r.value != 1}
     if assumed_response(s.comparison.scenario):
-        slowed |= inputs.loads
+        busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
+        slowed |= inputs.loads & busy
     return [resource for resource in STRETCHED if resource in slowed]
 
 
