@@ -38,7 +38,7 @@ MISTAKES: list[tuple[Make, str]] = [
     (lambda: simstrag.Plan(3), "a plan needs a tuple of one quorum or more, not 3"),
     (lambda: simstrag.compare(3), "3 is no path; give that of a scenario, or a Scenario"),
     (lambda: simstrag.sweep(3, "out"), "3 is no path; give that of a study, or a Study"),
-    (lambda: simstrag.report(3), "3 is no path; give that of a comparison, a sweep or a run"),
+    (lambda: simstrag.report(3), "3 is no path; give that of a comparison, a sweep,"),
     (lambda: simstrag.Profile.read(3), "3 is no path; give that of a profile"),
     (lambda: simstrag.Trace.read(3), "3 is no path; give that of a trace"),
     (lambda: simstrag.Sweep.read(3), "3 is no path; give that of a sweep"),
