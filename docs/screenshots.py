@@ -4,7 +4,8 @@
     python docs/screenshots.py reports/demo   # what `simstrag compare --sensitivity` wrote
 
 Writes `docs/pictures/*.png`. The page is made anew from the runs: its first screen on a wide screen
-and on a phone, light and dark; its parts light and 1280 pixels wide.
+and on a phone, light and dark; its parts light and 1280 pixels wide. `cluster.png` shows parts of
+the report of examples/cluster.yaml, which is run for it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))  # Chromium is driven as the tests drive it
 
-from simstrag.analysis.pages.report import render  # noqa: E402
+from simstrag.analysis.pages.report import render, report  # noqa: E402
+from simstrag.cluster.runs import cluster  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.experiments.compare import compare  # noqa: E402
 from simstrag.experiments.comparison import Comparison  # noqa: E402
 from tests.browser import BINARY, Browser  # noqa: E402
 
-__all__ = ["PICTURES", "SHOTS", "Box", "PagePart", "main", "take"]
+__all__ = ["CLUSTER", "PICTURES", "SHOTS", "Box", "PagePart", "main", "save_cluster", "take"]
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH, HEIGHT, MARGIN = 1280, 1200, 10
@@ -88,6 +90,13 @@ SHOTS = {
     "turnover": [PagePart("#thresholds summary", "#thresholds figure")],
 }
 """The parts of each picture, from top to bottom."""
+CLUSTER = [
+    PagePart("h1", ".answer + figure"),
+    PagePart(
+        "h2#nodes + p ~ div h3:nth-of-type(2)", "h2#nodes + p ~ div h3:nth-of-type(2) + figure"
+    ),
+]
+"""The parts of the picture of a cluster study."""
 
 
 class Box(NamedTuple):
@@ -124,6 +133,15 @@ def main(folder: str | None = None) -> None:
         browser.read("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         for name, parts in SHOTS.items():
             _save(name, take(browser, [_named(part, names) for part in parts]))
+        save_cluster(browser, Path(place))
+
+
+def save_cluster(browser: Browser, place: Path) -> None:
+    """Run the example of a cluster study in a folder, and write its picture."""
+    results = cluster(ROOT / "examples" / "cluster.yaml", place / "cluster")
+    browser.screen(WIDTH, HEIGHT)
+    browser.open(report(results.folder))
+    _save("cluster", take(browser, CLUSTER))
 
 
 def _save(name: str, picture: Image.Image) -> None:

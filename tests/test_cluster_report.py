@@ -117,6 +117,11 @@ def test_waiting_is_a_share_of_all_completion_time(tmp_path: Path) -> None:
     assert found.first.held == pytest.approx(1.0)
 
 
+def test_where_the_first_is_the_best_the_one_that_shares_most_is_drawn_too(tmp_path: Path) -> None:
+    found = run(tmp_path, placers=["spread", "random", "packed"])
+    assert [one.name for one in found.shown] == ["spread", "packed"]
+
+
 def test_a_workload_profits_where_its_jobs_end_sooner(certain: Combinations) -> None:
     host, device = (effect_of(certain, "spread", name) for name in ("host", "device"))
     assert (host.profits, host.sooner, host.later) == (True, 4, 0)

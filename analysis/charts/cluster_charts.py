@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ from simstrag.analysis.derived.cluster_stays import (
 )
 from simstrag.experiments.paired_statistics import Estimate
 
+LABEL = 24
+"""Letters of a line of a row's name."""
 BINS = 720
 COARSE = 180
 """Bins of time: of nodes, and of what was asked of them."""
@@ -72,17 +75,18 @@ def completion(found: Combinations) -> Picture:
     for row, one in enumerate(found.ranking):
         apart = one.change.high < 0 or one.change.low > 0
         marks.append(Dots("", _look(found, one.name), [one.time], _at(row), filled=apart))
-    names = [one.name for one in found.ranking]
+    names = [_wrap(one.name) for one in found.ranking]
     return _picture("completion", Chart(
         "Mean completion time of every combination with 95 % intervals",
         "mean completion time (s)", "", marks, legend=False,
-        size=(NARROW, HEAD + 0.22 * len(names)), **rows_of(names),
+        size=(NARROW, HEAD + max(0.22, _height(names)) * len(names)), **rows_of(names),
     ))  # fmt: skip
 
 
 def changes(found: Combinations) -> Picture:
     """By how much longer the jobs of each workload take than under the first row."""
     others, workloads = found.every[1:], found.workloads
+    names = [_wrap(one.name) for one in others]
     marks: list[Mark] = [Rule(0.0, "x", "first row", left=True)]
     offsets = np.linspace(-0.3, 0.3, len(workloads)) if len(workloads) > 1 else [0.0]
     for k, (workload, offset) in enumerate(zip(workloads, offsets, strict=True), 1):
@@ -96,12 +100,12 @@ def changes(found: Combinations) -> Picture:
     height = (
         HEAD
         + 0.2 * -(-len(workloads) // in_line)
-        + max(0.24, 0.1 * len(workloads) + 0.1) * len(others)
+        + max(0.24, 0.1 * len(workloads) + 0.1, _height(names)) * len(others)
     )
     chart = Chart(
         "Change of mean completion time of each workload, with 95 % intervals",
         "longer than under the first row (%)", "", marks,
-        size=(NARROW, height), **rows_of([one.name for one in others]),
+        size=(NARROW, height), **rows_of(names),
     )  # fmt: skip
     with canvas(*chart.size) as figure:
         ax = figure.add_subplot()
@@ -182,6 +186,16 @@ def use(table: Any, asked: Any, study: Mapping[str, Any], until: float, name: st
 
 def _picture(name: str, chart: Chart) -> Picture:
     return Picture(picture(chart, name), chart.size[0])
+
+
+def _wrap(name: str) -> str:
+    """The name of a combination in lines beside a narrow picture."""
+    return "\n".join(textwrap.wrap(name, LABEL, break_long_words=False))
+
+
+def _height(names: Sequence[str]) -> float:
+    """Inches of the row whose name has most lines."""
+    return 0.14 * max(name.count("\n") + 1 for name in names) + 0.06
 
 
 def _at(row: float) -> list[Estimate]:

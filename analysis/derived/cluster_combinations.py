@@ -93,7 +93,7 @@ class Combinations:
     missing: runs that have not ended.  failed: the errors of others.
     left_out: jobs that did not end under every combination, over all seeds.
     jobs: a row per job of every finished run.
-    drawn: the tables of the first seed's run, under the best and the first combination.
+    first_runs: the tables of the first seed's run under each combination.
     """
 
     results: ClusterResults
@@ -105,7 +105,7 @@ class Combinations:
     failed: Mapping[str, str]
     left_out: int
     jobs: pd.DataFrame
-    drawn: Mapping[str, Mapping[str, Any]]
+    first_runs: Mapping[str, Mapping[str, Any]]
 
     @property
     def first(self) -> Combination:
@@ -129,12 +129,17 @@ class Combinations:
 
     @property
     def shown(self) -> list[Combination]:
-        """Those of which a run is drawn: the best and the first."""
-        return [self.best] if self.best is self.first else [self.best, self.first]
+        """Those of which a run is drawn: the best, and the first.
+
+        Where these are one: that, and the one under which sharing nodes cost most.
+        """
+        costly = max(self.every, key=lambda one: one.shared)
+        other = costly if self.best is self.first else self.first
+        return [self.best] if self.best is other else [self.best, other]
 
     def table(self, one: Combination, name: str) -> pd.DataFrame:
         """The rows of the drawn run of a combination: `jobs`, `shares` or `nodes`."""
-        rows = self.drawn[one.name][name]
+        rows = self.first_runs[one.name][name]
         return _frame(rows) if name == "jobs" else pd.DataFrame(rows)
 
     @property
@@ -225,7 +230,7 @@ def combinations(results: ClusterResults) -> Combinations:
         },
         left_out=sum(int((~one).sum()) for one in ended),
         jobs=_frame(jobs),
-        drawn={name: found[name][0] for name in (best, first)},
+        first_runs={name: of[0] for name, of in found.items()},
     )
 
 
