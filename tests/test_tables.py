@@ -18,7 +18,7 @@ from simstrag.analysis.tables.comparison_tables import (
 from simstrag.analysis.tables.origins import origins_data
 from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.answer import answer
-from simstrag.analysis.text.cautions import cautions, coverage, turnover, warn_of_few_seeds
+from simstrag.analysis.text.cautions import cautions, coverage, turnover
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import MISSING, estimate, number, percent, seconds
 from simstrag.experiments import paired_statistics
@@ -333,7 +333,6 @@ class TestAnswer:
 
     def test_it_says_what_a_fixed_trace_cannot_show(self, shown: Standings) -> None:
         assert "say nothing about another day" in answer(shown).conditions
-        assert "too narrow with so few seeds" in answer(shown).conditions
         shift = small(trace_per_seed="shift", policies=["bsp", "asgd"])
         assert "cover 3 starting moments in this one trace, not other traces" in coverage(shift)
 
@@ -443,16 +442,3 @@ class TestCautions:
         s = small(trace=rows, policies=["bsp", "amp_all"])
         assert any("no M is claimed" in text for text in cautions(s))
         assert answer(s).bill.startswith("Stragglers cost this job ")
-
-    @pytest.mark.parametrize("n", [2, 3, 5, 9])
-    def test_the_said_coverage_of_few_seeds_is_true(self, n: int) -> None:
-        rng = np.random.default_rng(n)
-        hits, trials = 0, 400
-        for _ in range(trials):
-            e = paired_statistics.mean(rng.standard_normal(n))
-            hits += e.low <= 0 <= e.high
-        said = float(re.findall(r"only about (\d+) %", warn_of_few_seeds(n))[0])
-        assert 100 * hits / trials == pytest.approx(said, abs=8)
-
-    def test_ten_seeds_are_enough_to_say_nothing(self) -> None:
-        assert warn_of_few_seeds(10) == warn_of_few_seeds(1) == ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from simstrag.analysis.derived.standings import TIMES, Standing, Standings
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.cautions import replays, warn_of_few_seeds
+from simstrag.analysis.text.cautions import replays
 from simstrag.analysis.text.number_format import MISSING, join
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
@@ -56,7 +56,7 @@ def _control(s: Standings) -> str:
 
 
 def _ranking_notes(s: Standings) -> Iterable[str]:
-    brackets = ", with 95 % intervals in brackets (paired bootstrap over seeds)"
+    brackets = ", with 95 % intervals in brackets (of paired differences over seeds)"
     yield (
         f"{f'Means over {s.seeds} seeds{brackets}' if s.seeds > 1 else 'Times of one seed'}. "
         "Speed-up is the mean time of bsp through an all-reduce over that of the policy. "
@@ -90,8 +90,6 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
         yield f"({MISSING}): one seed gives no interval, and no difference can be shown."
     elif not s.spread:
         yield "Intervals have no width: nothing is random here, so every seed is the same run."
-    elif text := warn_of_few_seeds(s.seeds):
-        yield text
     for group in s.twins:
         yield f"{join(group)} made the same runs: all numbers shown here are equal."
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from simstrag.analysis.derived.cluster_combinations import Combination, Combinations, Effect
 from simstrag.analysis.derived.decision import MODEL_ERROR
 from simstrag.analysis.text.answer import capital
-from simstrag.analysis.text.cautions import warn_of_few_seeds
 from simstrag.analysis.text.gain_text import ERROR, percent_of
 from simstrag.analysis.text.number_format import estimate, join, number, percent
 from simstrag.experiments.paired_statistics import Estimate
@@ -158,7 +157,6 @@ def _cautions(found: Combinations) -> Iterator[str]:
             "One seed gives no interval, so no winner can be shown: run more seeds; only the new "
             "ones are computed."
         )
-    yield warn_of_few_seeds(len(found.seeds))
     if len(found.every) > 2 and len(found.seeds) > 1:
         yield "The 95 % intervals are not corrected for the number of combinations or workloads."
     yield (

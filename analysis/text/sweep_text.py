@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from simstrag.analysis.derived.decision import MODEL_ERROR
 from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
 from simstrag.analysis.text.answer import capital
-from simstrag.analysis.text.cautions import warn_of_few_seeds, warn_of_stale
+from simstrag.analysis.text.cautions import warn_of_stale
 from simstrag.analysis.text.gain_text import ERROR, PolicyNames
 from simstrag.analysis.text.number_format import join, percent
 from simstrag.experiments.comparison import BASELINE
@@ -141,8 +141,6 @@ def _seeds(found: SweepCells) -> Iterator[str]:
             "One seed gives no interval, so at no point with noise can a winner be shown: run "
             "more seeds; only the new ones are computed."
         )
-    elif not certain:
-        yield warn_of_few_seeds(found.seeds)
     if not certain:
         yield (
             "A winner is shown by the 95 % intervals of its own point; they are not corrected for "
