@@ -58,13 +58,13 @@ def test_a_placeholder_is_a_number_that_the_scenario_states(name: str, message: 
     assert Scenario.of(BASE | {"placeholders": ["workers", "step.cv"]}).placeholders
 
 
-def test_placeholders_alone_are_tried_by_default(tried: Comparison) -> None:
+def test_what_nothing_states_or_measures_is_tried_by_default(tried: Comparison) -> None:
     """asgd is the choice unless a saturated server makes it slower; a pull of 1 us does not."""
     assert tried.thresholds is not None
     assert tried.thresholds["quantity"].unique().tolist() == [
-        "contention.severity", "server.service", "server.pull",
+        "learner.noise_scale", "contention.severity", "server.service", "server.pull",
     ]  # fmt: skip
-    assert tried.thresholds["seeds"].unique().tolist() == [2]
+    assert tried.thresholds["seeds"].unique().tolist() == [5]
     assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), (), 7)
     assert tried.answer.choice.startswith("If the 2 placeholders hold, run asynchronous SGD")
     banner = "2 of 7 numbers are placeholders; 1 of them decides the answer: the server's service"
@@ -78,23 +78,32 @@ def test_what_decides_is_known_of_a_comparison_that_is_read(
     assert Comparison.read(tmp_path / "c").placeholders == tried.placeholders
 
 
-def test_the_search_about_doubles_the_runs() -> None:
-    def count(sensitivity: bool | None) -> int:
-        totals: list[int] = []
-        simstrag.compare(
-            Scenario.of(BASE), sensitivity=sensitivity, jobs=1,
-            on_progress=lambda done, total, what: totals.append(done),
-        )  # fmt: skip
-        return totals[-1]
-
-    assert count(False) < count(None) <= 2 * count(False)
+def test_the_decision_is_the_same_with_and_without_sensitivity(tried: Comparison) -> None:
+    """Only the value at which the lead changes is more exact, and more of them are known."""
+    more = simstrag.compare(Scenario.of(BASE), sensitivity=True, jobs=1).answer
+    assert (more.choice, more.safety, more.bill, more.lanes) == (
+        tried.answer.choice, tried.answer.safety, tried.answer.bill, tried.answer.lanes,
+    )  # fmt: skip
 
 
-def test_without_placeholders_or_with_no_sensitivity_nothing_is_tried() -> None:
-    assert simstrag.compare(Scenario.of(BASE | {"placeholders": []}), jobs=1).thresholds is None
+def test_with_no_sensitivity_nothing_is_tried() -> None:
     untried = simstrag.compare(Scenario.of(BASE), sensitivity=False, jobs=1)
     assert untried.thresholds is None
     assert untried.warnings[0].endswith("whether that decides the answer is not known")
+
+
+def test_a_printed_comparison_begins_with_its_placeholders(tried: Comparison) -> None:
+    assert str(tried).startswith(f"{tried.placeholders}\n{tried.answer.headline}\n")
+
+
+def test_to_change_nothing_is_conditional_too_where_a_placeholder_decides(
+    tried: Comparison,
+) -> None:
+    """Were the server faster, asgd would be chosen."""
+    slow = BASE | {"server": {"service": 0.05}, "placeholders": ["server.service"], "seeds": 3}
+    found = simstrag.compare(Scenario.of(slow), jobs=1)
+    assert found.placeholders.decisive == ("server.service",)
+    assert found.answer.choice.startswith("If the placeholder holds, change nothing: ")
 
 
 def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, float]:
@@ -185,5 +194,4 @@ def test_placeholders_that_cannot_be_varied_are_told_untried() -> None:
     found = simstrag.compare(
         Scenario.of(BASE | {"placeholders": ["workers"]}), ["bsp", "asgd"], jobs=1
     )
-    assert found.thresholds is None
     assert str(found.placeholders).endswith("is not known")

@@ -54,7 +54,8 @@ class Bill:
     share: of its GPU-hours.
     hours: GPU-hours.
     waiting: the share of `hours` in which ranks waited for other ranks.
-    node: the node for which ranks waited longest; None without waiting, or on a single node.
+    node: the node for which ranks waited longest; None without waiting, on a single node, or where
+        its share is not shown to be above 0.
     blame: its share of all waiting for ranks.
     """
 
@@ -258,7 +259,7 @@ def _bill(s: Standings) -> Bill | None:
     waiting = paired_statistics.ratio(more, workers * (whole - clean))
     node = int(by_node.columns.to_numpy()[by_node.mean().argmax()])
     blame = paired_statistics.ratio(by_node[node].to_numpy(), total)
-    named = total.any() and by_node.shape[1] > 1
+    named = total.any() and by_node.shape[1] > 1 and not blame.low <= 0
     return Bill(lost, hours, waiting, node if named else None, blame)
 
 

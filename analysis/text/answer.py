@@ -12,7 +12,14 @@ from typing import Any
 
 from simstrag.analysis.derived.decision import MODEL_ERROR, Bill, Decision, decide
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
-from simstrag.analysis.text.cautions import contended, coverage, ignored, replays
+from simstrag.analysis.text.cautions import (
+    NOTHING,
+    contended,
+    coverage,
+    ignored,
+    replays,
+    slow_network,
+)
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -43,6 +50,7 @@ class Answer:
     """The decision of a comparison, and its sentences by subject.
 
     choice: what to run.  safety: how far it can fall behind, if anything was varied.
+    inputs: the scenario's cautions on what its trace was made of.
     bill: what contention cost.
     lanes: a sentence for each lane.  conditions: when the best mean stays the best; what the
         intervals cover.
@@ -51,6 +59,7 @@ class Answer:
     decision: Decision
     choice: str
     safety: str
+    inputs: str
     bill: str
     lanes: dict[str, str]
     conditions: str
@@ -64,7 +73,8 @@ class Answer:
     @property
     def sentences(self) -> tuple[str, ...]:
         """All sentences, one paragraph each; the choice first."""
-        texts = (self.choice, self.safety, self.bill, *self.lanes.values(), self.conditions)
+        first = (self.choice, self.safety, self.inputs, self.bill)
+        texts = (*first, *self.lanes.values(), self.conditions)
         return tuple(filter(None, texts))
 
     def __str__(self) -> str:
@@ -111,7 +121,8 @@ def answer(s: Standings) -> Answer:
         d,
         _choice(d, names),
         _safety(d),
-        _bill(s, d.bill),
+        " ".join(s.comparison.scenario.cautions),
+        " ".join(filter(None, [_bill(s, d.bill), slow_network(s)])),
         {lane: describe_lane(d, lane, names) for lane in LANES},
         _conditions(d),
     )
@@ -129,8 +140,8 @@ def _choice(d: Decision, names: PolicyNames) -> str:
         slight = ""
         if -p.difference[s.decides].value < s.grain:
             slight = f", which is less than one update of bsp ({seconds(s.grain)})"
-        run = f"{_condition(d)} {name}: {describe_gain(s, p)} sooner than {bsp}{slight}"
-        return f"{run}.{does}"
+        run = f"run {name}: {describe_gain(s, p)} sooner than {bsp}{slight}"
+        return f"{_if_true(d, run)}.{does}"
     others = [p for p in s.policies if p.policy != BASELINE]
     takes = f"{bsp}, which {_does(s)} in {_prose(s.baseline[s.decides])} s"
     if not others:
@@ -138,21 +149,21 @@ def _choice(d: Decision, names: PolicyNames) -> str:
     if s.seeds < 2 and not s.certain:
         return f"No difference can be shown with one seed: run more. {capital(takes)}."
     if all(p.difference[s.decides].low > 0 for p in others):
-        return f"Change nothing: every policy compared takes longer than {takes}."
+        return _if_true(d, f"change nothing: every policy compared takes longer than {takes}.")
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
+    keep = _if_true(d, f"change nothing: keep {takes}.")
     if len(d.candidates) > 1:
-        return f"Change nothing: keep {takes}."
+        return keep
     comparable = [name for name in sooner if not ignored(s, name)]
     if comparable:
         most = next(p for p in others if p.policy == comparable[0])
         return (
-            f"Change nothing: keep {takes}. The gain is smaller than {ERROR}: "
-            f"{describe_gain(s, most)} by {most.policy}."
+            f"{keep} The gain is smaller than {ERROR}: {describe_gain(s, most)} by {most.policy}."
         )
     if sooner:
         return (
-            f"Change nothing: keep {takes}. Of what is faster ({join(sooner)}), samples may be "
-            "worth less; declare a target to compare the time to it."
+            f"{keep} Of what is faster ({join(sooner)}), samples may be worth less; declare a "
+            "target to compare the time to it."
         )
     most = min(others, key=lambda p: p.difference[s.decides].value)
     undecided = ""
@@ -161,16 +172,19 @@ def _choice(d: Decision, names: PolicyNames) -> str:
             f" {s.seeds} seeds are too few to tell: {most.policy} saves "
             f"{describe_gain(s, most)}, and more seeds may show it."
         )
-    return f"Change nothing: no policy is shown to be faster than {takes}.{undecided}"
+    none = f"change nothing: no policy is shown to be faster than {takes}."
+    return f"{_if_true(d, none)}{undecided}"
 
 
-def _condition(d: Decision) -> str:
-    """How the choice begins: it is conditional as long as a placeholder may decide it."""
-    found = d.placeholders
-    if not found.stated or found.decisive == ():
-        return "Run"
-    n = len(found.stated)
-    return "If the placeholder holds, run" if n == 1 else f"If the {n} placeholders hold, run"
+def _if_true(d: Decision, choice: str) -> str:
+    """The choice, conditional on what may decide it: a placeholder, contention that no run met."""
+    found, conditions = d.placeholders, []
+    if found.stated and found.decisive != ():
+        n = len(found.stated)
+        conditions.append("the placeholder holds" if n == 1 else f"the {n} placeholders hold")
+    if d.s.comparison.unslowed and contended(d.s) != NOTHING:
+        conditions.append("the job is never slowed, as in these runs")
+    return f"If {join(conditions)}, {choice}" if conditions else capital(choice)
 
 
 def _safety(d: Decision) -> str:
@@ -224,7 +238,7 @@ def _bill(s: Standings, bill: Bill | None) -> str:
         if s.delay < -NEGLIGIBLE:
             return "The trace makes bsp faster than it is without it: there is nothing to mitigate."
         clause = contended(s)
-        if clause.endswith(" nothing"):
+        if clause == NOTHING:
             return f"{capital(clause)}."
         return f"{capital(clause)}, but that delays bsp by less than 0.5 %."
     who = "Stragglers" if replays(s) else "Contention"

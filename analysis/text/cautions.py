@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
-from simstrag.analysis.text.number_format import join
+from simstrag.analysis.text.number_format import join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import (
     conditions,
     explain_lost_lead,
@@ -36,12 +36,13 @@ CONTENDED = {"gpu": "gpu", "host": "host", "net": "network", "step": "whole step
 """Each resource in a sentence."""
 REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 """The architectures that take an all-reduce, and those that take the server."""
+NOTHING = "the trace slows nothing"
 
 
 def cautions(s: Standings) -> list[str]:
     """What a reader must know before relying on the answer, most important first."""
     every = [
-        *s.comparison.scenario.cautions, *_worth(s), *_contention(s), *_lead(s), *_profile(s),
+        *_worth(s), *_contention(s), *_lead(s), *_profile(s),
         *_reduced_precision(s), *_work(s), *_deadlines(s), *_free_communication(s), *_trace(s),
         *_resource(s),
     ]  # fmt: skip
@@ -262,6 +263,25 @@ def _free_communication(s: Standings) -> Iterator[str]:
         )
 
 
+def slow_network(s: Standings) -> str:
+    """Sentences where an all-reduce takes longer than a step; else empty."""
+    scenario, step = s.comparison.scenario, s.comparison.scenario.inputs.step
+    network, whole = _reduces(scenario), step.host + step.gpu
+    hidden = scenario.inputs.allreduce.overlap
+    if network <= whole:
+        return ""
+    text = (
+        "The network is the bottleneck of bsp, not its slowest worker: an all-reduce takes "
+        f"{seconds(network)}, a step {seconds(whole)}."
+    )
+    if hidden and network / (1 - hidden) * hidden > whole:
+        text += (
+            f" That is after backward hides {percent(hidden, 2)} % of it (allreduce.overlap), "
+            "which is more than a step can hide."
+        )
+    return text
+
+
 def _used(s: Standings) -> set[str]:
     """The architectures of all policies."""
     return {way for p in s.policies for way in p.architecture.split(" + ")}
@@ -311,7 +331,7 @@ def contended(s: Standings) -> str:
     if replays(s):
         recorded = "the contention is in the recorded step times themselves"
         return f"the trace slows {join(texts)}, and {recorded}" if texts else recorded
-    return f"the trace slows {join(texts) or 'nothing'}"
+    return f"the trace slows {join(texts)}" if texts else NOTHING
 
 
 def assumed_response(scenario: Scenario) -> float:

@@ -112,7 +112,8 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
     for (key, value), gain in d.gains(p.policy).items():
         if gain <= 0 and key and key != C_TAU:
             side = "below" if value > value_of(scenario, key) else "above"
-            yield f"{name_of(scenario, key)} {side} {value_text(value, QUANTITIES[key])}"
+            shown = value_text(value, QUANTITIES[key])
+            yield f"{name_of(scenario, key)} {side} {shown}, where it is no faster than bsp"
 
 
 def _cost_of_staleness(d: Decision, policy: str) -> str:

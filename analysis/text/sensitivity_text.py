@@ -223,7 +223,7 @@ def thresholds(s: Standings) -> Thresholds:
     ]
     about = (
         "One assumed or fitted constant at a time was divided and multiplied by four (the severity "
-        "of contention by two), or as far as "
+        "of contention by two; the cost of staleness divided by two), or as far as "
         f"it can go, and all {len(s.policies)} policies were simulated again under {seeds}, except "
         f"those that the constant cannot affect. Where another policy than {leader} then had the "
         "best mean, further runs enclosed the value at which it takes over. Measured constants "
@@ -232,8 +232,9 @@ def thresholds(s: Standings) -> Thresholds:
     )
     if any(name not in logs for name in uncertain(scenario)):
         about += (
-            " Only placeholders and the severity were varied; --sensitivity varies all that was "
-            "not measured."
+            " Only what decides the choice was varied: placeholders, the severity of contention, "
+            "and with a target the cost of staleness and the noise scale. --sensitivity varies all "
+            "that was not measured."
         )
     if left_out:
         about += f" Also assumed, but not varied because 0 or not given: {join(left_out)}."

@@ -52,10 +52,12 @@ def compare(
     ] = None,
     sensitivity: Annotated[
         bool,
-        flag("Find what would change the ranking; twice the time.", "--sensitivity", group=NUMBERS),
+        flag(
+            "Find what else would change the ranking; takes longer.", "--sensitivity", group=NUMBERS
+        ),
     ] = False,
     no_sensitivity: Annotated[
-        bool, flag("Try no placeholders.", "--no-sensitivity", group=NUMBERS)
+        bool, flag("Try no other values of what is assumed.", "--no-sensitivity", group=NUMBERS)
     ] = False,
     jobs: Jobs = None,
     as_json: Json = False,
@@ -87,7 +89,7 @@ def compare(
             comparison.write(folder, command_line(), scenario)
     except KeyboardInterrupt as interrupt:
         alone = "without --sensitivity" if sensitivity else ""
-        if tried is None and case.placeholders:
+        if tried is None:
             alone = "with --no-sensitivity"
         raise Interrupted(_describe_kept(kept, interrupt, alone)) from None
     RunCache.of(kept, comparison.scenario).clear()

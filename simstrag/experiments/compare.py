@@ -8,20 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simstrag.experiments import placeholders
 from simstrag.experiments.comparison import C_TAUS, TABLES, Comparison
 from simstrag.experiments.runner import BASELINE, RunCache, Runner, RunTask, prepare
 from simstrag.experiments.sensitivity import HALVINGS, Trials, choose_seeds, thresholds, variant
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import OWN_FACTORS, uncertain
+from simstrag.scenario.varied_constants import assumed, uncertain
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["compare"]
 
-THRESHOLD_SEEDS = 5
+SEARCH_SEEDS = 5
 """Seeds of the search for thresholds, which then costs about as much as the comparison."""
+COARSE = 2
+"""Halvings of the search that every comparison does: its ends decide, not the exact threshold."""
 
 
 def compare(
@@ -38,11 +39,10 @@ def compare(
 
     scenario: a `Scenario` or the path of a YAML file.
     policies, seeds: they replace the scenario's; a plain string is one policy.
-    sensitivity: also find the error of each assumed or fitted constant at which another policy
-        leads.  Uses five seeds and about doubles the work.  By default only of the scenario's
-        placeholders and an assumed response, if it has any, and of the severity of contention,
-        under a fifth of the seeds.  They are those of `sensitivity.choose_seeds`, which meet the
-        contention that all seeds meet.
+    sensitivity: by default every constant that decides the answer, `varied_constants.assumed`, is
+        also simulated at its extremes, under the five seeds of `sensitivity.choose_seeds`, which
+        meet the contention that all seeds meet.  True: every assumed or fitted constant, and more
+        exactly the value at which another policy leads.  False: none.
     jobs: processes, all cores by default.
     on_progress: called as (done, total, what).
     keep: a folder for runs as they finish; finished runs of the same comparison there are not
@@ -82,15 +82,12 @@ class _Search(NamedTuple):
 
 def _search(scenario: Scenario, sensitivity: bool | None) -> _Search | None:
     """The search that is asked for; None for none."""
-    constants = uncertain(scenario) if len(scenario.policies) > 1 else []
-    n = len(scenario.seed_list)
-    if sensitivity:
-        return _Search(constants, min(n, THRESHOLD_SEEDS), HALVINGS)
-    unknown = {*constants} & {*scenario.placeholders, "contention.response"}
-    if sensitivity is None and unknown:
-        constants = [c for c in constants if c in unknown or c in OWN_FACTORS]
-        return _Search(constants, max(1, n // placeholders.SEEDS_PER_TRIAL), placeholders.HALVINGS)
-    return None
+    constants = uncertain(scenario) if sensitivity else assumed(scenario)
+    constants = constants if len(scenario.policies) > 1 else []
+    if not (sensitivity or (sensitivity is None and constants)):
+        return None
+    seeds = min(len(scenario.seed_list), SEARCH_SEEDS)
+    return _Search(constants, seeds, HALVINGS if sensitivity else COARSE)
 
 
 def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:

@@ -48,6 +48,8 @@ TABLES = {
 """Their columns; the first two also have a column for each number of a run's summary."""
 SEARCHED = ("thresholds", "extremes")
 """Tables of the search for thresholds."""
+WORDS = ("unit", "kind", "rival")
+"""Columns of the thresholds that may be empty."""
 OF_RUN = (
     "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
     "efficiency", "amp_share", "rebatched_share", "switches", "efficacy_stops", "probes",
@@ -102,11 +104,12 @@ class Comparison:
         return f"<Comparison: policies {policies}, seeds {seeds}; print it for its choice>"
 
     def __str__(self) -> str:
-        """The choice and the ranking in about ten lines: policy, mean time, speed-up over bsp."""
+        """The placeholders, the choice and the ranking, in about ten lines."""
         time = "time_to_target" if self.has_target else "makespan"
         ranking, seeds = self.ranking, len(self.scenario.seed_list)
         width = max(map(len, ["policy", *ranking["policy"]]))
         lines = [
+            *filter(None, [str(self.placeholders)]),
             self.answer.headline,
             f"mean {time.replace('_', ' ')} over {seeds} seed{'s' * (seeds > 1)}, and speed-up "
             f"over {BASELINE} by all-reduce",
@@ -119,7 +122,7 @@ class Comparison:
             ),
         ]
         if (left := len(ranking) - MOST_PRINTED) > 0:
-            lines[3 + MOST_PRINTED :] = [f"and {left} more: comparison.ranking"]
+            lines[-left:] = [f"and {left} more: comparison.ranking"]
         return "\n".join(lines)
 
     @property
@@ -295,9 +298,8 @@ class Comparison:
             )
             tables = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
             if (folder / "thresholds.csv").exists():
-                turns = pd.read_csv(folder / "thresholds.csv")
-                turns = turns.fillna(dict.fromkeys(("unit", "kind", "rival"), ""))
-                turns = turns.astype({"rival": str})
+                turns = pd.read_csv(folder / "thresholds.csv", dtype=dict.fromkeys(WORDS, str))
+                turns = turns.fillna(dict.fromkeys(WORDS, ""))
                 extremes = pd.read_csv(folder / "extremes.csv")
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: not a comparison: {error}") from None

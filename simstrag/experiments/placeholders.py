@@ -8,11 +8,6 @@ from typing import NamedTuple
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES, kind_of, value_of
 
-SEEDS_PER_TRIAL = 5
-"""Seeds of the comparison per seed of the search, which then about doubles the work."""
-HALVINGS = 2
-"""Steps of the bisection: what decides matters more than the exact value."""
-
 
 class Placeholders(NamedTuple):
     """The placeholders of a scenario.

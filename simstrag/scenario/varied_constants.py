@@ -42,8 +42,15 @@ BOUNDS = {
 
 FACTORS = (1 / 4, 4)
 """Factors by which a constant is multiplied: a quarter and four times are further off than most."""
-OWN_FACTORS = {"contention.severity": (1 / 2, 2), "contention.response": (1 / 2, 2)}
+OWN_FACTORS = {
+    "learner.c_tau": (1 / 2, 4),
+    "contention.severity": (1 / 2, 2),
+    "contention.response": (1 / 2, 2),
+}
 """Factors of constants whose range is known better. An assumed response has two laws, 1 and 2.
+
+The cost of staleness, of its value by theory: .5 with a tuned learning rate, 4 with a momentum that
+was left untuned (`comparison.C_TAUS`).
 
 Contention of another day: in 90 of 100 jobs of a shared GPU cluster, the spread of step times over
 workers in the second half of the job was .6 to 1.6 times that in the first (5th to 95th percentile;
@@ -209,7 +216,7 @@ def assumed(scenario: Scenario) -> list[str]:
     """
     always = {*scenario.placeholders, *OWN_FACTORS}
     if scenario.progress_target is not None:
-        always |= {"learner.c_tau", "learner.noise_scale"}
+        always |= {"learner.noise_scale"}
     return [name for name in uncertain(scenario) if name in always]
 
 
