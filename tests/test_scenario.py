@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+import simstrag
+from simstrag.cluster.study import ClusterStudy
 from simstrag.errors import InputError
+from simstrag.profile.profile import Profile
 from simstrag.runs.run import plain
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.sections import StepSection
@@ -316,8 +320,8 @@ def test_files_are_looked_for_in_the_folder_of_the_scenario(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("trace: day.csv", "day.csv: no such trace file"),
-        ("profile: gpu.json", "gpu.json: cannot read the profile: No such file or directory"),
+        ("trace: day.csv", "day.csv: no such file or folder"),
+        ("profile: gpu.json", "gpu.json: no such file or folder"),
     ],
 )
 def test_a_missing_file_is_named_with_the_folder_of_the_scenario(
@@ -356,7 +360,24 @@ def test_a_shifted_trace_begins_elsewhere_with_every_seed_and_the_same_with_the_
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert refused(tmp_path / "no.yaml") == ": cannot read the scenario: No such file or directory"
+    assert refused(tmp_path / "no.yaml") == ": no such file or folder"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        Scenario.read, Profile.read, Trace.read, ClusterStudy.read, simstrag.compare,
+        lambda path: simstrag.sweep(path, path.parent / "out"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_file_is_named_with_the_nearest_one(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    (tmp_path / "nolink.yaml").touch()
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "nolnk.yaml")
+    said = "nolnk.yaml: no such file or folder. Did you mean 'nolink.yaml'?"
+    assert str(caught.value) == f"{tmp_path / said}"
 
 
 def test_a_directory_is_no_scenario(tmp_path: Path) -> None:

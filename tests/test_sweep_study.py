@@ -102,7 +102,7 @@ def test_a_trace_is_read_once_for_all_points_that_have_it(tmp_path: Path) -> Non
         ({"policies": ["bsp", "bsp:via=allreduce"]}, "bsp:via=allreduce is bsp; name it once"),
         ({"scenario": "case.yml"}, "case.yml: no such file or folder"),
         ({"scenario": {"workers": 4}}, "study.yaml: nothing ends the run: give samples, "),
-        ({"grid": {"trace": ["slow.csv"]}}, "slow.csv: no such trace file"),
+        ({"grid": {"trace": ["slow.csv"]}}, "slow.csv: no such file or folder"),
         (
             {"grid": {"learner": [3], "learner.c_tau": [1]}},
             "learner.c_tau cannot be varied: the scenario's learner is no section",

@@ -139,7 +139,7 @@ def test_a_file_of_plain_rows_is_not_read_row_by_row(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    assert refused(tmp_path / "nope.csv") == ": no such trace file"
+    assert refused(tmp_path / "nope.csv") == ": no such file or folder"
 
 
 @pytest.mark.parametrize("name", ["folder", "folder.parquet"])

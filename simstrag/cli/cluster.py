@@ -17,7 +17,7 @@ from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option
 from simstrag.cli.progress import show_count
 from simstrag.cli.sweep import DRAWING, MACHINES, parse_shard
-from simstrag.documents.file_io import require_path, write_atomically
+from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ def cluster(
     from simstrag.cluster.runs import cluster as run_cluster
 
     folder = Path("reports") / study.stem if out is None else out
-    part, path = parse_shard(shard), require_path(study)
-    sys.path.append(str(path.absolute().parent))
+    part = parse_shard(shard)
+    sys.path.append(str(study.absolute().parent))
     warnings: list[str] = []
     try:
         with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
             result = run_cluster(
-                path, folder, jobs=jobs, backend=backend or "processes", address=address,
+                study, folder, jobs=jobs, backend=backend or "processes", address=address,
                 shard=part, on_progress=show,
             )  # fmt: skip
             show.begin_last("drawing the report")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 
 
@@ -15,11 +16,13 @@ def read_mapping(path: Path, what: str, example: str) -> Mapping[str, Any]:
     what: the kind of document, for messages.
     example: a line of such a document, for messages.
 
-    Raises `InputError` that names the file, the line if known, and the mistake.
+    Raises `InputError` that names the file, the line if known, and the mistake; of a missing file,
+    the nearest existing name.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
+    require_path(path)
     try:
         data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from simstrag.documents.file_io import path_of
+from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.validation_errors import explain
 from simstrag.errors import InputError
 from simstrag.profile.measurements import (
@@ -173,7 +173,7 @@ class Profile(ProfilePart):
     @classmethod
     def read(cls, path: str | Path) -> Profile:
         """From a JSON file. Raises `InputError` that names the file, the field and the way out."""
-        path = path_of(path, "a profile")
+        path = require_path(path_of(path, "a profile"))
         try:
             data = path.read_bytes()
         except OSError as error:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.file_io import path_of, write_atomically
+from simstrag.documents.file_io import path_of, require_path, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.trace import read_files
@@ -179,9 +179,7 @@ class Trace:
     @classmethod
     def read(cls, path: str | Path) -> Trace:
         """From a CSV or parquet file. Raises `InputError` for a file with any mistake."""
-        path = path_of(path, "a trace")
-        if not path.exists():
-            raise InputError(f"{path}: no such trace file")
+        path = require_path(path_of(path, "a trace"))
         try:
             data = path.read_bytes()
             histories = _histories(*read_files.read(data, path), str(path))
