@@ -90,6 +90,7 @@ def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         (("import", "utilization", "load.csv", "-o", "t.csv"), "Did you mean 'utilisation'?"),
+        (("import", "utilisaton", "load.csv"), "Did you mean 'utilisation'?"),
         (
             ("import", "load.csv"), "load.csv: is no format but a file in format utilisation; "
             "import it: simstrag trace import utilisation load.csv --response fair-share --out "

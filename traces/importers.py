@@ -75,11 +75,7 @@ def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labe
     alibaba-pai-minibatch, bytedance-straggler, episodes, kineto, prometheus, steps, tensorboard,
     utilisation, wandb
     """
-    if name not in FORMATS:
-        raise InputError(
-            f"there is no format '{name}'{nearest(name, FORMATS)}; known: {', '.join(FORMATS)}"
-        )
-    importer = FORMATS[name]
+    importer = require_format(name)
     stated = {option: value for option, value in options.items() if value is not None}
     for option in stated.keys() - set(importer.options):
         having = [other for other, f in FORMATS.items() if option in f.options]
@@ -87,6 +83,15 @@ def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labe
     if len(paths) > 1 and not importer.many:
         raise InputError(f"{paths[1]}: {name} takes one file; import them one by one")
     return importer.read(*paths, **stated)
+
+
+def require_format(name: str) -> Format:
+    """The importer of a format. Raises `InputError` that names the nearest format."""
+    if name not in FORMATS:
+        raise InputError(
+            f"there is no format '{name}'{nearest(name, FORMATS)}; known: {', '.join(FORMATS)}"
+        )
+    return FORMATS[name]
 
 
 def recognise(path: str | Path) -> tuple[str, tuple[str, ...]] | None:

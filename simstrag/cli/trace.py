@@ -185,7 +185,7 @@ def import_(
     """Make a trace of a log, and a page beside it that says how."""
     from simstrag.cli.first_scenario import write_first_scenario
     from simstrag.traces.importers import FORMATS as IMPORTS
-    from simstrag.traces.importers import import_trace
+    from simstrag.traces.importers import import_trace, require_format
     from simstrag.traces.provenance import page_of
 
     if name not in IMPORTS and Path(name).suffix:
@@ -195,6 +195,7 @@ def import_(
             if log is None
             else f"{name}: is no format but a file in format {log[0]}; import it: {log[1]}"
         )
+    require_format(name)
     if files is None or out is None:
         missing = "FILE..." if files is None else "--out TRACE"
         raise InputError(f"{missing} is missing: simstrag trace import {name} FILE... --out TRACE")
