@@ -16,7 +16,7 @@ import pytest
 
 import simstrag
 from simstrag import ALL, InputError, Plan, PlanError, Quorum, Review, Via, View, check_policy
-from simstrag.validation.contract_rules import RULES
+from simstrag.validation.contract_rules import ENDS, RULES
 from simstrag.validation.policy_contract import PolicyCheck
 from tests.commands import Call
 
@@ -130,6 +130,16 @@ class Impatient:
         return first_of(1)
 
 
+class Endless:
+    def plan(self, view: View) -> Plan:
+        return Plan((Quorum(steps=10**9),), average=True)
+
+
+class Sleeping:
+    def plan(self, view: View) -> Plan:
+        return Plan(pause=1e9)
+
+
 class Partial:
     def plan(self, view: View) -> Plan:
         return Plan(bound=(0, *[None] * (view.world_size - 1)), quorums=first_of(1).quorums)
@@ -157,6 +167,8 @@ BROKEN: dict[type, tuple[str, str]] = {
     Pickled: ("a pickled copy", "keep state in plain attributes"),
     Narrow: ("it has plans", "is beyond a world of 1 ranks"),
     Impatient: ("views that come late", "an update is missing"),
+    Endless: (ENDS, "it had applied 0 of 7680 samples; let quorums close"),
+    Sleeping: (ENDS, "after 10000 s of 4 ranks with steps of 0.1 s"),
     Partial: ("renaming", "another bound at version 0; choose ranks by what"),
     Bitwise: ("the last bits", "times 1e-15 apart; compare times with simstrag.ties"),
 }
