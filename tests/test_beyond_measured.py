@@ -13,7 +13,9 @@ from simstrag import Scenario
 from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.text.cautions import cautions
 from simstrag.engine.simulate import simulate
-from simstrag.scenario.beyond_measured import beyond_measured
+from simstrag.profile.profile import Profile
+from simstrag.scenario.beyond_measured import beyond_measured, doubts
+from simstrag.trace.trace import Trace
 
 PROFILES = Path(__file__).parents[1] / "calibration" / "profiles"
 STEP: dict[str, Any] = {"step": {"compute": 0.1}}
@@ -113,3 +115,38 @@ def test_a_seed_whose_shifted_trace_slows_it_silences_the_warning() -> None:
     assert slowed == set(makespans.index[makespans > 41.5])
     assert 0 < len(slowed) < 20
     assert comparison.warnings == ()
+
+
+# -- beyond any usual range
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"step": {"compute": 350}},
+        STEP | {"allreduce": {"bandwidth": 25, "bytes": 1e8}},
+        STEP | {"allreduce": {"alpha": 50}},
+        STEP | {"learner": {"batch": 10**8}},
+    ],
+)
+def test_a_number_in_a_wrong_unit_is_doubted_by_run_and_compare(keys: dict[str, Any]) -> None:
+    case = Scenario(workers=2, samples=2 * 10**8, policies=["bsp"], **keys)
+    (said,) = doubts(case)
+    assert said in simulate(case.replaced(samples=1)).warnings
+    with pytest.warns(UserWarning, match=said[:30]):
+        simstrag.compare(case.replaced(samples=1), sensitivity=False, jobs=1)
+
+
+def test_recorded_durations_in_milliseconds_are_doubted() -> None:
+    rows = [(0.0, node, "step", "duration", 350.0) for node in (0, 1)]
+    case = Scenario(workers=2, updates=2, trace=Trace.from_rows(rows))
+    assert doubts(case)[0].startswith("Doubtful: step.compute is 350 s")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROFILES.glob("*.json")))
+def test_no_shipped_profile_is_doubted(name: str) -> None:
+    path = PROFILES / f"{name}.json"
+    known = Profile.read(path)
+    batch = {"learner": {"batch": known.workload.batch}} if known.workload else {}
+    keys = batch if known.step else STEP
+    assert doubts(Scenario(workers=4, updates=3, profile=str(path), **keys)) == []

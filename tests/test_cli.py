@@ -467,6 +467,19 @@ MISTAKES = {
     "init with nothing": (
         ("init", "slow.csv", "--latency", "0ms"), {}, "--latency 0ms: must be more than 0",
     ),
+    "init with a step of a thousand years": (
+        ("init", "slow.csv", "--step", "3e10s"), {},
+        "--step 3e10s: step.compute must lie between 1e-07 and 100000 s: one kernel takes",
+    ),
+    "init with a link of a byte a second": (
+        ("init", "slow.csv", "--link", "1B"), {}, "must lie between 1000 and 1e+15 bytes/s: 10 M",
+    ),
+    "init with more parameters than atoms": (
+        ("init", "slow.csv", "--parameters", "1e30"), {}, "the largest models have about 1e13",
+    ),
+    "init with more workers than devices": (
+        ("init", "slow.csv", "--workers", "100000000"), {}, "less than or equal to 1000000",
+    ),
     "init with half a sample": (
         ("init", "slow.csv", "--batch", "2.5"), {}, "--batch 2.5: must be a whole number",
     ),
@@ -720,6 +733,13 @@ def test_init_takes_a_job_in_the_units_of_people(folder: Path, call: Call) -> No
     assert case.step is not None
     assert case.inputs.allreduce.seconds([1, 1]) == pytest.approx(2 * 20e-6 + 0.128)
     assert (case.workers, case.step.compute, case.learner.batch) == (4, 0.35, 64)
+
+
+def test_init_doubts_a_step_in_milliseconds(folder: Path, call: Call) -> None:
+    code, out, err = call("init", "slow.csv", "--step", "350s")
+    assert code == 0
+    assert err.startswith("warning: Doubtful: step.compute is 350 s, usual are 1e-05 to 60: ")
+    assert "scenario: scenario.yaml\n" in out
 
 
 @pytest.mark.parametrize(

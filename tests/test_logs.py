@@ -448,6 +448,16 @@ def test_gaps_between_steps_are_no_slow_steps(timed: bool, tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize(("column", "is_doubted"), [("seconds", True), ("step_time_ms", False)])
+def test_steps_in_milliseconds_without_their_unit_are_doubted(
+    column: str, is_doubted: bool, tmp_path: Path
+) -> None:
+    text = step_log(f"rank,step,{column}", lambda r, k: f"{r},{k},{350 + r % 2}")
+    found = import_trace("steps", [written(tmp_path, "log.csv", text)])
+    said = note(found, "Doubtful: step.compute is 350")
+    assert said.endswith("milliseconds? Then end the name of its column in _ms.") == is_doubted
+
+
 # -- episodes
 
 

@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
+from simstrag.profile.plausible import doubt
 from simstrag.trace.log_formats import MEANINGS, match
 from simstrag.trace.trace import Trace
 from simstrag.traces.gaps import describe_gaps
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAME = "steps"
+STEP = "step.compute"
 # The limits.  None was measured; each is ASSUMED for the reason beside it.
 WINDOW = 5
 """Steps of a running median: two outliers among them do not move it."""
@@ -142,6 +144,7 @@ def steps(
         *count_note("Dropped", (twice, "repeats of a whole row")),
         *(f"Missing: {gap}." for gap in gaps),
         *_doubts(frame),
+        *(f"{text} Then end the name of its column in _ms." for text in doubt(STEP, level)),
     )
     variation = "" if noise.cv == 0 else f", cv: {noise.cv:.3g}"
     return Labelled(

@@ -17,6 +17,8 @@ from simstrag.errors import InputError
 
 JOB = "The job"
 
+MOST_WORKERS = 1_000_000
+"""Most workers, ASSUMED: the largest jobs have about 100,000 devices."""
 SHOWN_NODES = 8
 """Most nodes that are listed."""
 UNITS: dict[str, tuple[Mapping[str, float], str, str]] = {
@@ -27,10 +29,12 @@ UNITS: dict[str, tuple[Mapping[str, float], str, str]] = {
     "batch": (COUNTS, "32", "Samples of a worker's step"),
 }
 """What a job is described by: its units, an example, and what it is."""
-ASKED = {
+KEYS = {
     "step": "step.compute", "parameters": "allreduce.bytes", "link": "allreduce.bandwidth",
-    "batch": "learner.batch",
+    "batch": "learner.batch", "latency": "allreduce.alpha",
 }  # fmt: skip
+"""The key of the scenario to which each leads, in bytes a gradient for parameters."""
+ASKED = {name: key for name, key in KEYS.items() if name != "latency"}
 """What is asked for on a terminal, and the placeholder without an answer."""
 
 
@@ -48,7 +52,8 @@ def init(
     latency: Annotated[str | None, _flag("latency")] = None,
     precision: Annotated[str, option("Of gradients.", "WORD", group=JOB)] = "fp32",
     workers: Annotated[
-        int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)
+        int | None,
+        option("By default the nodes of the trace.", "N", min=1, max=MOST_WORKERS, group=JOB),
     ] = None,
     out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
     as_json: Json = False,
@@ -62,6 +67,7 @@ def init(
         missing,
         write_first_scenario,
     )
+    from simstrag.scenario.beyond_measured import doubts
     from simstrag.scenario.scenario import Scenario
     from simstrag.trace.trace import Trace
 
@@ -77,9 +83,10 @@ def init(
         unknown = missing(trace, job)
         job = replace(job, **{name: _ask(name) for name, key in ASKED.items() if key in unknown})
     write_first_scenario(trace, out, job)
-    placeholders = Scenario.read(out).placeholders
-    document = {"scenario": out, "placeholders": placeholders}
-    print_result(as_json, quiet, document, scenario=out)
+    written = Scenario.read(out)
+    placeholders, doubtful = written.placeholders, doubts(written)
+    document = {"scenario": out, "placeholders": placeholders, "warnings": doubtful}
+    print_result(as_json, quiet, document, warnings=doubtful, scenario=out)
     if as_json or quiet:
         return
     if measured := describe_measured_allreduce(trace, job):
@@ -101,8 +108,13 @@ def init(
 
 def _parse(name: str, text: str) -> Any:
     """The quantity of a flag. Raises `InputError`."""
+    from simstrag.cli.first_scenario import WIDTHS
+    from simstrag.profile.plausible import require_possible
+
     units, example, _ = UNITS[name]
     value = parse_quantity(text, f"--{name}", units, example)
+    width = WIDTHS["fp32"] if name == "parameters" else 1
+    require_possible(KEYS[name], width * value, f"--{name} {text}")
     if name != "batch":
         return value
     if not value.is_integer():

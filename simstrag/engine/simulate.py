@@ -28,7 +28,7 @@ from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
 from simstrag.runs.run import TABLES, Run, provenance, write_directory
 from simstrag.runs.tables import OnDisk
-from simstrag.scenario.beyond_measured import beyond_measured
+from simstrag.scenario.beyond_measured import beyond_measured, doubts
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
 
@@ -210,6 +210,7 @@ class Simulation:
         unslowed = unslowed_warning(self.scenario, {self.seed: summary["makespan"]})
         unused = unused_noise_warning(self.scenario)
         beyond = beyond_measured(self.scenario, [summary])
+        doubtful = doubts(self.scenario)
         return Run(
             self.name,
             self.seed,
@@ -217,7 +218,7 @@ class Simulation:
             summary,
             made,
             **tables,
-            warnings=(*filter(None, [unslowed, unused]), *warnings, *map(str, beyond)),
+            warnings=(*doubtful, *filter(None, [unslowed, unused]), *warnings, *map(str, beyond)),
             excerpt=self.recorder.storage.excerpt,
         )
 

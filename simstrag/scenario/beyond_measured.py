@@ -1,11 +1,13 @@
-"""Figures that use sizes, ranks, batches or loads beyond the range that the profile measured."""
+"""Numbers of a scenario beyond the range that its profile measured, or beyond any usual range."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from simstrag.profile.batch_laws import fit_of
+from simstrag.profile.plausible import doubt
 from simstrag.profile.profile import AllReduceTimes, Profile
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import uses
@@ -70,6 +72,27 @@ def beyond_measured(
     if summaries is None:
         return outside
     return [each for each in outside if any(map(each.concerns, summaries))]
+
+
+def doubts(scenario: Scenario) -> list[str]:
+    """The doubts about the numbers in force; a free all-reduce is none.
+
+    >>> doubts(Scenario(workers=2, updates=9, step={"compute": 350}))
+    ['Doubtful: step.compute is 350 s, usual are 1e-05 to 60: one kernel takes microseconds to
+    start, and a day has 86,400 s; is it in milliseconds?']
+    """
+    step, allreduce = scenario.inputs.step, scenario.inputs.allreduce
+    numbers = {
+        "step.compute": step.host + step.gpu, "allreduce.bytes": allreduce.bytes,
+        "allreduce.bandwidth": allreduce.bandwidth, "allreduce.alpha": allreduce.alpha,
+        "learner.batch": scenario.learner.batch,
+    }  # fmt: skip
+    return [
+        sentence
+        for key, value in numbers.items()
+        if value and value < math.inf
+        for sentence in doubt(key, value)
+    ]
 
 
 def _allreduce(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]:
