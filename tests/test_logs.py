@@ -667,3 +667,50 @@ def test_a_time_without_a_zone_among_others_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"2026-01-31T10:00:15.* has no zone, unlike others"):
         import_trace("utilisation", [log], response="fair-share")
+
+
+# -- from spreadsheets
+
+
+@pytest.mark.parametrize(
+    "header", ["time;host;gpu_util", "Zeit;Host;GPU-Auslastung", "time\thost\tgpu_util"]
+)
+def test_semicolons_and_decimal_commas_are_read_and_said(header: str, tmp_path: Path) -> None:
+    rows = "\n0,5;a;12,5\n0,5;b;50,0 %\n10,5;a;12\n1.010,5;b;90,25\n"
+    mark = "\t" if "\t" in header else ";"
+    path = written(tmp_path, "load.csv", header + rows.replace(";", mark))
+    assert recognise(path) == ("utilisation", ("--response", "fair-share"))
+    found = import_trace("utilisation", [path])
+    assert [row.time for row in found.trace.rows] == [0, 0, 10, 1010]
+    assert sorted({row.value for row in found.trace.rows}) == [0.12, 0.125, 0.5, 0.9025]
+    assert "(decimal commas), in percent" in note(found, "Measured: utilisation")
+
+
+def test_a_column_with_decimal_commas_and_points_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "load.csv", "time;host;gpu_util\n0;a;12,5\n1;a;50.5\n")
+    with pytest.raises(InputError, match=r"row 3: gpu_util '50.5' has a point, where other rows"):
+        import_trace("utilisation", [path])
+
+
+def test_a_date_with_points_is_day_month_year(tmp_path: Path) -> None:
+    rows = "\n02.01.2026 10:00;a;12\n02.01.2026 10:01;a;50\n03.01.2026 10:00:30;a;50\n"
+    found = import_trace("utilisation", [written(tmp_path, "l.csv", "time;host;gpu_util" + rows)])
+    assert [row.time for row in found.trace.rows] == [0, 60, 86430]
+    assert found.trace.began == "2026-01-02T10:00:00"
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("Zeit;Host;Auslastung", "utilisation X --column gpu=Auslastung --out TRACE"),
+        ("time;hst;gpu_util", "utilisation X --column node=hst --out TRACE"),
+        ("rank;stepp;dauer", "steps X --column step=stepp --out TRACE"),
+        ("a;b;c", "simstrag trace import FORMAT X --out TRACE"),
+    ],
+)
+def test_an_unknown_header_gets_the_nearest_names_and_their_option(
+    header: str, message: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "log.csv", f"{header}\n0;a;12\n")
+    with pytest.raises(InputError, match=re.escape(message.replace("X", str(path)))):
+        recognise(path)

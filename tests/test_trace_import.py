@@ -348,7 +348,7 @@ WRONG: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "two columns of one meaning": (
         "utilisation", "time,node,note,cpu,CPU %\n0,a,b,5,6\n", {}, "say which: --column host=cpu",
     ),
-    "no column of load": ("utilisation", "time,node,temp\n0,a,5\n", {}, "gpu=NAME, host=NAME"),
+    "no column of load": ("utilisation", "time,node,temp\n0,a,5\n", {}, "gpu=temp, host=temp"),
     "a column that is not there": (
         "utilisation", LOAD, {"columns": {"gpu": "GPU utl (%)"}}, "Did you mean 'GPU util (%)'?",
     ),

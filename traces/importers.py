@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.trace.log_formats import LOADED, choose, format_of
+from simstrag.trace.log_formats import LOADED, choose, format_of, nearest_format
 from simstrag.trace.trace import COLUMNS
 from simstrag.traces import import_bytedance, import_pai, import_steps
 from simstrag.traces.import_bytedance import bytedance_straggler
@@ -99,19 +99,36 @@ def recognise(path: str | Path) -> tuple[str, tuple[str, ...]] | None:
 
     Raises `InputError` for a file that is neither.
     """
+    near = None
     if Path(path).suffix == ".parquet":
         found = _of_parquet(path)
     elif is_json(path):
         found = _of_json(path)
     else:
-        found = _of_csv(LogTable.read(path), path)
+        table = LogTable.read(path)
+        found = _of_csv(table, path)
+        near = nearest_format([*table.columns])
     if found is None:
         raise InputError(
             f"{path}: is no trace ({', '.join(COLUMNS)}) and no log that is known by its columns; "
+            f"{_way_out(Path(path), near)}"
+        )
+    return found if found[0] else None
+
+
+def _way_out(path: Path, near: tuple[str, list[tuple[str, str]]] | None) -> str:
+    """How to import a file that is not recognised.
+
+    near: as of `nearest_format`.
+    """
+    if near is None:
+        return (
             f"name its format, simstrag trace import FORMAT {shlex.quote(str(path))} --out TRACE, "
             f"with FORMAT one of {', '.join(FORMATS)}"
         )
-    return found if found[0] else None
+    options = [word for pair in near[1] for word in ("--column", "=".join(pair))]
+    words = ["simstrag", "trace", "import", near[0], str(path), *options, "--out", "TRACE"]
+    return f"the nearest format is {near[0]}, by {shlex.join(words)}"
 
 
 def import_command(path: str | Path) -> tuple[str, str] | None:

@@ -6,13 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.trace.log_formats import choose, match
+from simstrag.trace.log_formats import choose, guesses, match
 from simstrag.traces.log_table import LogTable
 
 ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE)
@@ -67,7 +68,8 @@ class LogColumns:
         for meaning in needed:
             options = meaning.split("/")
             if not set(options) & set(names):
-                ways = ", ".join(f"{option}=NAME" for option in options)
+                left = [name for name in table.columns if name not in names.values()]
+                ways = ", ".join(map("=".join, guesses(left, options)))
                 raise InputError(
                     f"{table.source}: no column is known to be the {' or '.join(options)}; say "
                     f"which: --column {ways}; it has {table.header}"
@@ -89,8 +91,10 @@ class LogColumns:
 
     def _unit(self, meaning: str) -> str:
         found = match(self.names[meaning], meaning)
-        units = {1e-3: " (milliseconds)", 1e-6: " (microseconds)", 1e-9: " (nanoseconds)"}
-        return units.get(found[1], "") if found else ""
+        units = {1e-3: "milliseconds", 1e-6: "microseconds", 1e-9: "nanoseconds"}
+        comma = "decimal commas" if self.names[meaning] in self.table.commas else ""
+        said = ", ".join(filter(None, [units.get(found[1], "") if found else "", comma]))
+        return f" ({said})" if said else ""
 
     def cells(self, meaning: str) -> list[str]:
         """The cells of a meaning as text."""
@@ -145,8 +149,8 @@ class LogColumns:
     def moments(self, meaning: str) -> Floats:
         """Seconds, from any zero or from 1970.
 
-        Cells are seconds, seconds or smaller units since 1970, or dates in ISO 8601; dates without
-        a zone are taken as UTC, if all are.
+        Cells are seconds, seconds or smaller units since 1970, or dates, in ISO 8601 or as
+        31.01.2026 10:00; dates without a zone are taken as UTC, if all are.
         """
         cells = self.cells(meaning)
         try:
@@ -199,6 +203,8 @@ def wall_clock(cell: str, first: float) -> str:
 
     >>> wall_clock("2026/01/31 10:00:00+01:00", 1769850000.0), wall_clock("12.5", 12.5)
     ('2026-01-31T10:00:00+01:00', '')
+    >>> wall_clock("02.01.2026 10:00", 1767348000.0)
+    '2026-01-02T10:00:00'
     >>> wall_clock("1769850000", 1769850000.0)
     '2026-01-31T09:00:00+00:00'
     """
@@ -209,18 +215,26 @@ def wall_clock(cell: str, first: float) -> str:
     try:
         float(cell)
     except ValueError:
-        return pd.Timestamp(cell.replace("/", "-")).isoformat(timespec="seconds")
+        return pd.Timestamp(_iso([cell])[0]).isoformat(timespec="seconds")
     return pd.Timestamp(first, unit="s", tz="UTC").isoformat(timespec="seconds")
 
 
 def _dates(cells: Sequence[str]) -> Floats:
-    """Seconds since 1970 of dates in ISO 8601; NaN for any other cell."""
+    """Seconds since 1970 of dates; NaN for any other cell."""
     import pandas as pd
 
-    written = pd.Series(cells).str.replace("/", "-", regex=False)
+    written = _iso(cells)
     written = written.where(written.str.match(r"(19|20|21)\d\d(\D|\d{4})"))  # no overflow
     dates = pd.to_datetime(written, format="ISO8601", utc=True, errors="coerce")
     return np.asarray((dates - pd.Timestamp(0, tz="UTC")).dt.total_seconds(), np.float64)
+
+
+def _iso(cells: Sequence[str]) -> Any:
+    """Dates as ISO 8601 writes them: 2026/01/31 and 31.01.2026 are 2026-01-31."""
+    import pandas as pd
+
+    written = pd.Series(cells).str.replace("/", "-", regex=False)
+    return written.str.replace(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", regex=True)
 
 
 def _is_whole(cell: str) -> bool:

@@ -7,9 +7,10 @@ import gzip
 import io
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ HEADER_SHOWN = 100
 """Letters of a header, and of a cell, in a message."""
 EMPTY = frozenset({"", "nan", "null", "none", "n/a", "-", "undefined"})
 """Words of exporters for a cell that was not measured."""
+COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+(e[-+]?\d+)?\s*%?", re.IGNORECASE)
+"""A number with a decimal comma, and points between thousands if any."""
 GZIP = b"\x1f\x8b"
 SEPARATORS = ",;\t"
 
@@ -36,6 +39,7 @@ class LogTable:
     source: the file, for messages.
     lines: number of the line of each row, or of its entry in a JSON document.
     unit: what `lines` counts.
+    commas: columns whose numbers had decimal commas.
 
     >>> table = LogTable.of("node,load\\na,1\\n\\nb,2\\n", "load.csv")
     >>> table.columns["node"], table.lines, table.numbers("load")
@@ -46,6 +50,7 @@ class LogTable:
     lines: list[int]
     columns: dict[str, list[str]]
     unit: str = "row"
+    commas: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: str | Path, needed: Sequence[str] = ()) -> LogTable:
@@ -57,7 +62,10 @@ class LogTable:
 
     @classmethod
     def of(cls, text: str, source: str) -> LogTable:
-        """From the text of a CSV file; blank lines are left out."""
+        """From the text of a CSV file; blank lines are left out.
+
+        Where columns are separated by semicolons or tabs, 12,5 is 12.5.
+        """
         first = text.partition("\n")[0]
         separator = max(SEPARATORS, key=first.count)
         file, hint = io.StringIO(text, newline=""), "; is it CSV with commas?"
@@ -73,7 +81,23 @@ class LogTable:
             raise InputError(f"{source}: no rows below the header")
         lines, cells = zip(*numbered, strict=True)
         columns = [[cell.strip() for cell in column] for column in zip(*cells, strict=True)]
-        return cls(source, list(lines), dict(zip(header, columns, strict=True)))
+        table = cls(source, list(lines), dict(zip(header, columns, strict=True)))
+        return table if separator == "," else table._with_decimal_points()
+
+    def _with_decimal_points(self) -> LogTable:
+        """Decimal commas as points. Raises `InputError` for a column with both."""
+        columns, commas = dict(self.columns), set[str]()
+        for name, cells in self.columns.items():
+            if not any(map(COMMA.fullmatch, cells)):
+                continue
+            mixed = (k for k, c in enumerate(cells) if re.fullmatch(r"[-+]?\d*\.\d+", c))
+            if (k := next(mixed, None)) is not None:
+                raise self.mistake(k, name, "has a point, where other rows have a decimal comma")
+            columns[name] = [
+                c.replace(".", "").replace(",", ".") if COMMA.fullmatch(c) else c for c in cells
+            ]
+            commas.add(name)
+        return replace(self, columns=columns, commas=frozenset(commas))
 
     @classmethod
     def of_records(

@@ -8,6 +8,7 @@ Case and punctuation do not matter; a time may end in its unit, such as `step_ti
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
 
@@ -27,21 +28,21 @@ NEEDED = {
 ALIASES: dict[str, tuple[str, ...]] = {
     "node": (
         "node", "hostname", "nodename", "host", "machine", "server", "instance", "worker",
-        "workername", "runname",
+        "workername", "runname", "knoten", "rechner",
     ),
-    "rank": ("rank", "globalrank", "dprank", "workerrank", "rankid"),
+    "rank": ("rank", "globalrank", "dprank", "workerrank", "rankid", "rang"),
     "card": ("card", "gpuid", "gpuindex", "index", "device", "minornumber", "gpu"),
     "time": (
         "time", "timestamp", "walltime", "date", "datetime", "start", "starttime", "begin", "ts",
-        "seconds",
+        "seconds", "zeit", "zeitpunkt", "zeitstempel", "datum",
     ),
-    "start": ("start", "starttime", "startedat", "startsat", "begin", "from"),
-    "end": ("end", "endtime", "endedat", "endsat", "stop", "finish", "until", "to"),
-    "step": ("step", "globalstep", "iteration", "iter", "stepnumber", "batchidx"),
+    "start": ("start", "starttime", "startedat", "startsat", "begin", "from", "beginn", "von"),
+    "end": ("end", "endtime", "endedat", "endsat", "stop", "finish", "until", "to", "ende", "bis"),
+    "step": ("step", "globalstep", "iteration", "iter", "stepnumber", "batchidx", "schritt"),
     "compute": ("compute", "computetime", "localtime", "forwardbackward", "fwdbwd"),
     "seconds": (
         "steptime", "stepduration", "iterationtime", "itertime", "batchtime", "duration",
-        "seconds", "secs", "elapsed",
+        "seconds", "secs", "elapsed", "dauer", "schrittdauer",
     ),
     "communication": (
         "communication", "comm", "commtime", "communicationtime", "allreduce", "allreducetime",
@@ -51,9 +52,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "note": ("note", "notes", "comment", "description", "summary", "reason", "message"),
     "gpu": (
         "gpuutil", "gpuutilization", "utilizationgpu", "dcgmfidevgpuutil",
-        "dcgmfiprofgrengineactive", "gpu",
+        "dcgmfiprofgrengineactive", "gpu", "gpuauslastung",
     ),
-    "host": ("cpuutil", "cpuutilization", "cpuusage", "cpupercent", "cpubusy", "cpu"),
+    "host": ("cpuutil", "cpuutilization", "cpuusage", "cpupercent", "cpubusy", "cpu",
+             "cpuauslastung"),
     "net": ("netutil", "networkutilization", "nicutil", "network", "net", "nic"),
 }  # fmt: skip
 """Known names of columns, in small letters and digits only, the surest first."""
@@ -65,6 +67,10 @@ UNITS = {
     "sec": 1.0, "s": 1.0,
 }  # fmt: skip
 """Seconds of each unit with which the name of a time may end."""
+LONGEST = 40
+"""Most letters of a column that a message proposes."""
+NEAR = 0.75
+"""Least similarity of a name that is taken to be misspelt, from 0 to 1."""
 TIMED = frozenset({"time", "start", "end", "compute", "seconds", "communication"})
 
 
@@ -121,6 +127,48 @@ def format_of(names: Iterable[str]) -> str | None:
         if all(any(option in found for option in needed.split("/")) for needed in NEEDED[name]):
             return name
     return None
+
+
+def guesses(names: Iterable[str], meanings: Sequence[str]) -> list[tuple[str, str]]:
+    """Each meaning with the column of the nearest name, or the only column; `NAME` for none.
+
+    >>> guesses(["gpu_utl", "memory"], ("gpu", "net")), guesses(["load"], ("gpu",))
+    ([('gpu', 'gpu_utl')], [('gpu', 'load')])
+    >>> guesses(["a", "b"], ("gpu", "net"))
+    [('gpu', 'NAME'), ('net', 'NAME')]
+    """
+    names = [name for name in names if len(name) <= LONGEST and name.isprintable()]
+    found = [
+        (difflib.SequenceMatcher(a=plain(name), b=known).ratio(), meaning, name)
+        for meaning in meanings
+        for name in names
+        for known in ALIASES[meaning]
+    ]
+    nearest = max((ratio for ratio, _, _ in found), default=0.0)
+    if nearest >= NEAR:
+        return [(meaning, name) for ratio, meaning, name in found if ratio == nearest]
+    return [(meaning, names[0] if len(names) == 1 else "NAME") for meaning in meanings]
+
+
+def nearest_format(names: Sequence[str]) -> tuple[str, list[tuple[str, str]]] | None:
+    """The format that lacks the fewest columns, and a guess for each of them; None without any.
+
+    >>> nearest_format(["Zeit", "Host", "Auslastung"]), nearest_format(["a", "b"])
+    (('utilisation', [('gpu', 'Auslastung')]), None)
+    """
+    best: tuple[tuple[int, int], str, list[tuple[str, str]]] | None = None
+    for name, needed in NEEDED.items():
+        found = choose(names, MEANINGS[name])
+        left = {*names}.difference(*found.values())
+        missing = [each.split("/") for each in needed if not {*each.split("/")} & {*found}]
+        guessed: list[tuple[str, str]] = []
+        for options in missing:
+            guessed.append(guesses(sorted(left), options)[0])
+            left.discard(guessed[-1][1])
+        rank = len(missing), sum(column == "NAME" for _, column in guessed)
+        if len(missing) < len(needed) and (best is None or rank < best[0]):
+            best = rank, name, guessed
+    return best and best[1:]
 
 
 def import_hint(names: Iterable[str], file: str, write: str = "") -> str:
