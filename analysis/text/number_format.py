@@ -88,9 +88,10 @@ def estimate(
 ) -> str:  # fmt: skip
     """A value and its interval, to the decimal place of the first digit of half its width.
 
-    There are at most four digits, three without an interval, and at most one decimal place of a
-    percentage.  An interval too narrow for that is left out.  An end other than 0 is not shown as
-    0, nor is the value where the interval excludes 0.
+    Beyond 100, the second digit of half the width is the last that is not 0.  There are at most
+    four digits, three without an interval, and at most one decimal place of a percentage.  An
+    interval too narrow for that is left out.  An end other than 0 is not shown as 0, nor is the
+    value where the interval excludes 0.
 
     scale: multiplies all three.  percent: whether they are shares to be shown in percent.
 
@@ -98,6 +99,8 @@ def estimate(
     ('12.3 (12.1–12.6)', '−2 (−2 to 0.3)', '3.00 (–)')
     >>> estimate(273.8, 273.8 - 1e-12, 273.8 + 1e-12), estimate(9.12, 0.023, 22.13)
     ('273.8', '9 (0.02–22)')
+    >>> estimate(-5944.2, -7017.1, -4871.3)
+    '−5900 (−7000 to −4900)'
     >>> estimate(0.86761, 0.8675, 0.8677, percent=True), estimate(0.3, 0.29, 0.31, percent=True)
     ('86.8', '30 (29–31)')
     """
@@ -122,13 +125,18 @@ def estimate(
 def decimals(value: float, low: float, high: float) -> int:
     """Decimal places that show an interval, with at most four digits of its largest number.
 
+    Negative ones are zeros before the point.
+
     >>> decimals(12.3456, 12.1, 12.6), decimals(273.8, 273.8, 273.8 + 1e-12)
     (1, 1)
+    >>> decimals(-5944.2, -7017.1, -4871.3)
+    -2
     """
     most = max(3 - _magnitude(max(map(abs, (value, low, high)))), 0)
     if high <= low:
         return most
-    return min(max(math.ceil(-math.log10((high - low) / 2)), 0), most)
+    first = math.ceil(-math.log10((high - low) / 2))
+    return min(first, most) if first >= 0 else min(first + 1, 0)
 
 
 def _magnitude(value: float) -> int:
@@ -136,5 +144,5 @@ def _magnitude(value: float) -> int:
 
 
 def _fixed(value: float, places: int, sign: bool) -> str:
-    text = f"{value:{'+' if sign else ''}.{places}f}"
+    text = f"{round(value, places):{'+' if sign else ''}.{max(places, 0)}f}"
     return (text.lstrip("+-") if float(text) == 0 else text).replace("-", "−")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -108,19 +107,12 @@ def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
 
 
 def _cells(row: Mapping[Any, Any]) -> list[str]:
-    times = [row[f"mean_completion_time{end}"] for end in ("", "_low", "_high")]
-    ratios = [row[f"ratio{end}"] for end in ("", "_low", "_high")]
-    return [
-        str(row["policies"]), str(row["placer"]), _estimate(times, ".1f"), _estimate(ratios, ".3f"),
-        f"{row['mean_slowdown']:.2f}",
-    ]  # fmt: skip
+    from simstrag.analysis.text.number_format import MISSING, estimate, number
 
-
-def _estimate(values: list[float], form: str) -> str:
-    """A mean, and its interval where several seeds give one.
-
-    >>> _estimate([2.0, 1.5, 2.25], ".2f"), _estimate([2.0, math.nan, math.nan], ".2f")
-    ('2.00 (1.50 to 2.25)', '2.00')
-    """
-    value, low, high = (format(value, form) for value in values)
-    return value if math.isnan(values[1]) else f"{value} ({low} to {high})"
+    shown = [
+        estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high"))).removesuffix(
+            f" ({MISSING})"
+        )
+        for name in ("mean_completion_time", "ratio")
+    ]
+    return [str(row["policies"]), str(row["placer"]), *shown, number(row["mean_slowdown"])]
