@@ -478,7 +478,7 @@ MISTAKES = {
         ("init", "slow.csv", "--parameters", "1e30"), {}, "the largest models have about 1e13",
     ),
     "init with more workers than devices": (
-        ("init", "slow.csv", "--workers", "100000000"), {}, "less than or equal to 1000000",
+        ("init", "slow.csv", "--workers", "100000000"), {}, "must be 1000000 or less",
     ),
     "init with half a sample": (
         ("init", "slow.csv", "--batch", "2.5"), {}, "--batch 2.5: must be a whole number",

@@ -478,7 +478,9 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(
         ({"trace_end": "holdd"}, "trace_end is 'holdd': must be 'hold', 'loop' or 'error'"),
         ({"policies": "bsp"}, "policies is 'bsp': must be a list"),
         ({"allow_speedup": "maybe"}, "allow_speedup is 'maybe': must be true or false"),
-        ({"seeds": "many"}, "seeds is 'many': must be a number of seeds from 1 on"),
+        ({"workers": 10**7}, "workers is 10000000: must be 1000000 or less"),
+        ({"server": {"shards": 10**7}}, "server.shards is 10000000: must be 1000000 or less"),
+        ({"seeds": "many"}, "seeds is 'many': must be a number of seeds from 1 to 1000000"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
@@ -665,10 +667,10 @@ def test_options_of_communication_that_cannot_be_are_refused(
         *(
             (
                 seeds,
-                f"seeds is {seeds!r}: must be a number of seeds from 1 on, or a list such "
+                f"seeds is {seeds!r}: must be a number of seeds from 1 to 1000000, or a list such "
                 "as [0, 1]",
             )
-            for seeds in (0, -1, "many", [])
+            for seeds in (0, -1, 10**18, "many", [])
         ),
         ([1, 2, 1], "seeds names a seed twice"),
         ([-1], "seeds.0 is -1: must be 0 or more"),

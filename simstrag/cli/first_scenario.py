@@ -26,6 +26,7 @@ from simstrag.engine.simulate import check
 from simstrag.errors import InputError
 from simstrag.profile.responses import law_of
 from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.sections import MOST
 from simstrag.timing.constants import AllReduce, server_on_link
 from simstrag.timing.noise import share_seen
 from simstrag.trace.trace import Trace
@@ -209,6 +210,8 @@ def _nodes(trace: Trace, wanted: int | None) -> list[int]:
     nodes = list(trace.nodes)
     if wanted is None:
         wanted = len(nodes) if len(nodes) > 1 else WORKERS_OF_ONE_NODE
+    if wanted > MOST:
+        raise InputError(f"--workers {wanted}: must be {MOST} or less")
     if wanted < len(nodes):
         raise InputError(
             f"--workers {wanted}: the trace has rows of {len(nodes)} nodes; give at least as many, "

@@ -17,8 +17,6 @@ from simstrag.errors import InputError
 
 JOB = "The job"
 
-MOST_WORKERS = 1_000_000
-"""Most workers, ASSUMED: the largest jobs have about 100,000 devices."""
 SHOWN_NODES = 8
 """Most nodes that are listed."""
 UNITS: dict[str, tuple[Mapping[str, float], str, str]] = {
@@ -52,8 +50,7 @@ def init(
     latency: Annotated[str | None, _flag("latency")] = None,
     precision: Annotated[str, option("Of gradients.", "WORD", group=JOB)] = "fp32",
     workers: Annotated[
-        int | None,
-        option("By default the nodes of the trace.", "N", min=1, max=MOST_WORKERS, group=JOB),
+        int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)
     ] = None,
     out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
     as_json: Json = False,

@@ -22,7 +22,7 @@ from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.sections import Count, NonNegative, Positive, Section, Seed
+from simstrag.scenario.sections import Amount, Count, NonNegative, Positive, Section, Seed
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import stream
 
@@ -42,7 +42,7 @@ class NodeSection(Section):
     nic_in, nic_out: bytes/s of its network card.
     """
 
-    count: Count = 1
+    count: Amount = 1
     gpus: Count
     cores: Positive
     nic_in: Positive = math.inf
@@ -87,11 +87,11 @@ class JobSection(Section):
     """
 
     workload: str
-    workers: Count
+    workers: Amount
     samples: Count | None = None
     target_progress: Positive | None = None
     arrival: NonNegative = 0.0
-    count: Count = 1
+    count: Amount = 1
     every: NonNegative = 0.0
     policy: str | None = None
     name: str | None = None
@@ -150,7 +150,7 @@ class ClusterStudy(Section):
     placers: Annotated[tuple[str, ...], Field(min_length=1)] = ("packed",)
     policies: Annotated[tuple[str | dict[str, str], ...], Field(min_length=1)] = ("bsp",)
     horizon: Positive = math.inf
-    seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
+    seeds: Amount | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("cluster")
     _paces: dict[tuple[str, int], tuple[int, float]] = PrivateAttr(default_factory=dict)

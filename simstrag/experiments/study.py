@@ -19,7 +19,7 @@ from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.sections import Count, Section, Seed
+from simstrag.scenario.sections import Amount, Section, Seed
 
 OWN = ("policies", "seeds")
 """Keys of a scenario that a study has too; a grid cannot vary them."""
@@ -69,7 +69,7 @@ class Study(Section):
     scenario: str | dict[str, Any]
     grid: dict[str, Values] = Field(default={})
     policies: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] | None = None
+    seeds: Amount | Annotated[tuple[Seed, ...], Field(min_length=1)] | None = None
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("study")
     _read: Mapping[str, Any] | None = PrivateAttr(None)

@@ -32,7 +32,9 @@ from simstrag.profile.quantity import ProfilePart
 from simstrag.profile.responses import responses_for, translate
 from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
+    MOST,
     AllReduceSection,
+    Amount,
     ContentionSection,
     CostSection,
     Count,
@@ -70,7 +72,7 @@ class Scenario(Section):
     (0,)
     """
 
-    workers: Count
+    workers: Amount
     samples: Count | None = None
     updates: Count | None = None
     target_progress: Positive | None = None
@@ -96,7 +98,7 @@ class Scenario(Section):
     placeholders: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("bsp",)
-    seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
+    seeds: Amount | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("scenario")
     _inputs: Inputs | None = PrivateAttr(None)
@@ -116,7 +118,7 @@ class Scenario(Section):
         except ValidationError:
             if isinstance(value, Sequence) and value and not isinstance(value, str):
                 raise
-            reason = "must be a number of seeds from 1 on, or a list such as [0, 1]"
+            reason = f"must be a number of seeds from 1 to {MOST}, or a list such as [0, 1]"
             raise PydanticCustomError("seeds", reason) from None
 
     @field_serializer("trace")

@@ -26,7 +26,10 @@ Bandwidth = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Factor = Annotated[float, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+MOST = 1_000_000
+"""Most workers, seeds, shards, nodes and jobs, ASSUMED: each of them takes memory and time."""
 Count = Annotated[int, Field(ge=1)]
+Amount = Annotated[int, Field(ge=1, le=MOST)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 
 SUM_TOLERANCE = 1e-9
@@ -132,7 +135,7 @@ class ServerSection(Section):
     push: NonNegative = 0.0
     pull: NonNegative = 0.0
     link: Literal["cut_through", "store_and_forward"] | None = None
-    shards: Count | Annotated[tuple[Positive, ...], Field(min_length=1)] = 1
+    shards: Amount | Annotated[tuple[Positive, ...], Field(min_length=1)] = 1
     fused_allreduce: bool = False
 
     @model_validator(mode="after")
