@@ -409,6 +409,9 @@ MISTAKES = {
     "impossible plan": (("run", "case.yaml", "--policy", "backup:b=4"), {}, "b"),
     "unknown key": (("run", "case.yaml"), _edited("server:", "sever:"), "server"),
     "unknown inner key": (("run", "case.yaml"), _edited("compute:", "compte:"), "compute"),
+    "both searches": (
+        ("compare", "case.yaml", "--sensitivity", "--no-sensitivity"), {}, "give one of them",
+    ),
     "no policies": (("compare", "case.yaml"), _edited("[bsp, asgd]", "[]"), "policies"),
     "0 workers": (("run", "case.yaml"), _edited("workers: 4", "workers: 0"), "workers"),
     "updates in compare": (

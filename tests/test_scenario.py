@@ -333,6 +333,12 @@ def test_a_missing_file_is_named_with_the_folder_of_the_scenario(
     assert str(caught.value) == f"{file.parent / message}"
 
 
+def test_a_number_beyond_all_floats_in_an_inline_row_is_refused(file: Path) -> None:
+    file.write_text(FULL.replace("value: 2.0", f"value: {'9' * 400}"))
+    with pytest.raises(InputError, match=r"trace, row 1: value 9{60} is not a number"):
+        _ = Scenario.read(file).inputs
+
+
 def test_a_bad_inline_row_names_the_scenario_and_the_row(file: Path) -> None:
     file.write_text(FULL.replace("value: 2.0", "value: -2"))
     with pytest.raises(InputError) as caught:
@@ -378,6 +384,12 @@ def test_a_misspelt_file_is_named_with_the_nearest_one(
         read(tmp_path / "nolnk.yaml")
     said = "nolnk.yaml: no such file or folder. Did you mean 'nolink.yaml'?"
     assert str(caught.value) == f"{tmp_path / said}"
+
+
+def test_a_link_to_nowhere_is_named_with_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").symlink_to("gone.yaml")
+    said = f": the link '{tmp_path / 's.yaml'}' leads to 'gone.yaml', not there"
+    assert refused(tmp_path / "s.yaml") == said
 
 
 def test_a_directory_is_no_scenario(tmp_path: Path) -> None:

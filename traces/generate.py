@@ -22,6 +22,7 @@ import numpy as np
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.timing import noise
+from simstrag.trace.row_validation import require_rows
 from simstrag.trace.trace import RESOURCES, Trace
 
 SHORTEST = 1.0
@@ -192,6 +193,8 @@ def _draw(
         if not (0 <= value < math.inf) or (value == 0 and not may_be_0):
             least = "0 or more" if may_be_0 else "positive"
             raise InputError(f"generate: {key} must be {least} seconds, not {value:g}")
+    cycle = sum(value for key, value in numbers.items() if key not in ("seconds", "duration_sd"))
+    require_rows(name, nodes * (2 + 2 * numbers["seconds"] / cycle))
     sample = severity_of(severity)
     times: list[float] = []
     values: list[float] = []

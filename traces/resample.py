@@ -22,7 +22,7 @@ import numpy.typing as npt
 from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.trace.node_histories import Histories
-from simstrag.trace.row_validation import DURATION, validate
+from simstrag.trace.row_validation import DURATION, require_rows, validate
 from simstrag.trace.step_functions import Pieces
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import Labelled
@@ -72,6 +72,9 @@ def resample(
             f"resample: a block must be longer than 0 s and no longer than the trace, "
             f"{trace.end:g} s, not {length:g}"
         )
+    blocks = workers * seconds / length
+    more = seconds / trace.end * workers / len(trace.nodes)
+    require_rows("resample", max(blocks, more * len(trace)))
     source = (
         f"resample({trace.source}, workers={workers}, seconds={seconds:g}, block={length:g}, "
         f"seed={seed})"

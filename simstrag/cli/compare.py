@@ -28,6 +28,7 @@ from simstrag.cli.options import (
 )
 from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import comparison_folder, partial_folder, read_scenario
+from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.experiments.comparison import Comparison
@@ -71,6 +72,8 @@ def compare(
     from simstrag.experiments.runner import RunCache
     from simstrag.runs.run import check_directory
 
+    if sensitivity and no_sensitivity:
+        raise InputError("--sensitivity, --no-sensitivity: give one of them")
     case = read_scenario(scenario)
     folder = comparison_folder(out, scenario)
     check_directory(folder, "comparison.csv")

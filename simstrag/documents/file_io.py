@@ -39,6 +39,10 @@ def require_path(path: str | Path) -> Path:
     missing = _first_missing(path)
     if missing is None:
         return path
+    if missing.is_symlink():
+        raise InputError(
+            f"{path}: the link '{missing}' leads to '{os.readlink(missing)}', not there"
+        )
     what = "no such file or folder" if missing == path else f"there is no '{missing}'"
     raise InputError(f"{path}: {what}{nearest(missing.name, _siblings(missing))}")
 

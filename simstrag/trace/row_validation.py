@@ -38,6 +38,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]
 Key = tuple[int, str, str]
+MOST_ROWS = 1e8
+"""Most rows of a trace that is generated or resampled, ASSUMED: beyond it memory ends first."""
 
 
 class Row(NamedTuple):
@@ -165,12 +167,27 @@ def _row(raw: Sequence[Any] | Mapping[str, Any], where: str) -> Row:
     return row
 
 
+def require_rows(source: str, rows: float) -> None:
+    """Raise `InputError` where a trace to be made would have more than `MOST_ROWS`.
+
+    >>> require_rows("generate", 2e12)
+    Traceback (most recent call last):
+    simstrag.errors.InputError: generate: would have about 2e+12 rows, and 1e+08 are the most; make
+    it shorter, or of fewer nodes
+    """
+    if rows > MOST_ROWS:
+        raise InputError(
+            f"{source}: would have about {rows:.2g} rows, and {MOST_ROWS:g} are the most; make it "
+            "shorter, or of fewer nodes"
+        )
+
+
 def _number(value: Any, column: str, where: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         way_out = f"; it is {UNITS[column]}" if column in UNITS else ""
-        raise InputError(f"{where}: {column} {value!r} is not a number{way_out}") from None
+        raise InputError(f"{where}: {column} {value!r:.60} is not a number{way_out}") from None
     if not math.isfinite(number):
         raise InputError(f"{where}: {column} is {value}; it must be a finite number")
     return number
