@@ -33,7 +33,7 @@ from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.measurement_rounds import FEWEST, TARGET, CampaignLimits, OnVisit
 from simstrag.calibration.samples import Samples, VisitJournal
-from simstrag.documents.file_io import write_atomically
+from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.processes.affinity import keep_memory
@@ -159,6 +159,7 @@ class Calibration:
         name = f"{slug(describe_device(device.name))}-{workload.name.replace(':', '-')}"
         self.request, self.workload, self.device, self.only = request, workload, device, only
         self.folder = Path(folder or Path("profiles") / name)
+        refuse_file(self.folder)
         self.parts: tuple[Part, ...] = tuple(p for p in PARTS if p in (request.parts or PARTS))
         self.jobs = Jobs(workload, device)
         self.journal = VisitJournal(self.folder)

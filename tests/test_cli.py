@@ -372,6 +372,13 @@ def test_the_examples_of_every_help_work(
         assert (example, code, err) == (example, 0, "")
 
 
+CLUSTER = """
+nodes: [{gpus: 4, cores: 8}]
+workloads: {small: {scenario: {step: {compute: 0.1}}}}
+jobs: [{workload: small, workers: 4, samples: 5120}]
+"""
+
+
 def _edited(old: str, new: str) -> dict[str, str]:
     assert old in SCENARIO
     return {"case.yaml": SCENARIO.replace(old, new)}
@@ -419,7 +426,17 @@ MISTAKES = {
         _edited("samples: 5120\ntarget_progress: 3", "updates: 10"), "equal work",
     ),
     "not YAML": (("run", "case.yaml"), {"case.yaml": "a: [1"}, "line"),
-    "a folder that is a file": (("run", "case.yaml", "--out", "slow.csv"), {}, "slow.csv"),
+    "a folder that is a file": (
+        ("run", "case.yaml", "--out", "slow.csv"), {}, "slow.csv: is a file; choose a folder",
+    ),
+    "a cluster study's folder that is a file": (
+        ("cluster", "mine.yaml", "--out", "slow.csv"), {"mine.yaml": CLUSTER},
+        "slow.csv: is a file; choose a folder",
+    ),
+    "a calibration's folder that is a file": (
+        ("calibrate", "--workload", "mlp", "--device", "cpu", "--out", "slow.csv"), {},
+        "slow.csv: is a file; choose a folder",
+    ),
     "the working directory": (("run", "case.yaml", "--out", "."), {}, "working directory"),
     "a folder with other files": (
         ("run", "case.yaml", "--out", "notes"), {"notes/mine.md": "x"}, "other files",

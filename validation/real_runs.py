@@ -22,7 +22,7 @@ from simstrag.calibration.benches.bench import Skipped
 from simstrag.calibration.benches.machine_state import Occupancy
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.ddp.record.run_from_journal import finish
-from simstrag.documents.file_io import lock_file, write_atomically, write_json
+from simstrag.documents.file_io import lock_file, refuse_file, write_atomically, write_json
 from simstrag.errors import InputError, SimstragError
 from simstrag.runs.run import Run, plain
 from simstrag.validation.cases import Case, ValidationPlan
@@ -338,6 +338,7 @@ def lock_folder(folder: Path, plan: ValidationPlan) -> Iterator[None]:
 
 def refuse_others(folder: Path, own: str = PLAN, also: Sequence[str] = (LOCK, CALIBRATION)) -> None:
     """Raises `InputError` for a folder that holds other files; with `own` in it, it may."""
+    refuse_file(folder)
     there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
     if own not in there and there.difference(also):
         raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")

@@ -20,7 +20,7 @@ import numpy as np
 
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy, mix_name
-from simstrag.documents.file_io import path_of, write_atomically
+from simstrag.documents.file_io import path_of, refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
@@ -186,6 +186,7 @@ def cluster(
     folder = Path(folder)
     if shard is not None and not 1 <= shard[0] <= shard[1]:
         raise InputError(f"shard {shard[0]}/{shard[1]}: must be 1/k to k/k")
+    refuse_file(folder)
     if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
     report = on_progress or (lambda done, total, what: None)

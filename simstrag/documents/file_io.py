@@ -47,6 +47,17 @@ def require_path(path: str | Path) -> Path:
     raise InputError(f"{path}: {what}{nearest(missing.name, _siblings(missing))}")
 
 
+def refuse_file(folder: Path) -> None:
+    """Raise `InputError` where a folder to write is a file.
+
+    >>> refuse_file(Path("/dev/null"))
+    Traceback (most recent call last):
+    simstrag.errors.InputError: /dev/null: is a file; choose a folder that does not exist yet
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
+
+
 def check_writable(path: str | Path) -> Path:
     """`path`, a file to write. Raises `InputError` where its folder is missing or read-only.
 

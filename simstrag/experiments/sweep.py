@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simstrag.documents.file_io import path_of, write_atomically
+from simstrag.documents.file_io import path_of, refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, needs, outcome
@@ -199,8 +199,7 @@ def sweep(
         i, k = shard
         known = f"must be 1/{k} to {k}/{k}" if k > 0 else "no part"
         raise InputError(f"shard {i}/{k}: {known}")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
+    refuse_file(folder)
     if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
     report = on_progress or (lambda done, total, what: None)
