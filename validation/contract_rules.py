@@ -311,9 +311,10 @@ def ends_a_run(subject: Subject) -> str:
     if run.advance(LONGEST):
         return ""
     samples, _ = run.kernel.applied
+    seconds = SCENARIO["step"]["compute"]
     return (
-        f"after {LONGEST:g} s of {scenario.workers} ranks with steps of {scenario.step.compute:g} s"
-        f" it had applied {samples} of {scenario.samples} samples"
+        f"after {LONGEST:g} s of {scenario.workers} ranks with steps of {seconds:g} s it had "
+        f"applied {samples} of {scenario.samples} samples"
     )
 
 
