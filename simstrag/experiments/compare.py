@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simstrag.experiments.comparison import C_TAUS, TABLES, Comparison
 from simstrag.experiments.runner import BASELINE, RunCache, Runner, RunTask, prepare
 from simstrag.experiments.sensitivity import HALVINGS, Trials, choose_seeds, thresholds, variant
-from simstrag.scenario.beyond_measured import doubts
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import assumed, uncertain
 
@@ -51,15 +49,13 @@ def compare(
         repeated.  On Ctrl-C, the `KeyboardInterrupt` says how many are there.
     Raises `InputError` for a scenario that ends after a number of `updates:`, because one update is
     N gradients under bsp but one under asgd.  Warns of a policy in two spellings and compares it
-    once, under the first, and of a constant in an unlikely unit.
+    once, under the first.
 
     >>> scenario = Scenario(workers=4, samples=4 * 128 * 20, step={"compute": 0.1})
     >>> list(compare(scenario, ["bsp", "asgd"], jobs=1).runs["policy"])
     ['bsp', 'asgd']
     """
     scenario = prepare(scenario, policies, seeds)
-    for doubt in doubts(scenario):
-        warnings.warn(doubt, UserWarning, stacklevel=2)
     cache = None if keep is None else RunCache.of(keep, scenario)
     search, comparison = _search(scenario, sensitivity), None
     with Runner(scenario, jobs, on_progress, cache) as runner:

@@ -27,7 +27,7 @@ from simstrag.experiments.runner import BASELINE, attribution
 from simstrag.experiments.sensitivity import choose_seeds
 from simstrag.rendering import answer, html_fragment, html_page
 from simstrag.runs.run import UNITS, Run, write_directory
-from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured
+from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured, doubts
 from simstrag.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ class Comparison:
             *beyond,
             *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
             *map(str, self.beyond_measured),
+            *doubts(self.scenario),
         )
 
     @property
