@@ -10,13 +10,13 @@ COLUMNS static void sort_block(double (*restrict rows)[ABREAST], whole height) {
         for (whole step = run; step >= 1; step /= 2)
             for (whole first = step % run; first + step < height; first += 2 * step)
                 for (whole i = first; i < first + step && i + step < height; i++) {
-                    if (i / (2 * run) != (i + step) / (2 * run)) continue;
+                    if ((i ^ (i + step)) >= 2 * run) continue; /* of two blocks of `2 * run` */
                     double *restrict upper = rows[i], *restrict lower = rows[i + step];
 #pragma omp simd
                     for (whole p = 0; p < ABREAST; p++) {
                         double a = upper[p], b = lower[p];
-                        upper[p] = b < a ? b : a;
-                        lower[p] = b < a ? a : b;
+                        upper[p] = least(a, b);
+                        lower[p] = most(a, b);
                     }
                 }
 }
@@ -42,8 +42,9 @@ COLUMNS static void load_block(double (*restrict rows)[ABREAST], const double *v
 /* The median of each column of `height` rows; with NaN in it, NaN, or the median of the others if
    `skip`.  Returns whether there was room to work in. */
 EXPORT int medians(const double *values, whole height, whole width, whole skip, double *result) {
-    double(*rows)[ABREAST] = malloc((size_t)height * sizeof *rows), known[ABREAST];
-    if (!rows) return 0;
+    char *room = malloc((size_t)(height + 1) * sizeof(double[ABREAST]));
+    if (!room) return 0;
+    double(*rows)[ABREAST] = (void *)(room + (-(uintptr_t)room & 63)), known[ABREAST];
     for (whole at = 0; at < width; at += ABREAST) {
         whole count = width - at < ABREAST ? width - at : ABREAST;
         load_block(rows, values + at, height, width, count, known);
@@ -55,7 +56,7 @@ EXPORT int medians(const double *values, whole height, whole width, whole skip, 
                                  : (rows[(those - 1) / 2][p] + rows[those / 2][p]) / 2;
         }
     }
-    free(rows);
+    free(room);
     return 1;
 }
 
