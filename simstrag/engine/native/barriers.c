@@ -173,10 +173,13 @@ static void restart(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole at = q->members_at, n = q->size;
     if (m->holds && (m->replays || q->latest > m->trace_end)) {
-        double sum = m->beyond;
-        for (whole p = at; p < at + n; p++)
-            sum += beyond(m, m->lists[p], m->ranks[m->lists[p]].started + q->steps_done - 1, q->got,
-                          least(field(m, FINISH)[p], q->closed_at));
+        const double *finish = column(m, q, FINISH);
+        double sum = m->beyond, closed_at = q->closed_at, got = q->got;
+        for (whole p = 0; p < n; p++) {
+            whole rank = m->lists[at + p];
+            whole step = m->replays ? m->ranks[rank].started + q->steps_done - 1 : 0;
+            sum += beyond(m, rank, step, got, least(finish[p], closed_at));
+        }
         m->beyond = sum;
     }
     account(m, q);

@@ -51,13 +51,14 @@ EXPORT void resize(struct job *m) {
         if (q->lockstep && (q->shape == QUEUED || !q->done)) disband(m, q);
         if (!q->lockstep) continue;
         for (whole p = q->members_at; p < q->members_at + q->size; p++) {
-            struct rank_row *r = &m->ranks[m->lists[p]];
-            if (r->amp != r->next_amp && !r->recorded) {
+            whole rank = m->lists[p];
+            struct rank_row *r = &m->ranks[rank];
+            if (r->amp != m->next_amp[rank] && !r->recorded) {
                 field(m, UNTIL)[p] = -INFINITY;
                 m->segments[p] = -1;
             }
-            r->amp = r->last_amp = r->next_amp; r->samples = r->next_samples;
-            r->share = r->next_share;
+            r->amp = r->last_amp = m->next_amp[rank];
+            r->samples = m->next_samples[rank]; r->share = m->next_share[rank];
         }
         measure(m, q);
     }

@@ -131,7 +131,7 @@ static void form_queue(struct job *m) {
     for (whole rank = 0; rank < m->workers; rank++) {
         const struct rank_row *r = &m->ranks[rank];
         if (r->recorded || r->mark >= 0 || r->kept || r->start != r->got ||
-            r->got != r->pulled + m->pull || r->amp != r->next_amp || r->share != r->next_share ||
+            r->got != r->pulled + m->pull || r->amp != m->next_amp[rank] || r->share != m->next_share[rank] ||
             !fits_a_queue(m, r))
             return;
         if (r->job == SERVED) served = most(served, r->job_arrival);

@@ -101,8 +101,6 @@ enum { STOPS(NAME) };
     F(double, relayed) F(double, got) F(double, start) F(double, paused) F(double, sent) \
     F(double, pushed) F(double, ended) F(double, busy) \
     F(whole, step) F(double, due) \
-    /* what the plan in force says of its next step */ \
-    F(double, next_share) F(whole, next_samples) F(flag, next_amp) \
     /* inputs: where its recorded durations are; pieces by precision and load */ \
     F(whole, recorded_at) F(whole, recorded) \
     A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(double, clean) \
@@ -172,7 +170,7 @@ RECORDS(DECLARE_RECORD)
    of that step function.  `arrivals`, `winners`: of ranks in a queue, and of the matches of a
    tournament between them (queues.c).  `kept`: gradients that ranks keep, oldest first.
    `keys`, `drawn`, `normal`: of each rank the key of its noise, how many factors it has drawn, and
-   its last normal number.  `quantiles`, `marginal`: tables of noise.c.
+   its last normal number.  `next_`: what the plan in force says of its next step.  `quantiles`, `marginal`: tables of noise.c.
    `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the
    tables after it, step k of a rank in row k modulo WINDOW. */
 #define TABLES(T) \
@@ -184,6 +182,7 @@ RECORDS(DECLARE_RECORD)
     T(double, quantiles) T(double, marginal) T(double, fields) T(double, arrivals) T(double, clean) \
     T(whole, segments) T(whole, winners) T(whole, lists) T(whole, scratch) T(whole, spare) \
     T(flag, suspected) T(flag, taken) \
+    T(double, next_share) T(whole, next_samples) T(flag, next_amp) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
     T(struct fate_row, fate_log) \
     T(whole, known) T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \

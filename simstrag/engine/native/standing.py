@@ -41,7 +41,7 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     logs = m["keeps_steps"] or m["keeps_fates"]
     by_events = logs or plan.damping.cutoff is not None or plan.deadline is not None or plan.pause
     m["may_lockstep"] = not by_events
-    resized = "batch" in changed and np.count_nonzero(sizes != rows["next_samples"]) > 0
+    resized = "batch" in changed and np.count_nonzero(sizes != memory.next_samples) > 0
     stays = m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
     stays = stays and not ("precision" in changed and m["amp_switch"])  # a switch takes its time
     if memory.quorums[0]["shape"] == QUEUED:
@@ -50,9 +50,10 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     if not stays:
         memory.native.disband_all(memory.address)
     if resized:
-        rows["next_samples"], rows["next_share"] = sizes, sizes / batch
+        memory.next_samples[:] = sizes
+        np.divide(sizes, batch, out=memory.next_share)
     if "precision" in changed:
-        rows["next_amp"] = in_amp
+        memory.next_amp[:] = in_amp
     if resized or "precision" in changed:
         memory.native.resize(memory.address)
     if "precision" in changed and not loading.knows_amp and in_amp.any():

@@ -3,25 +3,25 @@
 /* Begin a step with the parameters that the rank has from `got` on, after a pause. */
 static void begin_step(struct job *m, whole rank, double got, double pause) {
     struct rank_row *r = &m->ranks[rank];
-    flag amp = r->next_amp;
-    double start = got, part = 1.0, factor = draw(m, rank);
-    whole samples = r->next_samples;
+    flag amp = m->next_amp[rank];
+    double start = got, part = 1.0, factor = draw(m, rank), share = m->next_share[rank];
+    whole asked = m->next_samples[rank], samples = asked;
     if (r->last_amp >= 0 && r->last_amp != amp) start += m->amp_switch;
     r->paused = start + pause - start;
     start += pause;
     if (!isnan(m->deadline)) {
-        whole done = micro_batches(m, rank, start, amp, r->next_share, factor);
+        whole done = micro_batches(m, rank, start, amp, share, factor);
         part = (double)done / m->microbatches;
         samples = larger(samples * done / m->microbatches, 1);
     }
-    r->finish = r->ended = compute(m, rank, start, amp, r->next_share, factor, part);
+    r->finish = r->ended = compute(m, rank, start, amp, share, factor, part);
     r->pulled = m->now; r->got = got; r->start = start; r->samples = samples;
-    r->share = r->next_share; r->amp = r->last_amp = amp;
+    r->share = share; r->amp = r->last_amp = amp;
     r->step = r->started++;
     r->pushed = r->busy = 0.0; r->state = COMPUTING; r->job = NO_JOB;
     r->ticket = r->mark = r->aboard = r->closing = -1; m->started++; m->amp += amp;
-    m->rebatched += r->share != 1.0; m->asked += r->next_samples;
-    m->cut += r->next_samples - samples;
+    m->rebatched += share != 1.0; m->asked += asked;
+    m->cut += asked - samples;
     await(m, rank, r->finish);
 }
 
