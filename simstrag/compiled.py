@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 LIBRARY = Path(__file__).parent / "engine" / "native" / f"kernel{SUFFIX}"
 LOOPS: dict[str, tuple[Any, str]] = {
-    "medians": (ctypes.c_int, "piiip"),
+    "medians": (ctypes.c_int, "ppiiip"),
     "enter_rows": (None, "pppiippipp"),
     "round_shares": (ctypes.c_int, "piifpp"),
     "centre": (ctypes.c_int64, "pip"),

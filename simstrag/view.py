@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError, PlanError
+from simstrag.medians import medians
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,9 @@ class View:
     _tell: Callable[[str, int], npt.NDArray[Any]] | None = field(
         default=None, init=False, repr=False
     )
+    _tell_medians: Callable[[str, int, bool], npt.NDArray[np.float64]] | None = field(
+        default=None, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         shape = (self.world_size, WINDOW)
@@ -130,10 +134,12 @@ class View:
         steps: npt.NDArray[np.int64],
         hints: Hints,
         truth: Callable[[], npt.NDArray[np.float64]] | None,
+        tell_medians: Callable[[str, int, bool], npt.NDArray[np.float64]] | None = None,
     ) -> View:
         """A view that computes its arrays on first access, while `plan` runs.
 
         tell: a function of an array's name and a number of columns; the newest columns.
+        tell_medians: `medians`, where it is faster than that of the newest columns.
         """
         steps.flags.writeable = False
         view = object.__new__(cls)
@@ -147,12 +153,14 @@ class View:
         put(view, "hints", hints)
         put(view, "truth", truth)
         put(view, "_tell", tell)
+        put(view, "_tell_medians", tell_medians)
         return view
 
     def close(self) -> None:
         """Refuse further arrays: the engine has moved on, and only those read so far remain."""
         if self._tell is not None:
             object.__setattr__(self, "_tell", _too_late)
+            object.__setattr__(self, "_tell_medians", None)
 
     def newest(self, name: str, columns: int) -> npt.NDArray[Any]:
         """The newest columns of an array such as `local_times`, without computing the others.
@@ -167,6 +175,20 @@ class View:
             return self._tell(name, columns)
         window: npt.NDArray[Any] = getattr(self, name)
         return np.asfortranarray(window[:, WINDOW - columns :])
+
+    def medians(self, name: str, columns: int, skip: bool = False) -> npt.NDArray[np.float64]:
+        """The median of each rank's newest values of an array such as `local_times`; shape (N,).
+
+        skip: whether NaN is left out; else it makes the median of its rank NaN.
+
+        >>> View(2, local_times=[[1.0] * 14 + [2.0, 4.0], [math.nan] * 15 + [3.0]]).medians(
+        ...     "local_times", columns=3
+        ... )
+        array([ 2., nan])
+        """
+        if self._tell_medians is not None:
+            return self._tell_medians(name, columns, skip)
+        return medians(self.newest(name, columns).T, skip)
 
     def since(self, rank: int, steps: int, name: str = "local_times") -> npt.NDArray[Any]:
         """The known values of a rank's steps from number `steps` on, oldest first, at most W.

@@ -17,7 +17,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.estimators.gradient_noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
-from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
+from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind, predict
 from simstrag.policies.estimators.time_to_progress import (
     SIMULATED_UPDATES,
     Interval,
@@ -84,9 +84,15 @@ def states(count: int, largest: int = 16, seed: int = 0) -> list[tuple[Floats, f
 def test_a_prediction_adds_what_is_known_of_computing_and_communication(
     name: str, expected: list[float]
 ) -> None:
+    earlier = np.full((4, WINDOW - 3), NAN)
     local = np.array([[1, 2, 3], [NAN, 4, 6], [NAN, NAN, 4], [NAN, NAN, NAN]])
     communication = np.array([[0.25, 0.375, 0.5], [NAN, 0.25, 0.25], [NAN] * 3, [1, 1, 1]])
-    np.testing.assert_array_equal(PREDICTORS[name](local, communication), expected)
+    view = View(
+        4,
+        local_times=np.hstack([earlier, local]),
+        communication=np.hstack([earlier, communication]),
+    )
+    np.testing.assert_array_equal(predict(PredictorKind(name), view), expected)
 
 
 def test_every_predictor_has_a_name_for_specs() -> None:
@@ -96,18 +102,18 @@ def test_every_predictor_has_a_name_for_specs() -> None:
 def test_the_median_needs_half_of_a_window_to_believe_in_a_slowdown() -> None:
     window = np.ones((1, WINDOW))
     window[0, -WINDOW // 2 :] = 2.0
-    none = np.full((1, WINDOW), NAN)
-    assert PREDICTORS["median"](window, none) == 1.5
-    assert PREDICTORS["last"](window, none) == 2.0
+    view = View(1, local_times=window)
+    assert predict(PredictorKind.MEDIAN, view) == 1.5
+    assert predict(PredictorKind.LAST, view) == 2.0
 
 
 def test_steps_that_scatter_by_five_percent_look_like_stragglers_to_the_last_one_only() -> None:
     random, sigma = np.random.default_rng(0), math.sqrt(math.log1p(0.05**2))
     seen: Counter[str] = Counter(last=0, median=0)
     for _ in range(1000):
-        windows = random.lognormal(0, sigma, (8, WINDOW))
-        for name, predict in PREDICTORS.items():
-            seen[name] += bool(find_stragglers(predict(windows, np.zeros((8, WINDOW))), 0.2))
+        view = View(8, local_times=random.lognormal(0, sigma, (8, WINDOW)))
+        for kind in PredictorKind:
+            seen[kind.value] += bool(find_stragglers(predict(kind, view), 0.2))
     assert seen == {"last": 176, "median": 0}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from simstrag.engine.simulate import simulate
+from simstrag.medians import medians
 from simstrag.policies import load
 from simstrag.policy import WINDOW, Plan, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
@@ -57,6 +58,20 @@ def test_the_newest_columns_are_the_last_ones(
     def look(view: View) -> None:
         newest, window = view.newest(name, columns), getattr(view, name)
         assert np.array_equal(newest, window[:, WINDOW - columns :], equal_nan=name != "amp")
+
+    views(look, quorums)
+
+
+@pytest.mark.parametrize("quorums", [(Quorum(),), APART], ids=["together", "apart"])
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("columns", [1, 2, 5, WINDOW])
+def test_medians_are_those_of_the_newest_columns(
+    columns: int, skip: bool, quorums: tuple[Quorum, ...]
+) -> None:
+    def look(view: View) -> None:
+        for name in ("local_times", "communication", "batch"):
+            expected = medians(view.newest(name, columns).T, skip)
+            assert np.array_equal(view.medians(name, columns, skip), expected, equal_nan=True)
 
     views(look, quorums)
 

@@ -10,7 +10,18 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 SATELLITES = ("analysis", "calibration", "traces", "validation")
 """Packages of `simstrag` whose files stand beside it, linked into it."""
-CONTRACT = {"checks", "compiled", "errors", "plan", "policy", "quorum", "rendering", "ties", "view"}
+CONTRACT = {
+    "checks",
+    "compiled",
+    "errors",
+    "medians",
+    "plan",
+    "policy",
+    "quorum",
+    "rendering",
+    "ties",
+    "view",
+}
 """The modules on the doorstep, which every package may import."""
 
 

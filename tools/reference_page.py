@@ -68,7 +68,10 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
 }  # fmt: skip
 """Unit and rules of each field."""
 
-METHODS = {View: ("newest", "since"), Plan: ("standing", "resolved", "changes", "samples")}
+METHODS = {
+    View: ("newest", "medians", "since"),
+    Plan: ("standing", "resolved", "changes", "samples"),
+}
 WORDS: dict[type[enum.Enum], str] = {Via: "11", Late: "14", Weigh: "24", Precision: "5"}
 """The enumerations, and the rule of each."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import address
+from simstrag.compiled import address, loops
 from simstrag.engine.native import standing
 from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
@@ -66,7 +66,7 @@ class Kernel:
         straggler_ratio: float,
     ) -> None:
         built = library()
-        self._native, self._stops = built.functions, built.stops
+        self._native, self._loops, self._stops = built.functions, loops(), built.stops
         self._none = built.states["NOBODY"], built.states["GONE"]
         recorded = timing.contention.durations
         durations = np.array([s for _, own in sorted(recorded.items()) for s in own], dtype=float)
@@ -201,7 +201,7 @@ class Kernel:
         """
         version, samples, now = [field.item() for field in self._fields]
         steps = self.memory.known.copy()
-        return View.of(self._tell, version, samples, now, steps, hints, truth)
+        return View.of(self._tell, version, samples, now, steps, hints, truth, self._tell_medians)
 
     def _tell(self, name: str, columns: int) -> npt.NDArray[Any]:
         """An array of a view that is worked out when it is asked for; the newest of its columns."""
@@ -213,6 +213,18 @@ class Kernel:
         if columns:
             self._native.newest(self.memory.address, table, dtype.itemsize, columns, address(rows))
         return rows.T
+
+    def _tell_medians(self, name: str, columns: int, skip: bool) -> Floats:
+        """`View.medians`, of the tables themselves."""
+        (_, table), n = self._shown[name], len(self.memory.known)
+        medians = np.empty(n)
+        if not columns:
+            medians.fill(math.nan)
+        elif not self._loops.medians(
+            table, address(self.memory.known), columns, n, skip, address(medians)
+        ):
+            raise MemoryError
+        return medians
 
     def truth(self) -> Floats:
         """Seconds of each rank's noise-free full-precision step started now."""

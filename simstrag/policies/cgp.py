@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.detectors import median
 from simstrag.policy import Damping, Plan, Quorum, Review, Via, View
 from simstrag.ties import TOLERANCE, argsort, is_at_most, is_less
 
@@ -134,7 +133,7 @@ class Cgp:
         known = min(W, int(np.minimum.reduce(view.steps)))
         if known < LEAST:
             return state.plan
-        t = median(view.newest("local_times", known))
+        t = view.medians("local_times", known)
         if self._is_due(state, t):
             self._replan(state, t, view)
         return state.plan

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policies.estimators.detectors import median
 from simstrag.policy import WINDOW, Plan, PlanError, Quorum, Review, View
 from simstrag.ties import argsort
 
@@ -56,7 +55,7 @@ class Fewer:
         elif view.steps.min() < self.measure and self.leave_out < n:
             return Plan.standing(review=Review(updates=self.measure))
         else:
-            times = median(view.newest("local_times", self.measure))
+            times = view.medians("local_times", self.measure)
             out = argsort(times)[max(n - self.leave_out, 0) :].tolist()
         if len(out) >= n:
             raise PlanError(f"fewer: without {len(out)} of {n} ranks there is none")

@@ -221,8 +221,7 @@ class Korel:
         usable &= amp == state.ranks["in_amp"]
         recorded = state.raw.follow(view.steps, times, usable)
         if len(state.amp):
-            steps = state.ranks["steps"]
-            np.add(steps, recorded, out=steps, where=state.ranks["in_amp"])
+            state.ranks["steps"] += recorded * state.ranks["in_amp"]
 
     def _equivalents(self, state: _State, view: View) -> Floats:
         """The equivalents of all times in the windows, shape (W, N), ascending; NaN for none."""

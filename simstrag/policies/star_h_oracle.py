@@ -9,7 +9,7 @@ Homogeneous GPUs", 2025, arXiv:2512.09685, as in star_h; the oracle is ours.
 
 from dataclasses import dataclass
 
-from simstrag.policies.estimators.predictors import PREDICTORS
+from simstrag.policies.estimators.predictors import predict
 from simstrag.policies.star_h import StarH
 from simstrag.policy import PlanError, View
 from simstrag.ties import Floats
@@ -27,5 +27,4 @@ class StarHOracle(StarH):
         """True noise-free computing of a step that starts now, plus predicted communication."""
         if view.truth is None:
             raise PlanError("star_h_oracle: only a simulation has an oracle; use star_h")
-        truth = view.truth()[:, None]
-        return PREDICTORS[self.predictor.value](truth, view.communication)
+        return predict(self.predictor, view, view.truth())

@@ -125,7 +125,7 @@ class SyncSwitch:
         A rank left out has no new times; its last ones would keep it a straggler for ever.
         """
         ranks = [rank for rank in range(view.world_size) if rank not in evicted]
-        x = median(view.newest("local_times", RECENT)[ranks])
+        x = view.medians("local_times", RECENT)[ranks]
         slow = is_less(self.ratio * median(x), x)
         return frozenset(ranks[k] for k in slow.nonzero()[0].tolist())
 

@@ -1,6 +1,6 @@
 /* Windows of recent values, for policies: a column per rank, the rows in order of time or of size.
-   Nothing here knows a job.  policies/estimators/columns.py calls these functions, and has each of
-   them in numpy too, with the same bits. */
+   Nothing here knows a job.  medians.py and policies/estimators/columns.py call these functions,
+   and have each of them in numpy too, with the same bits. */
 
 enum { ABREAST = 32 }; /* columns that are sorted together */
 
@@ -22,17 +22,20 @@ COLUMNS static void sort_block(double (*restrict rows)[ABREAST], whole height) {
 }
 
 /* Put a block of columns into `rows`, with infinity for NaN, and count the other values of each
-   column in `known`. */
-COLUMNS static void load_block(double (*restrict rows)[ABREAST], const double *values, whole height,
-                               whole width, whole count, double *restrict known) {
+   column in `known`.  steps: of each column, of whose ring of WINDOW rows the newest are meant;
+   NULL where the rows themselves are. */
+COLUMNS static void load_block(double (*restrict rows)[ABREAST], const double *values,
+                               const whole *steps, whole height, whole width, whole count,
+                               double *restrict known) {
     for (whole p = 0; p < ABREAST; p++) known[p] = (double)height;
     for (whole k = 0; k < height; k++) {
-        const double *row = values + k * width;
         double *restrict to = rows[k];
 #pragma omp simd
         for (whole p = 0; p < count; p++) {
-            int is_unknown = row[p] != row[p];
-            to[p] = is_unknown ? INFINITY : row[p];
+            whole row = steps ? (steps[p] - 1 - k) & (WINDOW - 1) : k;
+            double value = values[row * width + p];
+            int is_unknown = value != value;
+            to[p] = is_unknown ? INFINITY : value;
             known[p] -= is_unknown ? 1.0 : 0.0;
         }
         for (whole p = count; p < ABREAST; p++) to[p] = 0.0;
@@ -40,14 +43,16 @@ COLUMNS static void load_block(double (*restrict rows)[ABREAST], const double *v
 }
 
 /* The median of each column of `height` rows; with NaN in it, NaN, or the median of the others if
-   `skip`.  Returns whether there was room to work in. */
-EXPORT int medians(const double *values, whole height, whole width, whole skip, double *result) {
+   `skip`.  steps: as of `load_block`.  Returns whether there was room to work in. */
+EXPORT int medians(const double *values, const whole *steps, whole height, whole width, whole skip,
+                   double *result) {
+    if (height == WINDOW) steps = NULL; /* the whole ring, in any order */
     char *room = malloc((size_t)(height + 1) * sizeof(double[ABREAST]));
     if (!room) return 0;
     double(*rows)[ABREAST] = (void *)(room + (-(uintptr_t)room & 63)), known[ABREAST];
     for (whole at = 0; at < width; at += ABREAST) {
         whole count = width - at < ABREAST ? width - at : ABREAST;
-        load_block(rows, values + at, height, width, count, known);
+        load_block(rows, values + at, steps ? steps + at : NULL, height, width, count, known);
         sort_block(rows, height);
         for (whole p = 0; p < count; p++) {
             whole those = (whole)known[p];

@@ -18,50 +18,6 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-def medians(values: Floats, skip: bool) -> Floats:
-    """The median of each column; shape (W, ...) to (...).
-
-    skip: whether NaN is left out; else the median of a column with NaN is NaN.
-
-    >>> medians(np.array([[3.0, 1.0], [1.0, math.nan], [2.0, 4.0]]), skip=True)
-    array([2. , 2.5])
-    """
-    native, rows = loops(), contiguous(values, np.float64)
-    if native is None or not rows.size:
-        return _medians(rows, skip)
-    result = np.empty(rows.shape[1:])
-    if not native.medians(address(rows), len(rows), result.size, skip, address(result)):
-        raise MemoryError
-    median: Floats = result[()]
-    return median
-
-
-def _medians(values: Floats, skip: bool) -> Floats:
-    """The same in numpy; `np.nanmedian` without its warning about columns of NaN."""
-    ordered = np.sort(values, axis=0)  # NaN is sorted to the end
-    if not skip:
-        return median_of_ordered(ordered)
-    count = np.count_nonzero(~np.isnan(values), axis=0)
-    pair = np.stack([np.maximum(count - 1, 0) // 2, count // 2])
-    low, high = np.take_along_axis(ordered, pair, axis=0)
-    between: Floats = (low + high) / 2
-    return between
-
-
-def median_of_ordered(ordered: Floats) -> Floats:
-    """The median along the first axis of ascending values, the last of which may be NaN.
-
-    ordered: shape (W, ...), seconds.  Returns shape (...); NaN where any of the W is NaN.
-
-    >>> median_of_ordered(np.array([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0], [9.0, math.nan]]))
-    array([2.5, nan])
-    """
-    half = len(ordered) // 2
-    median: Floats = (ordered[half - 1 if len(ordered) % 2 == 0 else half] + ordered[half]) / 2
-    unknown = np.isnan(ordered[-1])
-    return np.where(unknown, math.nan, median) if np.count_nonzero(unknown) else median
-
-
 class Centre(NamedTuple):
     """How many numbers of a row are known, their median, and their MAD."""
 

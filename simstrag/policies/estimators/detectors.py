@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.columns import centre, medians
+from simstrag.medians import medians
+from simstrag.policies.estimators.columns import centre
 from simstrag.ties import TOLERANCE, is_at_most, is_less
 from simstrag.view import device_gain
 

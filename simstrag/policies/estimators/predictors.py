@@ -1,4 +1,4 @@
-"""Predictors of the time of each rank's next step: pure functions from windows to seconds.
+"""Predictors of the time of each rank's next step: pure functions from a view to seconds.
 
 A step's time is computing plus push plus pull, without waiting for other ranks.  A rank may be slow
 in computing or in communication, so the two are predicted separately and added.  Times are not
@@ -17,49 +17,31 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.columns import medians
 from simstrag.view import WINDOW, View
 
 Floats = npt.NDArray[np.float64]
 
 
-def last(local_times: Floats, communication: Floats) -> Floats:
-    """The time of the last step, as the prediction of the next; shape (N,), seconds.
+def last(view: View, name: str) -> Floats:
+    """The value of each rank's last step in an array of a view; shape (N,), NaN without any.
 
-    It is NaN for a rank without a local time. Without a communication time that part is 0.
-
-    local_times, communication: shape (N, W), seconds, newest last, NaN where there is none.
-
-    >>> last(np.array([[1.0, 2.0], [np.nan, np.nan]]), np.array([[0.5, 0.25], [0.5, 0.5]]))
-    array([2.25,  nan])
-    """
-    return _sum(_newest(local_times), _newest(communication))
-
-
-def median(local_times: Floats, communication: Floats) -> Floats:
-    """The median of the known steps, computing plus communication; arguments as for `last`.
-
-    One slow step in a window has no effect; a lasting slowdown has, from half of the window on.
-
-    >>> median(np.array([[np.nan, 1.0, 9.0, 2.0]]), np.full((1, 4), np.nan))
+    >>> last(View(1, local_times=[[np.nan] * 14 + [2.0, np.nan]]), "local_times")
     array([2.])
     """
-    return _sum(medians(local_times.T, skip=True), medians(communication.T, skip=True))
-
-
-def _sum(computing: Floats, communication: Floats) -> Floats:
-    unknown = np.isnan(communication)
-    if np.count_nonzero(unknown):
-        communication = np.where(unknown, 0.0, communication)
-    return computing + communication
-
-
-def _newest(window: Floats) -> Floats:
+    window = view.newest(name, WINDOW)
     known = ~np.isnan(window)
     if known[:, -1].all():
         return window[:, -1]
-    newest = window.shape[1] - 1 - np.argmax(known[:, ::-1], axis=1)
+    newest = WINDOW - 1 - np.argmax(known[:, ::-1], axis=1)
     return np.take_along_axis(window, newest[:, np.newaxis], axis=1)[:, 0]
+
+
+def median(view: View, name: str) -> Floats:
+    """The median of each rank's known steps; arguments and result as for `last`.
+
+    One slow step in a window has no effect; a lasting slowdown has, from half of the window on.
+    """
+    return view.medians(name, WINDOW, skip=True)
 
 
 class PredictorKind(enum.Enum):
@@ -69,11 +51,26 @@ class PredictorKind(enum.Enum):
     MEDIAN = "median"
 
 
-PREDICTORS: dict[str, Callable[[Floats, Floats], Floats]] = {"last": last, "median": median}
+PREDICTORS: dict[str, Callable[[View, str], Floats]] = {"last": last, "median": median}
 """Every predictor by the value of its `PredictorKind`; a new one is an entry here and there."""
 
 
-def predict(kind: PredictorKind, view: View) -> Floats:
-    """Seconds of each rank's next step by a predictor; shape (N,), NaN where unknown."""
-    windows = (view.newest(name, WINDOW) for name in ("local_times", "communication"))
-    return PREDICTORS[kind.value](*windows)
+def predict(kind: PredictorKind, view: View, computing: Floats | None = None) -> Floats:
+    """Seconds of each rank's next step by a predictor; shape (N,), NaN where unknown.
+
+    Without a communication time that part is 0.
+
+    computing: seconds of computing, where they are known, shape (N,).
+
+    >>> window = [[np.nan] * 13 + [1.0, 9.0, 2.0]]
+    >>> predict(PredictorKind.MEDIAN, View(1, local_times=window))
+    array([2.])
+    """
+    predictor = PREDICTORS[kind.value]
+    communication = predictor(view, "communication")
+    if computing is None:
+        computing = predictor(view, "local_times")
+    unknown = np.isnan(communication)
+    if np.count_nonzero(unknown):
+        communication = np.where(unknown, 0.0, communication)
+    return computing + communication

@@ -10,7 +10,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.columns import enter, median_of_ordered
+from simstrag.medians import median_of_ordered
+from simstrag.policies.estimators.columns import enter
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -70,7 +71,8 @@ class Windows:
 
     def middles(self, ranks: Ints) -> Floats:
         """The two values whose mean is the median of each rank, shape (2, ranks); NaN for none."""
-        width = len(self.ordered)
-        low, high, last = self.ordered[[(width - 1) // 2, width // 2, -1]].take(ranks, axis=1)
-        pair: Floats = np.where(np.isnan(last), math.nan, (low, high))
+        width, n = self.ordered.shape
+        rows = np.array([[(width - 1) // 2], [width // 2], [width - 1]])
+        values = self.ordered.take(rows * n + ranks)
+        pair: Floats = values[:2] + 0 * values[2]  # NaN if the last is
         return pair
