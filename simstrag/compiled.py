@@ -24,8 +24,6 @@ LIBRARY = Path(__file__).parent / "engine" / "native" / f"kernel{SUFFIX}"
 LOOPS: dict[str, tuple[Any, str]] = {
     "medians": (ctypes.c_int, "ppiiip"),
     "enter_rows": (None, "pppiippipp"),
-    "round_shares": (ctypes.c_int, "piifpp"),
-    "centre": (ctypes.c_int64, "pip"),
     "correctly_rounded_sum": (ctypes.c_double, "pi"),
     "ward_sizes": (ctypes.c_int64, "piffp"),
 }

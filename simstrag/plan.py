@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.checks import choice, real, whole, wholes
-from simstrag.compiled import address, contiguous, loops
 from simstrag.errors import PlanError
 from simstrag.quorum import ALL, Indices, Quorum, Via, ascends
 from simstrag.ties import TOLERANCE, argsort, is_less
@@ -476,7 +475,7 @@ class Plan:
 
     def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         shares = np.array(self.batch) if self._shares is None else self._shares
-        sizes = _round(contiguous(shares, np.float64), batch, world_size)
+        sizes = _round(shares, batch, world_size)
         if np.minimum.reduce(sizes) < 1 and len(
             short := np.flatnonzero((sizes < 1) & (shares > 0))
         ):
@@ -520,12 +519,6 @@ def _hashable(value: Any) -> Any:
 
 def _round(shares: npt.NDArray[np.float64], batch: int, world_size: int) -> npt.NDArray[np.int64]:
     """Samples by share, rounded by largest remainder; they sum to world_size * batch."""
-    native, n = loops(), len(shares)
-    if native is not None and n == world_size:
-        sizes, lacking = np.empty(n, dtype=np.int64), np.empty(n)
-        places = (address(array) for array in (lacking, sizes))
-        if native.round_shares(address(shares), n, batch, 1 - TOLERANCE, *places):
-            return sizes
     exact = shares * batch
     sizes = exact.astype(np.int64)
     left = world_size * batch - int(np.add.reduce(sizes))

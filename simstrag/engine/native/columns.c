@@ -65,58 +65,6 @@ EXPORT int medians(const double *values, const whole *steps, whole height, whole
     return 1;
 }
 
-/* The median of a row without NaN: the upper of its two middle values by `kth`, the lower in one
-   more pass. */
-static double median(const double *values, whole n) {
-    double upper = kth(values, n, n / 2 + 1), lower = -INFINITY;
-    whole below = 0;
-#pragma omp simd reduction(+ : below) reduction(max : lower)
-    for (whole p = 0; p < n; p++) {
-        below += values[p] < upper;
-        lower = most(lower, values[p] < upper ? values[p] : -INFINITY);
-    }
-    return ((n % 2 || below < n / 2 ? upper : lower) + upper) / 2;
-}
-
-/* Whole samples of each share of a batch, rounded by largest remainder: those that are `lacking`
-   least become one more.  Whether the last of these and the next are not tied, by the factor `tie`;
-   if not, or if it would be none or all, the caller rounds. */
-EXPORT int round_shares(const double *shares, whole n, whole batch, double tie, double *lacking,
-                        whole *sizes) {
-    whole left = n * batch;
-    for (whole p = 0; p < n; p++) {
-        double exact = shares[p] * (double)batch;
-        sizes[p] = (whole)exact;
-        lacking[p] = (double)(1 + sizes[p]) - exact;
-        left -= sizes[p];
-    }
-    if (left <= 0 || left >= n) return 0;
-    double last = kth(lacking, n, left), top, next;
-    if (split(lacking, n, last, &top, &next) != left || !(last < next * tie)) return 0;
-    for (whole p = 0; p < n; p++) sizes[p] += lacking[p] <= last;
-    return 1;
-}
-
-/* The median of a row without its NaN, and the median absolute deviation from it, in `result`.
-   Returns how many values are not NaN, or -1 without room to work in. */
-EXPORT whole centre(const double *values, whole n, double *result) {
-    double *known = malloc((size_t)n * sizeof *known);
-    whole count = 0;
-    if (!known) return -1;
-    for (whole p = 0; p < n; p++) {
-        known[count] = values[p];
-        count += values[p] == values[p];
-    }
-    result[0] = result[1] = NAN;
-    if (count) {
-        result[0] = median(known, count);
-        for (whole p = 0; p < count; p++) known[p] = fabs(known[p] - result[0]);
-        result[1] = median(known, count);
-    }
-    free(known);
-    return count;
-}
-
 /* The sum of a row, rounded once; NaN where its last bit is not certain.  What the additions round
    off is added up apart, and `doubt` is more than what that sum may be wrong by. */
 EXPORT double correctly_rounded_sum(const double *values, whole n) {

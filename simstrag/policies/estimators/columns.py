@@ -1,6 +1,6 @@
-"""Order statistics of columns of numbers, such as the recent times of ranks, a column per rank.
+"""Statistics of rows of numbers, and the windows of the recent times of ranks, a column per rank.
 
-Each runs in the compiled library (`simstrag.compiled`), or in numpy without it, with equal bits.
+Sums and windows run in the compiled library (`simstrag.compiled`), or in Python, with equal bits.
 """
 
 from __future__ import annotations
@@ -32,27 +32,19 @@ def centre(values: Floats) -> Centre:
     >>> centre(np.array([3.0, 1.0, math.nan, 2.0, 9.0]))
     Centre(known=4, median=2.5, mad=1.0)
     """
-    native, row = loops(), contiguous(values, np.float64)
-    if native is None or not len(row):
-        known = row[~np.isnan(row)]
-        median = _median(known)
-        return Centre(len(known), median, _median(np.abs(known - median)))
-    result = np.empty(2)
-    count = native.centre(address(row), len(row), address(result))
-    if count < 0:
-        raise MemoryError
-    return Centre(count, *result.tolist())
+    ordered = np.sort(np.asarray(values, np.float64))  # NaN is sorted to the end
+    known = len(ordered) - int(np.count_nonzero(np.isnan(ordered)))
+    middle = _middle(ordered[:known])
+    deviations = np.sort(np.abs(ordered[:known] - middle))
+    return Centre(known, middle, _middle(deviations))
 
 
-def _median(values: Floats) -> float:
-    """The median of a row without NaN; NaN of none."""
-    if not len(values):
+def _middle(ordered: Floats) -> float:
+    """The median of ascending values; NaN of none."""
+    if not len(ordered):
         return math.nan
-    half = len(values) // 2
-    parted = values.copy()
-    parted.partition(half)
-    low = parted[half] if len(values) % 2 else parted[:half].max()
-    return float(low + parted[half]) / 2
+    half = len(ordered) // 2
+    return float(ordered[half - 1 if len(ordered) % 2 == 0 else half] + ordered[half]) / 2
 
 
 def correctly_rounded_sum(values: Floats) -> float:
