@@ -35,11 +35,14 @@ static void start_queued(struct job *m, whole rank) {
     if (m->holds) m->beyond += beyond(m, rank, 0, got, r->finish);
     r->state = COMPUTING; r->pulled = time; r->version = m->version; r->seen = m->samples;
     r->started++;
-    if (m->judged) m->clean[rank] = noise_free(m, rank, 0, start);
+    whole variant = 2 * m->loaded + r->amp;
+    if (m->judged) { /* in full precision: by the same rate, where that is of the same pieces */
+        double end = r->stretch[variant] == r->stretch[0] ? start + r->rate : INFINITY;
+        m->clean[rank] = end < r->until ? end - start : noise_free(m, rank, 0, start);
+    }
     r->finish = start + work * r->rate;
     if (r->finish >= r->until)
-        r->finish =
-            follow(m, rank, 2 * m->loaded + r->amp, start, work, 0, &r->rate, &r->until);
+        r->finish = follow(m, rank, variant, start, work, 0, &r->rate, &r->until);
     r->arrival = r->finish + m->push;
     await_arrival(m, rank, r->arrival);
     m->started++; m->amp += r->amp; m->rebatched += r->share != 1.0; m->asked += r->samples;
