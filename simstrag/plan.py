@@ -225,9 +225,9 @@ class Plan:
                 object.__setattr__(self, "batch", shares)
 
     def _check_kinds(self) -> None:
-        listed = isinstance(self.quorums, Iterable) and not isinstance(self.quorums, str)
+        listed = isinstance(self.quorums, (tuple, Iterable)) and not isinstance(self.quorums, str)
         quorums = tuple(self.quorums) if listed else ()
-        if not quorums or not all(isinstance(quorum, Quorum) for quorum in quorums):
+        if not quorums or [quorum for quorum in quorums if not isinstance(quorum, Quorum)]:
             raise PlanError(f"a plan needs a tuple of one quorum or more, not {self.quorums!r}")
         object.__setattr__(self, "quorums", quorums)
         choice("weigh", self.weigh, Weigh)
@@ -279,8 +279,9 @@ class Plan:
         known = self._shares  # an array; others are checked one by one
         if (
             known is not None
-            and np.minimum.reduce(known, initial=math.inf) > 0
-            and np.maximum.reduce(known, initial=0.0) < math.inf
+            and len(known)
+            and np.minimum.reduce(known) > 0
+            and np.maximum.reduce(known) < math.inf
         ):
             return
         shares = _values(self.batch)
@@ -382,7 +383,7 @@ class Plan:
         total = float(np.add.reduce(shares))
         if abs(total - world_size) > TOLERANCE * world_size:
             raise PlanError(f"batch shares must sum to {world_size}, not {total:.9g}")
-        if np.count_nonzero(shares == 1) == world_size:
+        if shares[0] == 1 and np.count_nonzero(shares == 1) == world_size:
             return {"batch": None, "_shares": None}
         return {"batch": UNREAD, "_shares": shares}
 

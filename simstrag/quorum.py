@@ -197,12 +197,11 @@ class Quorum:
 
     def resolved(self, world_size: int) -> Quorum:
         """This quorum with explicit ranks, for a world of `world_size` ranks."""
-        pairs = (*self.riders, *self.parents)
-        last = max((rank for pair in pairs for rank in pair), default=-1)
+        named = [rank for pair in (*self.riders, *self.parents) for rank in pair]
         if self.ranks is not ALL:
-            last = max(last, self.members[-1])
-        if last >= world_size:
-            raise PlanError(f"rank {last} is beyond a world of {world_size} ranks")
+            named.append(self.members[-1])
+        if named and max(named) >= world_size:
+            raise PlanError(f"rank {max(named)} is beyond a world of {world_size} ranks")
         return _resolve_all(self, world_size) if self.ranks is ALL else self
 
     @property
