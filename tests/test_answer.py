@@ -600,3 +600,13 @@ def test_a_load_of_zero_slows_nothing() -> None:
     bill = str(compare(Scenario.of(declared), jobs=1).answer)
     assert "(host)" in bill
     assert "(gpu)" not in bill
+
+
+def test_a_policy_of_less_regret_that_few_seeds_do_not_show_is_named(base: Comparison) -> None:
+    s = times_of(base, {"bsp": 100, "asgd": 80, "korel": 60}, at_4=80)
+    unclear = s.comparison.runs.copy()
+    rows = unclear["policy"] == "korel"
+    unclear.loc[rows, "time_to_target"] += 200 * SPREAD
+    found = answer(standings(dataclasses.replace(s.comparison, runs=unclear)))
+    assert found.decision.safe == "asgd"
+    assert found.safety.endswith("but is not shown to be faster than bsp by 10 seeds.")

@@ -154,6 +154,18 @@ def test_what_is_not_known_stays_uncertain_where_a_placeholder_is_known() -> Non
     }
 
 
+def test_a_regret_elsewhere_does_not_hide_that_a_placeholder_decides() -> None:
+    """At a low cost of staleness asgd leads by far; what cv does to lb_bsp, it does there, too."""
+    effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
+    states = {
+        OWN: seconds(103, 97),
+        ("learner.c_tau", 0.5): seconds(76, 97),
+        ("step.cv", 0.1): seconds(103, 85),
+    }
+    clear = ("bsp", "lb_bsp")
+    assert _alternatives(states, "step.cv", ("bsp",), effects, clear) == {"bsp", "lb_bsp"}
+
+
 @pytest.mark.parametrize(
     ("placeholders", "words"),
     [

@@ -218,7 +218,8 @@ def _alternatives(
     clear: policies that the scenario's seeds show to be faster than bsp, or to gain less than
         `MODEL_ERROR`.  The gain of any other, under the few seeds of a value, may be noise.
 
-    All other constants stay as uncertain as they are.
+    All other constants stay as uncertain as they are, and change each policy's time by the same
+    factor with the value as without it.
     """
     others = {state: times for state, times in states.items() if state[0] not in ("", key)}
     values = [times for (name, _), times in states.items() if name == key]
@@ -229,7 +230,16 @@ def _alternatives(
         (times, (BASELINE, *(name for name in _gaining(times) if name in clear)))
         for times in values
     ]
-    return {_choose({OWN: times, **others}, able, effects) for times, able in known}
+    return {_choose(_scaled(others, states[OWN], at), able, effects) for at, able in known}
+
+
+def _scaled(others: Times, own: Mapping[str, float], at: Mapping[str, float]) -> Times:
+    """The settings around other times than the scenario's own."""
+    scaled = {
+        state: {name: t * at[name] / own[name] for name, t in times.items() if name in at}
+        for state, times in others.items()
+    }
+    return {OWN: at, **scaled}
 
 
 def _bill(s: Standings) -> Bill | None:

@@ -92,7 +92,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     from its scenario.
     """
     s, scenario = standings(comparison), comparison.scenario
-    found = answer(s)
+    found, banner = answer(s), str(comparison.placeholders)
     workers, examples = scenario.workers, examples_of(comparison)
     runs = [run for name, run in comparison.examples.items() if name != "clean"]
     shown = close_look(examples, workers)
@@ -143,7 +143,8 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         gains=gain_rows(found.decision, saved_share, percent_of),
         clean=comparison.scenario.inputs.trace is not None,
         lanes=TITLES,
-        cautions=[*cautions(s), *comparison.warnings],
+        banner=banner,
+        cautions=[*cautions(s), *(text for text in comparison.warnings if text != banner)],
         asked=facts.question(scenario),
         seed=scenario.seed_list[0],
         tables=tables,

@@ -143,17 +143,19 @@ def _choice(d: Decision, names: PolicyNames) -> str:
         run = f"run {name}: {describe_gain(s, p)} sooner than {bsp}{slight}"
         return f"{_if_true(d, run)}.{does}"
     others = [p for p in s.policies if p.policy != BASELINE]
-    takes = f"{bsp}, which {_does(s)} in {_prose(s.baseline[s.decides])} s"
+    does = f"{_does(s)} in {_prose(s.baseline[s.decides])} s"
+    takes = f"{bsp}, which {does}"
     if not others:
         return f"Nothing was compared: only {takes}, was run."
     if s.seeds < 2 and not s.certain:
-        return f"No difference can be shown with one seed: run more. {capital(takes)}."
+        return f"No difference can be shown with one seed: run more. {capital(bsp)} {does}."
     if all(p.difference[s.decides].low > 0 for p in others):
         return _if_true(d, f"change nothing: every policy compared takes longer than {takes}.")
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
     keep = _if_true(d, f"change nothing: keep {takes}.")
     if len(d.candidates) > 1:
-        return keep
+        rivals = join(d.candidates[1:])
+        return f"{keep} What is faster here ({rivals}) may be slower if what is assumed is wrong."
     comparable = [name for name in sooner if not ignored(s, name)]
     if comparable:
         most = next(p for p in others if p.policy == comparable[0])
@@ -201,7 +203,7 @@ def _safety(d: Decision) -> str:
     best = d.s.policies[0].policy
     if best in d.regrets and d.regrets[best].worst > d.regrets[d.safe].worst:
         text += f"; {best}, the fastest here, {describe_regret(d, best)}"
-    return f"{text}.{_alike(d)} {untested}".rstrip()
+    return f"{text}.{_alike(d)}{_excluded(d)} {untested}".rstrip()
 
 
 def _varied(d: Decision) -> str:
@@ -228,6 +230,22 @@ def _alike(d: Decision) -> str:
     )
 
 
+def _excluded(d: Decision) -> str:
+    """Why a policy of less regret is no candidate; empty if there is none."""
+    better = [
+        p for p in d.s.policies
+        if p.policy not in d.candidates and p.policy in d.regrets
+        and d.regrets[p.policy].worst < d.regrets[d.safe].worst - NEGLIGIBLE
+    ]  # fmt: skip
+    if not better:
+        return ""
+    best = min(better, key=lambda p: d.regrets[p.policy].worst)
+    why = f"saves less than {ERROR} here"
+    if not faster(best.difference[d.s.decides]):
+        why = f"is not shown to be faster than bsp by {d.s.seeds} seeds"
+    return f" {best.policy} {describe_regret(d, best.policy)}, but {why}."
+
+
 # -- the bill -------------------------------------------------------------------------------------
 
 
@@ -244,6 +262,8 @@ def _bill(s: Standings, bill: Bill | None) -> str:
     who = "Stragglers" if replays(s) else "Contention"
     amounts = join([f"{_prose(bill.hours)} GPU-hours", *_converted(s, bill)])
     text = f"{who} cost this job {percent_of(bill.share)} of its GPU-hours: {amounts}"
+    if bill.share.low <= 0:
+        return f"{text}, which is not shown to differ from 0. {capital(contended(s))}."
     if bill.waiting.value > 0:
         text += f". {percent_of(bill.waiting)} of that is waiting for slower workers"
         if bill.node is not None:

@@ -366,7 +366,7 @@ def coverage(s: Standings) -> str:
         return (
             f"the intervals cover the noise of step times in {n} seeds without a contention trace"
         )
-    if scenario.trace_per_seed == "shift":
+    if scenario.trace_per_seed == "shift" and scenario.inputs.trace.end:
         return f"the intervals cover {n} starting moments in this one trace, not other traces"
     return (
         f"the intervals cover the noise of step times in {n} seeds over one fixed trace, so they "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from simstrag import policies
 from simstrag.analysis.derived.decision import MODEL_ERROR, Decision, State
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings
@@ -36,7 +38,7 @@ class PolicyNames:
 
 def saved(s: Standings, p: Standing) -> Estimate:
     """The share of bsp's time that a policy saves, with its interval."""
-    return Estimate(*(1 - 1 / x for x in p.speedup[s.decides]))
+    return Estimate(*(1 - 1 / x if x > 0 else math.nan for x in p.speedup[s.decides]))
 
 
 def describe_gain(s: Standings, p: Standing) -> str:

@@ -54,7 +54,7 @@ def describe_lane(d: Decision, lane: str, names: PolicyNames) -> str:
     if effects := [*_effects(d, best)]:
         text += f" It changes: {'; '.join(effects)}."
     if needs := [*_needs(d, best)]:
-        text += f" It needs: {'; '.join(needs)}."
+        text += f" To be faster than bsp it needs: {'; '.join(needs)}."
     declared = d.effects[best.policy].declared
     if declared is None:
         text += " It is in this lane by what its runs did, because it declares none."
@@ -113,7 +113,7 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
         if gain <= 0 and key and key != C_TAU:
             side = "below" if value > value_of(scenario, key) else "above"
             shown = value_text(value, QUANTITIES[key])
-            yield f"{name_of(scenario, key)} {side} {shown}, where it is no faster than bsp"
+            yield f"{name_of(scenario, key)} {side} {shown}"
 
 
 def _cost_of_staleness(d: Decision, policy: str) -> str:

@@ -24,8 +24,10 @@ from simstrag.scenario.varied_constants import (
 )
 
 C_TAU = "learner.c_tau"
-COARSE = 1.2
+COARSE = 1.1
 """Ratio of the ends of the interval in which the lead changes above which both are named."""
+MOST = 3
+"""Conditions in one sentence."""
 
 
 def value_text(value: float, unit: str, digits: int = 3) -> str:
@@ -110,8 +112,14 @@ def conditions(s: Standings) -> tuple[str, str]:
     found = turns(s)
     near = [t for t in found if t.quantity == C_TAU or t.shown]
     far = [t for t in found if t not in near]
-    scenario = s.comparison.scenario
-    return join([t.condition(scenario) for t in near]), join([t.condition(scenario) for t in far])
+    return _joined(s, near), _joined(s, far)
+
+
+def _joined(s: Standings, found: list[Turn]) -> str:
+    """The nearest conditions; the page has all."""
+    texts = [turn.condition(s.comparison.scenario) for turn in found[:MOST]]
+    left = len(found) - MOST
+    return join([*texts, f"{left} more hold (the report has them)"] if left > 0 else texts)
 
 
 def explain_lost_lead(s: Standings) -> str:

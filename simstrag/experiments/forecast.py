@@ -48,6 +48,8 @@ def describe_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: in
     if total <= HOUR:
         return ""
     limits = {key: value for key, value in _limits(scenario, HOUR / total).items() if value}
+    if (scenario.samples or 0) * total < scenario.learner.batch * steps * HOUR:
+        limits.pop("samples", None)  # they alone take less than an hour
     shorter = [f"{key}: {value:.2g}" for key, value in limits.items()]
     if scenario.target_accuracy is not None and "target_progress" in limits:
         shorter[-1] += " in place of target_accuracy"
