@@ -46,6 +46,7 @@ class Policy(Protocol):
     unmodelled: the reason why progress under later plans is unknown; None where it is known.
     simulated_only: the reason why real ranks cannot follow later plans; None where they can.
     oracle: True if the policy uses `View.truth`.
+    reads_telemetry: True if the policy uses `View.telemetry`; else it is not recorded.
     lane: how much any plan may change training, for the answer of a comparison: A nothing, B some
         gradients late, left out or in reduced precision, C the algorithm.  Without it the answer
         goes by what the runs did.

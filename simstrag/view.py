@@ -82,8 +82,11 @@ class View:
         private step: its start); NaN where the rank holds none.
     noise_scale: the driver's estimate of the gradient noise scale in samples, if any.
     hints: facts known before the run.
+    telemetry: shape (N, 30, 3), what a monitor on each rank's node saw in recent intervals, newest
+        last, NaN before the first: used share of its processor, bytes/s into and out of its card;
+        in a simulated cluster only, for a policy with `reads_telemetry`; else shape (N, 0, 3).
     truth: seconds of each rank's noise-free full-precision step started now, shape (N,); in
-        simulation only, for a policy named `*_oracle`.
+        simulation only, for a policy with `oracle`.
     """
 
     world_size: int
@@ -99,6 +102,7 @@ class View:
     pending_since: npt.NDArray[np.float64] = None  # type: ignore[assignment]
     noise_scale: float | None = None
     hints: Hints = Hints()
+    telemetry: npt.NDArray[np.float64] = None  # type: ignore[assignment]
     truth: Callable[[], npt.NDArray[np.float64]] | None = None
 
     _tell: Callable[[str, int], npt.NDArray[Any]] | None = field(
@@ -118,6 +122,7 @@ class View:
             ("lower_bound", np.zeros(shape, dtype=np.bool_)),
             ("communication", np.full(shape, math.nan)),
             ("pending_since", np.full(self.world_size, math.nan)),
+            ("telemetry", np.empty((self.world_size, 0, len(MONITORED)))),
         ):
             value = getattr(self, name)
             array = default if value is None else np.array(value, dtype=default.dtype)
@@ -155,6 +160,11 @@ class View:
         put(view, "_tell", tell)
         put(view, "_tell_medians", tell_medians)
         return view
+
+    def show_telemetry(self, windows: npt.NDArray[np.float64]) -> None:
+        """Set `telemetry`, which no engine knows."""
+        windows.flags.writeable = False
+        object.__setattr__(self, "telemetry", windows)
 
     def close(self) -> None:
         """Refuse further arrays: the engine has moved on, and only those read so far remain."""
@@ -207,6 +217,8 @@ class View:
     if not TYPE_CHECKING:  # called for a field that is not computed yet
 
         def __getattr__(self, name: str) -> Any:
+            if name == "telemetry":
+                return np.empty((self.world_size, 0, len(MONITORED)))
             if name not in LAZY:
                 raise AttributeError(f"a View has no {name}")
             array = np.ascontiguousarray(self._tell(name, WINDOW))
@@ -227,3 +239,7 @@ LAZY = (
 """The fields that an engine computes on first access."""
 WINDOW = 16
 """Recent local times per rank in a view, W; a power of two."""
+MONITORED = ("processor", "in", "out")
+"""What `telemetry` shows of a node: a share, and twice bytes/s."""
+INTERVALS = 30
+"""Recent intervals of the monitors in a view: the window of STAR's predictor."""

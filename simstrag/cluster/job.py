@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +89,7 @@ class RunningJob:
     start: seconds of the cluster's clock at its own time 0.
     seed: of the study.  That of its noise follows from this and from the job's number, so that a
         job has the same luck whatever runs beside it.
+    telemetry: of nodes the windows of their monitors, for a policy that reads them.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class RunningJob:
         devices: Sequence[int],
         start: float,
         seed: int,
+        telemetry: Callable[[Ints], Floats] | None = None,
     ) -> None:
         self.job, self.placement, self.start = job, placement, start
         self.nodes, self.servers = np.array(placement.workers), np.array(placement.servers)
@@ -120,15 +123,19 @@ class RunningJob:
         self._ring = self._ring_bytes()
         self._reduced_in = self._seconds_of_allreduce()
         policy = policies.load(job.policy)
+        shown = None
+        if telemetry is not None and getattr(policy, "reads_telemetry", False):
+            shown = partial(telemetry, self.nodes)
         self._simulation = Simulation(
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
-            timing=self._timing(self.slowdowns),
+            timing=self._timing(self.slowdowns), telemetry=shown,
         )  # fmt: skip
         self.most = self._most()
         self.quickest = self._seconds_at_least()
         self._past: list[tuple[float, Demands]] = []
         self._seen = np.zeros((2, job.workers))
         self._seen_at = 0.0
+        self._counted, self._counted_at = self._seen, 0.0
         self.end: float | None = None
 
     # -- time ----------------------------------------------------------------------------------
@@ -202,6 +209,22 @@ class RunningJob:
         self._seen, self._seen_at = seen, at
         steps = computed / self._seconds_of_step(self.slowdowns)
         return self._averaged(self._demands(steps, communicated), since)
+
+    def used(self, now: float) -> tuple[float, Demands]:
+        """Seconds since the last call, and what it used per second of them (`telemetry`)."""
+        at, s = now - self.start, self.slowdowns
+        since = at - self._counted_at
+        if since <= 0:
+            return 0.0, self.most
+        self._simulation.kernel.pause(at)
+        seen = np.array(self._simulation.kernel.usage(at))
+        computed, communicated = (seen - self._counted) / since
+        self._counted, self._counted_at = seen, at
+        d = self._demands(computed / self._seconds_of_step(s), communicated)
+        return since, Demands(
+            d.host / s.host, d.gpu / s.gpu, d.push / s.net, d.pull / s.net, d.ring / s.net,
+            d.service / s.server,
+        )  # fmt: skip
 
     def _averaged(self, demands: Demands, seconds: float) -> Demands:
         """The mean of the last demands, over `CYCLES` steps with their communication at least."""

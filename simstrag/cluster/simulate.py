@@ -22,12 +22,14 @@ from simstrag.cluster.job import RunningJob
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
 from simstrag.cluster.placer import NodeView, Placement, Placer, Request, load_placer
 from simstrag.cluster.study import ArrivingJob, ClusterStudy, mix_name
+from simstrag.cluster.telemetry import Monitors, reads_telemetry
 from simstrag.engine.simulate import require_gain
 from simstrag.timing.contention import Contention
 
 TOGETHER = 1e-12
 """Times that differ by less than this share are one: clocks that begin apart round apart."""
 OnProgress = Callable[[int, int], None]
+OnInterval = Callable[[float, Monitors, list[RunningJob]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def simulate_cluster(
     alone: bool = True,
     record: bool = True,
     on_progress: OnProgress | None = None,
+    on_interval: OnInterval | None = None,
 ) -> ClusterRun:
     """Run all jobs of a study under one mix of policies, one placer and one seed.
 
@@ -66,6 +69,8 @@ def simulate_cluster(
     alone: simulate each job a second time by itself on the same nodes, to say what sharing cost it.
     record: keep the tables `shares` and `nodes`.
     on_progress: called as (jobs that have ended, jobs).
+    on_interval: called as (seconds, monitors, running jobs) at the end of each interval, when the
+        shares of the next one are set.
 
     >>> study = ClusterStudy(
     ...     nodes=[{"gpus": 4, "cores": 2}],
@@ -82,6 +87,7 @@ def simulate_cluster(
     for workload, policy in {(job.workload, job.policy) for job in coming}:
         require_gain(study.scenario(workload, 1, samples=1), policy)
     simulation = _Cluster(study, coming, load_placer(name, seed), seed, record, on_progress)
+    simulation.watch(on_interval)
     simulation.go()
     rows = simulation.rows()
     if alone:
@@ -97,6 +103,7 @@ def _seconds_alone(study: ClusterStudy, job: ArrivingJob, placement: Placement, 
     """How long a job takes on the same nodes where no other job is."""
     coming, placer = [replace(job, arrival=0.0)], _Fixed(placement)
     simulation = _Cluster(study, coming, placer, seed, record=False, others=Contention())
+    simulation.watch()
     simulation.go()
     end: float = simulation.rows()[0]["end"]
     return end
@@ -167,11 +174,20 @@ class _Cluster:
             self._held.append(_Node(first, [0] * kind.gpus))
             first += kind.gpus
         self._contended: list[RunningJob] = []
+        self.monitors: Monitors | None = None
+        self._on_interval: OnInterval | None = None
         self._record, self._on_progress = record, on_progress
         self._loads = {name: self._load_of(name) for name in study.workloads}
         self._median = {
             k: float(np.median([load[k] for load in self._loads.values()])) for k in (0, 1)
         }
+
+    def watch(self, on_interval: OnInterval | None = None) -> None:
+        """Monitor the nodes, where any policy reads that, or `on_interval` does."""
+        policies_ = {job.policy for job in self.coming}
+        if on_interval is not None or any(map(reads_telemetry, policies_)):
+            self.monitors = Monitors(self.nodes, self.study.interval)
+            self._on_interval = on_interval
 
     # -- the clock -----------------------------------------------------------------------------
 
@@ -187,14 +203,16 @@ class _Cluster:
             time, ending = self._next(change)
             yield world.timeout(time - world.now)
             self.now = time
+            ticked = self._monitor(ending)
             self._depart(ending)
             if self._arrive() or ending:
                 self._place()
-            elif time < change:  # only time has passed
-                self._renegotiate()
-                continue
-            self._find_contended()
+                self._find_contended()
+            elif time >= change:
+                self._find_contended()
             self._renegotiate()
+            if ticked and self._on_interval is not None and self.monitors is not None:
+                self._on_interval(self.now, self.monitors, [b.job for b in self.running])
 
     def _next(self, change: float) -> tuple[float, list[RunningJob]]:
         """When something couples the jobs next, and the jobs that end then.
@@ -202,7 +220,7 @@ class _Cluster:
         change: when the load of others changes next.
         """
         until = min(self.coming[0].arrival if self.coming else math.inf, self.study.horizon)
-        if self._contended:
+        if self._contended or self.monitors is not None:
             tick = self.study.interval * (math.floor(self.now / self.study.interval + 1e-9) + 1)
             until = min(until, tick)
         if self.running:
@@ -218,6 +236,16 @@ class _Cluster:
                 self.running.remove(first)
                 ended.append(first.job)
         return until, ended
+
+    def _monitor(self, ending: list[RunningJob]) -> bool:
+        """Count what all jobs have used; whether an interval is over."""
+        if self.monitors is None:
+            return False
+        for bound in self.running:
+            ends = bound.job.advance(self.now - bound.job.start)
+            assert not ends, "a job that ends is found before"
+        jobs = [*(bound.job for bound in self.running), *ending]
+        return self.monitors.count(jobs, self.now)
 
     @staticmethod
     def _approach(bound: _Bound) -> bool:
@@ -272,7 +300,10 @@ class _Cluster:
             )
             placement = self.placer.place(views, request)
             devices = self._devices(placement.workers)
-            running = RunningJob(self.study, job, placement, devices, self.now, self.seed)
+            running = RunningJob(
+                self.study, job, placement, devices, self.now, self.seed,
+                None if self.monitors is None else self.monitors.of,
+            )  # fmt: skip
             self._hold(running, 1)
             self.running.append(_Bound(running))
 

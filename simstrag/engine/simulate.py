@@ -144,6 +144,7 @@ class Simulation:
     """One run: a policy and the kernel.
 
     timing: in place of the scenario's.
+    telemetry: of a cluster, what `View.telemetry` shows now.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class Simulation:
         hints: Hints | None = None,
         engine: str = "native",
         timing: Timing | None = None,
+        telemetry: Callable[[], npt.NDArray[np.float64]] | None = None,
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -168,6 +170,7 @@ class Simulation:
         self.recorder = recorder
         self.other_hints = hints
         self.hints = _hints(self.timing, scenario) if hints is None else hints
+        self._telemetry = telemetry
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
         self._asked: Plan | None = None
         self._answered: Plan | None = None
@@ -233,6 +236,8 @@ class Simulation:
 
     def _plan(self, view: View) -> Plan:
         """The policy's plan, resolved; the same object is resolved once."""
+        if self._telemetry is not None:
+            view.show_telemetry(self._telemetry())
         try:
             plan = policies.ask(self.policy, view, self.name)
             view.close()
