@@ -53,7 +53,7 @@ The two roots, `simstrag` itself and `cli`, may import every room."""
 
 HEAVY = {
     "simpy": {"cluster", "engine"},
-    "torch": {"calibration", "ddp", "validation", "workloads"},
+    "torch": {"calibration", "cluster.prediction", "ddp", "validation", "workloads"},
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},
     "jinja2": {"analysis", "cli"},

@@ -239,6 +239,7 @@ COMMANDS = {
     "calibrate show",
     "calibrate compare", "calibrate check", "calibrate derive", "calibrate import",
     "calibrate workloads", "ddp", "validate", "schema",
+    "predict train", "predict check",
 }  # fmt: skip
 
 
@@ -253,11 +254,11 @@ def listed(help_: str) -> list[str]:
 def test_every_command_has_its_line(call: Call) -> None:
     there = {
         f"{group} {name}".strip()
-        for group in ("", "calibrate", "trace")
+        for group in ("", "calibrate", "predict", "trace")
         for name in listed(call(*group.split(), "--help")[1])
     }
     rows = re.findall(r"(?m)^\| `simstrag ([a-z ]+?)(?: \[?[A-Z].*?)?` \|", read("cli.md"))
-    assert (there - {"trace"}, set(rows)) == (COMMANDS, COMMANDS)
+    assert (there - {"predict", "trace"}, set(rows)) == (COMMANDS, COMMANDS)
 
 
 def test_scripts_are_served_where_the_page_says(call: Call) -> None:

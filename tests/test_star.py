@@ -17,7 +17,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.estimators.gradient_noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
-from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind, predict
+from simstrag.policies.estimators.predictors import RULES, last, median, predict
 from simstrag.policies.estimators.time_to_progress import (
     SIMULATED_UPDATES,
     Interval,
@@ -92,19 +92,15 @@ def test_a_prediction_adds_what_is_known_of_computing_and_communication(
         local_times=np.hstack([earlier, local]),
         communication=np.hstack([earlier, communication]),
     )
-    np.testing.assert_array_equal(predict(PredictorKind(name), view), expected)
-
-
-def test_every_predictor_has_a_name_for_specs() -> None:
-    assert set(PREDICTORS) == {predictor.value for predictor in PredictorKind}
+    np.testing.assert_array_equal(predict(RULES[name], view), expected)
 
 
 def test_the_median_needs_half_of_a_window_to_believe_in_a_slowdown() -> None:
     window = np.ones((1, WINDOW))
     window[0, -WINDOW // 2 :] = 2.0
     view = View(1, local_times=window)
-    assert predict(PredictorKind.MEDIAN, view) == 1.5
-    assert predict(PredictorKind.LAST, view) == 2.0
+    assert predict(median, view) == 1.5
+    assert predict(last, view) == 2.0
 
 
 def test_steps_that_scatter_by_five_percent_look_like_stragglers_to_the_last_one_only() -> None:
@@ -112,8 +108,8 @@ def test_steps_that_scatter_by_five_percent_look_like_stragglers_to_the_last_one
     seen: Counter[str] = Counter(last=0, median=0)
     for _ in range(1000):
         view = View(8, local_times=random.lognormal(0, sigma, (8, WINDOW)))
-        for kind in PredictorKind:
-            seen[kind.value] += bool(find_stragglers(predict(kind, view), 0.2))
+        for name, rule in RULES.items():
+            seen[name] += bool(find_stragglers(predict(rule, view), 0.2))
     assert seen == {"last": 176, "median": 0}
 
 
@@ -627,7 +623,7 @@ def test_without_a_simulation_there_is_no_oracle() -> None:
         ("star_h:staleness=-1", "staleness must be 0 or more and finite, not -1"),
         ("star_h:phi=inf", "phi must be 0 or more and finite, not inf"),
         ("star_h:interval=guess", "interval must be order or interp or simulated, not 'guess'"),
-        ("star_h:predictor=lstm", "predictor must be last or median, not 'lstm'"),
+        ("star_h:predictor=lstm", "predictor lstm needs the file of its weights"),
     ],
 )
 def test_a_parameter_out_of_range_is_refused(spec: str, message: str) -> None:

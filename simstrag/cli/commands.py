@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from simstrag.cli import calibrate, calibrate_show
+from simstrag.cli import calibrate, calibrate_show, predict
 from simstrag.cli.cluster import cluster
 from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
@@ -72,6 +72,8 @@ EXAMPLES = {
     ),
     "schema": ("simstrag schema study",),
     "doctor": ("simstrag doctor", "simstrag doctor --json"),
+    "predict train": ("simstrag predict train examples/cluster.yaml --out lstm.npz",),
+    "predict check": ("simstrag predict check lstm.npz examples/cluster.yaml",),
     "trace describe": (
         "simstrag trace describe slow.csv",
         "simstrag trace describe slow.csv --plot slow.png",
@@ -100,6 +102,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "cluster": cluster,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
+    "predict train": predict.train, "predict check": predict.check,
     "trace describe": describe, "trace generate": generate, "trace import": import_,
     "trace resample": resample,
     "calibrate show": calibrate_show.show, "calibrate compare": calibrate_show.compare,
@@ -118,6 +121,7 @@ GROUPS = {
         "run",
         "report",
         "policies",
+        "predict",
     ),
     "Bring what you have": ("trace", "calibrate"),
     "Train on real ranks": ("ddp", "validate"),
@@ -191,6 +195,7 @@ def command() -> Any:
     app.callback(invoke_without_command=True)(_version)
     groups = {
         "trace": typer.Typer(help="Look into a contention trace, or make one.", **PLAIN),
+        "predict": typer.Typer(help="Train and check predictors of stragglers.", **PLAIN),
         "calibrate": typer.Typer(
             help="Measure this machine; look at, check and compare profiles.",
             **(PLAIN | {"no_args_is_help": False}),
@@ -202,6 +207,7 @@ def command() -> Any:
         owner = groups[group[0]] if group else app
         owner.command(name, cls=Command, epilog=_epilog(path))(function)
     app.add_typer(groups["trace"], name="trace")
+    app.add_typer(groups["predict"], name="predict")
     app.add_typer(groups["calibrate"], name="calibrate", epilog=_epilog("calibrate"))
     return get_command(app)
 

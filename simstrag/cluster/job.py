@@ -21,6 +21,7 @@ from simstrag.timing.constants import amp_gain
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, keys
 from simstrag.timing.timing import Timing
+from simstrag.view import View
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -225,6 +226,18 @@ class RunningJob:
             d.host / s.host, d.gpu / s.gpu, d.push / s.net, d.pull / s.net, d.ring / s.net,
             d.service / s.server,
         )  # fmt: skip
+
+    def view(self) -> View:
+        """What its policy would see now, with the truth."""
+        kernel = self._simulation.kernel
+        return kernel.view(self._simulation.hints, kernel.truth)
+
+    def seconds_of_iteration(self, slowed: bool = True) -> Floats:
+        """Of each rank, computing plus push plus pull, without noise or waiting."""
+        s = self.slowdowns if slowed else Slowdowns.none(self.job.workers)
+        moved = sum(self.transfer_seconds) if self.uses_server else 0.0
+        seconds: Floats = self._seconds_of_step(s) + moved * s.net
+        return seconds
 
     def _averaged(self, demands: Demands, seconds: float) -> Demands:
         """The mean of the last demands, over `CYCLES` steps with their communication at least."""

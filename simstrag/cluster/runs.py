@@ -26,6 +26,7 @@ from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
 from simstrag.experiments.paired_statistics import Estimate, mean, ratio
 from simstrag.experiments.runner import attribution, key_of
+from simstrag.policies import load
 from simstrag.rendering import html_fragment
 from simstrag.runs.run import plain, provenance
 
@@ -212,7 +213,11 @@ def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> Cluste
     combinations = itertools.product(enumerate(study.policies), study.placers, study.seed_list)
     runs = [
         PlannedClusterRun(
-            key_of(origin, placer, mix_name(mix), seed, None), k, mix_name(mix), placer, seed
+            key_of(origin, placer, mix_name(mix), seed, _weights(study, mix)),
+            k,
+            mix_name(mix),
+            placer,
+            seed,
         )
         for (k, mix), placer, seed in combinations
     ]
@@ -228,6 +233,12 @@ def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> Cluste
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     write_atomically(folder / MARKER, lambda part: part.write_text(text, encoding="utf-8"))
     return ClusterResults.read(folder)
+
+
+def _weights(study: ClusterStudy, mix: str | Mapping[str, str]) -> str | None:
+    """The digests of the weights that policies read from files; None if none does."""
+    found = [getattr(load(spec), "weights", "") for spec in study.specs(mix)]
+    return "".join(found) or None
 
 
 def _calls(

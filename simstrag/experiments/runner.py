@@ -332,9 +332,11 @@ def key_of(origin: str, variant: str, policy: str, seed: int, source: str | None
 
 
 def digest_of_policy(policy: str) -> str | None:
-    """A digest of a policy's file as it is now; None for a policy without a file."""
-    source = inspect.getsourcefile(type(policies.load(policy)))
-    return None if source is None else _digest_of_file(Path(source))
+    """A digest of a policy's files as they are now; None for a policy without a file."""
+    loaded = policies.load(policy)
+    source = inspect.getsourcefile(type(loaded))
+    weights: str = getattr(loaded, "weights", "")
+    return None if source is None else _digest_of_file(Path(source)) + weights
 
 
 @functools.cache
@@ -345,7 +347,7 @@ def program() -> Mapping[str, Any]:
     True
     """
     files = sorted(Path(__file__).parents[1].rglob("*"))
-    sources = [file for file in files if file.suffix in (".py", ".c", ".h")]
+    sources = [file for file in files if file.suffix in (".py", ".c", ".h", ".npz")]
     return {**provenance(), "sources": digest([_digest_of_file(path) for path in sources])}
 
 

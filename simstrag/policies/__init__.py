@@ -119,6 +119,8 @@ def _split(text: str) -> tuple[str, str | None]:
     head, *rest = (part.strip() for part in text.split(":"))
     if rest and "=" not in rest[0] and head not in names():
         head = f"{head}:{rest.pop(0)}"
+    if rest and "=" in rest[0]:  # a value may have a colon
+        rest = [":".join(rest)]
     if not head or len(rest) > 1:
         raise InputError(
             f"cannot read the policy '{text}'; write name, name:parameter=value,... "

@@ -10,7 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simstrag.documents.suggestions import nearest
@@ -144,7 +144,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _kind(cls: type, field: dataclasses.Field[Any], annotation: Any) -> _Kind:
     """The kind of one field: a plain type, or a plain type or None.
 
-    The metadata of a field may name its None: `field(default=None, metadata={"none": "auto"})`.
+    The metadata of a field may name its None: `field(default=None, metadata={"none": "auto"})`, and
+    the words that it allows: `field(default="median", metadata={"allowed": "last or median"})`.
     """
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     options = typing.get_args(annotation) if union else (annotation,)
@@ -157,7 +158,7 @@ def _kind(cls: type, field: dataclasses.Field[Any], annotation: Any) -> _Kind:
     if kind is None or others:
         raise InputError(f"{cls.__name__}.{field.name}: a spec cannot write values of {annotation}")
     if len(options) == 1:
-        return kind
+        return replace(kind, allowed=field.metadata.get("allowed", kind.allowed))
     unlimited = "inf" if plain is int else "none"  # an unlimited count reads better as inf
     none = field.metadata.get("none", unlimited)
     return _Kind(kind.read, f"{kind.allowed} or {none}", none)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.predictors import PredictorKind, predict
+from simstrag.policies.estimators.predictors import last, predict
 from simstrag.policy import Plan, Quorum, Review, Via, View
 from simstrag.ties import is_at_most
 
@@ -111,7 +111,7 @@ class Dssp:
 
         Among several slowest ranks the one with the latest next push counts.
         """
-        interval = predict(PredictorKind.LAST, view)
+        interval = predict(last, view)
         next_push = np.maximum(view.pending_since + interval, view.time)[slowest]
         if np.isnan(next_push).any() or math.isnan(interval[fast]):
             return 0

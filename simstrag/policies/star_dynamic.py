@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policies.estimators.predictors import PredictorKind, predict
+from simstrag.policies.estimators.predictors import ALLOWED, Predictor, PredictsTimes
 from simstrag.policies.estimators.time_to_progress import ward_clusters
 from simstrag.policy import Plan, Quorum, Review, Via, View
 
@@ -30,13 +30,13 @@ class _State:
 
 
 @dataclass(frozen=True)
-class StarDynamic:
+class StarDynamic(PredictsTimes):
     """Dynamic x-order.
 
     relative: the threshold between two ranks, as a share of the fastest rank's step; between
         groups it limits Ward's cost (docs/star.md).
     absolute: the threshold in seconds instead; 0.05 in the released code.
-    predictor: `last` or `median` of the recent times of a rank.
+    predictor: `last` or `median` of the recent times of a rank, `oracle`, or `lstm:FILE`.
     """
 
     title = "STAR's dynamic groups"
@@ -44,10 +44,12 @@ class StarDynamic:
 
     relative: float = 0.2
     absolute: float | None = None
-    predictor: PredictorKind = PredictorKind.MEDIAN
+    predictor: str = field(default="median", metadata={"allowed": ALLOWED})
+    predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._load()
         for name in ("relative", "absolute"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -64,7 +66,7 @@ class StarDynamic:
 
     def _groups(self, view: View, before: Groups) -> Groups:
         """Groups of ranks, none for all together; those in force while a time is unknown."""
-        t = predict(self.predictor, view)
+        t = self.predictor_(view)
         if np.count_nonzero(np.isnan(t)):
             return before
         threshold = self.relative * t.min() if self.absolute is None else self.absolute

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
-from simstrag.policies.estimators.predictors import PredictorKind, predict
+from simstrag.policies.estimators.predictors import ALLOWED, Predictor, PredictsTimes
 from simstrag.policies.estimators.time_to_progress import (
     Interval,
     dynamic_time,
@@ -68,13 +68,13 @@ class _State:
 
 
 @dataclass(frozen=True)
-class StarH:
+class StarH(PredictsTimes):
     """STAR's heuristic.
 
     form: `server`, or `ring` (all-reduce).
     interval: the mean time between updates of x gradients: `order`, `interp` or `simulated`.
     staleness: c; estimates are multiplied by 1 + c*(N/x - 1), for groups with x as their size.
-    predictor: `last` or `median` of the recent times of a rank.
+    predictor: `last` or `median` of the recent times of a rank, `oracle`, or `lstm:FILE`.
     noise: where phi comes from: `live`, `hint`, or the table of a model.
     phi: noise scale in samples, instead of `noise`.
     ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
@@ -88,15 +88,17 @@ class StarH:
     form: Form = Form.SERVER
     interval: Interval = Interval.ORDER
     staleness: float = 0.0
-    predictor: PredictorKind = PredictorKind.MEDIAN
+    predictor: str = field(default="median", metadata={"allowed": ALLOWED})
     noise: NoiseSource = NoiseSource.LIVE
     phi: float | None = None
     ratio: float = 0.2
     relative: float = 0.2
     absolute: float | None = None
+    predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._load()
         for name in ("ratio", "relative", "absolute"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -121,7 +123,7 @@ class StarH:
 
     def predicted(self, view: View) -> Floats:
         """Seconds of each rank's next step, computing and communication; shape (N,)."""
-        return predict(self.predictor, view)
+        return self.predictor_(view)
 
     def _review(self, before: Plan, view: View) -> Plan:
         """A plan; the same object while the stragglers stay, or a rank's time is unknown."""

@@ -9,7 +9,7 @@ Homogeneous GPUs", 2025, arXiv:2512.09685, as in star_h; the oracle is ours.
 
 from dataclasses import dataclass
 
-from simstrag.policies.estimators.predictors import predict
+from simstrag.policies.estimators.predictors import RULES, predict
 from simstrag.policies.star_h import StarH
 from simstrag.policy import PlanError, View
 from simstrag.ties import Floats
@@ -23,8 +23,13 @@ class StarHOracle(StarH):
     lane = "C"
     oracle = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.predictor not in RULES:
+            raise ValueError(f"predictor must be last or median, not {self.predictor}")
+
     def predicted(self, view: View) -> Floats:
         """True noise-free computing of a step that starts now, plus predicted communication."""
         if view.truth is None:
             raise PlanError("star_h_oracle: only a simulation has an oracle; use star_h")
-        return predict(self.predictor, view, view.truth())
+        return predict(RULES[self.predictor], view, view.truth())

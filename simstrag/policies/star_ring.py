@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policies.estimators.predictors import PredictorKind, predict
+from simstrag.policies.estimators.predictors import ALLOWED, Predictor, PredictsTimes
 from simstrag.policies.estimators.time_to_progress import find_stragglers, ring_and_riders
 from simstrag.policy import Plan, PlanError, Quorum, Review, View
 
@@ -33,14 +33,14 @@ class _State:
 
 
 @dataclass(frozen=True)
-class StarRing:
+class StarRing(PredictsTimes):
     """A ring with riders.
 
     x: ranks in the ring while there are stragglers, the fastest; None (`auto`) is all ranks that
         are no stragglers.
     ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
         share.
-    predictor: `last` or `median` of the recent times of a rank.
+    predictor: `last` or `median` of the recent times of a rank, `oracle`, or `lstm:FILE`.
     """
 
     title = "STAR's ring with riders"
@@ -48,10 +48,12 @@ class StarRing:
 
     x: int | None = field(default=None, metadata={"none": "auto"})
     ratio: float = 0.2
-    predictor: PredictorKind = PredictorKind.MEDIAN
+    predictor: str = field(default="median", metadata={"allowed": ALLOWED})
+    predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._load()
         if self.x is not None and self.x < 1:
             raise ValueError(f"x must be 1 or more, or auto, not {self.x}")
         if not self.ratio > 0:
@@ -68,7 +70,7 @@ class StarRing:
 
     def _next_plan(self, view: View, before: Plan) -> Plan:
         """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
-        t = predict(self.predictor, view)
+        t = self.predictor_(view)
         if np.count_nonzero(np.isnan(t)):
             return before
         slow = find_stragglers(t, self.ratio)

@@ -1,0 +1,101 @@
+"""`simstrag predict`: train a predictor of stragglers, and check predictors on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from simstrag.cli.console import command_line, print_result, print_table
+from simstrag.cli.options import Json, Quiet, argument, option, out_option
+from simstrag.documents.file_io import require_path, writable
+from simstrag.errors import InputError
+
+if TYPE_CHECKING:
+    from simstrag.cluster.prediction.recording import Recording
+
+Studies = Annotated[list[Path], argument("Cluster studies in YAML.", "STUDY...")]
+
+
+def train(
+    studies: Studies,
+    out: Annotated[Path, out_option("File of the weights.", "FILE.npz")],
+    seed: Annotated[int, option("Of the first weights and the order of windows.", min=0)] = 0,
+    epochs: Annotated[int, option("Passes over the windows.", min=1)] = 30,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train STAR's LSTM on the monitors of a simulated cluster; needs torch, takes minutes."""
+    from simstrag.ddp.policy_support import check_torch
+
+    check_torch()
+    writable(out, ".npz")
+    recordings = _record(studies)
+    from simstrag.cluster.prediction.training import train as train_network
+
+    weights = train_network(recordings, seed, epochs, command_line())
+    weights.write(out)
+    document = {**weights.about, "written": out}
+
+    def show() -> None:
+        print("the last 30 % of each run, which were not trained on:")
+        _print(weights.about["scores"])
+
+    print_result(as_json, quiet, document, show, weights=out)
+
+
+def check(
+    file: Annotated[Path, argument("Weights of `simstrag predict train`.", "FILE")],
+    studies: Studies,
+    as_json: Json = False,
+) -> None:
+    """Score last value, median, oracle and LSTM by the 20 % rule on runs of a cluster."""
+    from simstrag.cluster.prediction.recording import digest
+    from simstrag.cluster.prediction.scores import score
+    from simstrag.policies.estimators.lstm import Lstm
+
+    network, recordings = Lstm.read(require_path(file)), _record(studies)
+    interval = network.about["interval"]
+    if interval != recordings[0].interval:
+        raise InputError(
+            f"{file}: was trained for intervals of {interval:g} s, and {studies[0]} has "
+            f"{recordings[0].interval:g} s; change `interval`, or train again"
+        )
+    trained = digest(recordings) == network.about["data"]
+    scores = [asdict(each) for each in score(recordings, network, held_out=trained)]
+
+    def show() -> None:
+        if trained:
+            print("the last 30 % of each run, as the others were trained on:")
+        _print(scores)
+
+    print_result(as_json, False, {"held_out": trained, "scores": scores}, show)
+
+
+def _record(studies: Sequence[Path]) -> list[Recording]:
+    """Every seed of every study.  Raises `InputError` where intervals or views are of no use."""
+    from simstrag.cluster.prediction.recording import record
+    from simstrag.cluster.study import ClusterStudy
+
+    read = [ClusterStudy.read(require_path(path)) for path in studies]
+    for path, study in zip(studies, read, strict=True):
+        if study.interval != read[0].interval:
+            raise InputError(
+                f"{path}: interval is {study.interval:g} s, and that of {studies[0]} is "
+                f"{read[0].interval:g} s; they must be alike"
+            )
+    return [record(study, seed) for study in read for seed in study.seed_list]
+
+
+def _print(scores: Sequence[dict[str, Any]]) -> None:
+    headers = ("predictor", "intervals ahead", "accuracy", "false positive", "false negative")
+    print_table(headers, [_cells(each) for each in scores])
+    if scores:
+        first = scores[0]
+        print(f"{first['states']} states, {first['share']:.1%} of them with a straggler")
+
+
+def _cells(each: dict[str, Any]) -> list[str]:
+    shares = [f"{each[key]:.1%}" for key in ("accuracy", "false_positive", "false_negative")]
+    return [each["predictor"], str(each["ahead"]), *shares]

@@ -1,0 +1,96 @@
+"""What the monitors of a cluster and the views of its jobs showed, interval by interval."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.cluster.job import RunningJob
+from simstrag.cluster.simulate import simulate_cluster
+from simstrag.cluster.study import ClusterStudy, mix_name
+from simstrag.cluster.telemetry import Monitors
+from simstrag.errors import InputError
+from simstrag.policies.estimators.predictors import PREDICTORS
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job; row k is of the interval that begins at the end of interval `first` + k.
+
+    nodes: of its ranks.
+    first: number of intervals that ended before its first row.
+    times: shape (rows, N), seconds of an iteration of each rank in that interval, without noise,
+        over those of a clean one.
+    predicted: by name of a predictor, the same as predicted when the interval begins.
+    """
+
+    nodes: Ints
+    first: int
+    times: list[Floats] = field(default_factory=list)
+    predicted: dict[str, list[Floats]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Recording:
+    """One run.
+
+    interval: seconds.
+    loads: shape (nodes, 3) for each interval, as in `View.telemetry`.
+    jobs: by name.
+    """
+
+    interval: float
+    loads: list[Floats] = field(default_factory=list)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+
+    def note(self, now: float, monitors: Monitors, jobs: list[RunningJob]) -> None:
+        """Add an interval that has ended; called by `simulate_cluster`."""
+        self.loads.append(monitors.windows[:, -1])
+        for job in jobs:
+            name = job.job.name
+            if name not in self.jobs:
+                self.jobs[name] = JobRecord(job.nodes, len(self.loads))
+            record, clean = self.jobs[name], job.seconds_of_iteration(slowed=False)
+            record.times.append(job.seconds_of_iteration() / clean)
+            view = job.view()
+            for predictor, predict in PREDICTORS.items():
+                record.predicted.setdefault(predictor, []).append(predict(view) / clean)
+
+    def windows(self, node: Ints, ended: int, length: int) -> Floats:
+        """The loads of nodes in the last `length` of `ended` intervals, NaN before the first."""
+        rows = np.array(self.loads[max(ended - length, 0) : ended])[:, node]
+        short = np.full((length - len(rows), *rows.shape[1:]), np.nan)
+        answer: Floats = np.concatenate([short, rows]).swapaxes(0, 1)
+        return answer
+
+
+def record(study: ClusterStudy, seed: int) -> Recording:
+    """A run of a study under its first policies and placer.
+
+    Raises `InputError` where its views hold no times.
+    """
+    recording = Recording(study.interval)
+    simulate_cluster(study, seed=seed, alone=False, record=False, on_interval=recording.note)
+    known = [np.nan_to_num(job.predicted["last"]).any() for job in recording.jobs.values()]
+    if known and not any(known):  # an engine keeps no times for plans without reviews
+        raise InputError(
+            f"no policy of {mix_name(study.policies[0])} asks for reviews, so that no view has any "
+            "times; give one that does, such as policies: [star_ring:ratio=1000]"
+        )
+    return recording
+
+
+def digest(recordings: list[Recording]) -> str:
+    """The SHA-256 of the loads and times of runs."""
+    found = hashlib.sha256()
+    for recording in recordings:
+        found.update(np.array(recording.loads).tobytes())
+        for name, job in sorted(recording.jobs.items()):
+            found.update(name.encode() + np.array(job.times).tobytes())
+    return found.hexdigest()
