@@ -1,0 +1,144 @@
+"""What STAR-H and STAR-ML share: when they decide, the source of the noise scale, their plans.
+
+While no rank straggles all work as one.  When the set of stragglers changes, a mode is chosen.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import PlanError
+from simstrag.plan import Plan, Review
+from simstrag.policies.estimators.gradient_noise_tables import noise_scale
+from simstrag.policies.estimators.predictors import Predictor, PredictsTimes
+from simstrag.policies.estimators.time_to_progress import straggle
+from simstrag.quorum import Quorum, Via
+from simstrag.ties import Bools, Floats
+from simstrag.view import View
+
+Ints = npt.NDArray[np.int64]
+Quorums = tuple[Quorum, ...]
+COUNTED = ("decisions", "switches", "ssgd", "static", "dynamic", "ring")
+
+
+class NoiseSource(enum.Enum):
+    """The source of the noise scale: the view, its hints, or a table of `gradient_noise_tables`."""
+
+    LIVE = "live"
+    HINT = "hint"
+    ALEXNET = "alexnet"
+    RESNET20 = "resnet20"
+    DENSENET121 = "densenet121"
+    GOOGLENET = "googlenet"
+
+
+@dataclass(slots=True)
+class ModeState:
+    """The last plan, its stragglers and version (the first decision follows an update), counts."""
+
+    plan: Plan | None = None
+    slow: Bools | None = None
+    version: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+
+
+class ChoosesModes(PredictsTimes):
+    """A policy that defines `_choose_mode` and, as fields, those below."""
+
+    predictor: str
+    noise: NoiseSource
+    phi: float | None
+    ratio: float
+    predictor_: Predictor
+    state_: ModeState
+
+    def _check(self, positive: tuple[str, ...], others: tuple[str, ...]) -> None:
+        """Raise `ValueError` for a parameter that is not positive, or not 0 or more and finite."""
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+        for name in others:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be 0 or more and finite, not {value}")
+
+    def plan(self, view: View) -> Plan:
+        state = self.state_
+        if state.plan is None:
+            state.plan = self._plan_of(self._together(), np.arange(0), view)
+        if view.version > state.version:
+            state.version = view.version
+            state.plan = self._review(state.plan, view)
+        return state.plan
+
+    def summary(self) -> dict[str, int | float]:
+        """Decisions, those that changed the quorums, and decisions for each mode."""
+        return dict(self.state_.counts)
+
+    def predicted(self, view: View) -> Floats:
+        """Seconds of each rank's next step, computing and communication; shape (N,)."""
+        return self.predictor_(view)
+
+    def _choose_mode(self, t: Floats, view: View) -> tuple[str, Quorums]:
+        """The mode, as `COUNTED` names it, and its quorums; t: as of `predicted`."""
+        raise NotImplementedError
+
+    def _together(self) -> Quorums:
+        """The quorum of SSGD."""
+        return (Quorum(via=Via.SERVER),)
+
+    def _review(self, before: Plan, view: View) -> Plan:
+        """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
+        t = self.predicted(view)
+        if np.count_nonzero(np.isnan(t)):
+            return before
+        state, slow = self.state_, straggle(t, self.ratio)
+        if not np.count_nonzero(slow if state.slow is None else slow != state.slow):
+            return before
+        suspects = slow.nonzero()[0]
+        some = len(suspects) > 0
+        mode, quorums = self._choose_mode(t, view) if some else ("ssgd", self._together())
+        after = self._plan_of(quorums, suspects, view)
+        state.slow = slow
+        counts = state.counts
+        counts["decisions"] += 1
+        counts["switches"] += after.quorums != before.quorums
+        counts[mode] += 1
+        return after
+
+    @property
+    def _name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    def _samples_of(self, view: View) -> int:
+        """Samples of a gradient.  Raises `PlanError` where they are unknown."""
+        if view.hints.batch is None:
+            raise PlanError(f"{self._name}: the samples of a gradient are unknown (hints.batch)")
+        return view.hints.batch
+
+    def _phi(self, view: View, total_batch: int) -> float:
+        phi = self.phi
+        if phi is None and self.noise is NoiseSource.LIVE:
+            phi = view.noise_scale
+        elif phi is None and self.noise is NoiseSource.HINT:
+            phi = view.hints.noise_scale
+        elif phi is None:
+            phi = noise_scale(self.noise.value, total_batch, view.samples)
+        if phi is None:
+            raise PlanError(
+                f"{self._name}: the noise scale is unknown (noise={self.noise.value}); "
+                "give phi=..., in samples, or the table of a model, such as noise=resnet20"
+            )
+        return phi
+
+    def _plan_of(self, quorums: Quorums, slow: Ints, view: View) -> Plan:
+        """A plan with a review once per round."""
+        n, b = view.world_size, view.hints.batch
+        review = Review(updates=n) if b is None else Review(samples=n * b)
+        return Plan(quorums, suspects=slow, review=review)
