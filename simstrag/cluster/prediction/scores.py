@@ -52,7 +52,7 @@ class Score:
         """From what was predicted for each state, and what was true.
 
         >>> Score.of("last", 1, [True, True, False, False], [True, False, False, False])
-        Score(predictor='last', ahead=1, states=4, share=0.25, accuracy=0.75, \\
+        Score(predictor='last', ahead=1, states=4, share=0.25, accuracy=0.75, \
 false_positive=0.3333333333333333, false_negative=0.0)
         """
         said, is_so = np.array(predicted, bool), np.array(true, bool)
