@@ -612,6 +612,12 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "star_h": STAR_H,
     "star_h_oracle": STAR_H,
+    "star_ml": {
+        "predictor": "last median",
+        "noise": "live hint resnet20",
+        "phi": "0 100 none",
+        "ratio": "0.05 0.2",
+    },
     "star_ring": {"x": "1 2 auto", "ratio": "0.05 0.2", "predictor": "last median"},
     "sync_switch": {
         "share": "0 0.125 0.5 1",

@@ -15,6 +15,7 @@ from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
 from simstrag.cli.doctor import doctor
 from simstrag.cli.init import init
+from simstrag.cli.learn import learn
 from simstrag.cli.options import OUTPUT
 from simstrag.cli.policies import policies
 from simstrag.cli.report import report
@@ -72,6 +73,10 @@ EXAMPLES = {
     ),
     "schema": ("simstrag schema study",),
     "doctor": ("simstrag doctor", "simstrag doctor --json"),
+    "learn": (
+        "simstrag learn star_ml examples/demo.yaml --out mine.npz",
+        "simstrag learn star_ml examples/demo.yaml --check shipped",
+    ),
     "predict train": ("simstrag predict train examples/cluster.yaml --out lstm.npz",),
     "predict check": ("simstrag predict check lstm.npz examples/cluster.yaml",),
     "trace describe": (
@@ -102,7 +107,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "cluster": cluster,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
-    "predict train": predict.train, "predict check": predict.check,
+    "learn": learn, "predict train": predict.train, "predict check": predict.check,
     "trace describe": describe, "trace generate": generate, "trace import": import_,
     "trace resample": resample,
     "calibrate show": calibrate_show.show, "calibrate compare": calibrate_show.compare,
@@ -122,6 +127,7 @@ GROUPS = {
         "report",
         "policies",
         "predict",
+        "learn",
     ),
     "Bring what you have": ("trace", "calibrate"),
     "Train on real ranks": ("ddp", "validate"),

@@ -1,0 +1,85 @@
+"""While there are stragglers, the mode that a small network scores best; else all as one.
+
+The modes are those of star_h: an update of every x gradients, for each x, and groups of similar
+speed that update independently.  The network was trained on simulated costs of every mode.
+
+Source: STAR-ML, the learned choice of Zhang & Shen, "Straggler Tolerant and Resilient DL Training
+on Homogeneous GPUs", 2025, arXiv:2512.09685.  Only the abstract and the first sentences of the
+introduction were at hand.  The abstract's: a learned method chooses the mode.  Ours, as the
+released code has untrained weights, no labels and no training set: everything else.  The labels are
+seconds per progress of every mode over the next 20 rounds in the engine; the features are sorted
+relative times, N, batch over noise scale, progress, communication share and the terms of star_h's
+model; the moments of decision are star_h's.  docs/star.md says how good its choices are.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from simstrag.policies.estimators.mode_choice import (
+    ChoosesModes,
+    ModeState,
+    NoiseSource,
+    Quorums,
+)
+from simstrag.policies.estimators.modes import ModeNetwork, describe, modes
+from simstrag.policies.estimators.predictors import ALLOWED, Predictor
+from simstrag.policy import WINDOW, View
+from simstrag.ties import Floats, is_at_most
+
+SHIPPED = Path(__file__).with_suffix(".npz")
+
+
+def features_of(policy: ChoosesModes, t: Floats, view: View) -> Floats:
+    """What the network is told of each of `modes(t)`, with a policy's noise scale."""
+    b = policy._samples_of(view)
+    seen = view.newest("communication", WINDOW)
+    known = seen[~np.isnan(seen)]
+    moved = float(np.median(known) / np.median(t)) if known.size else 0.0
+    run = view.hints.samples
+    progress = min(view.samples / run, 1.0) if run else 0.0
+    return describe(modes(t), t, policy._phi(view, len(t) * b), b, moved, progress)
+
+
+@dataclass(frozen=True)
+class StarML(ChoosesModes):
+    """A reconstruction of STAR-ML.
+
+    weights_file: of `simstrag learn`; the shipped ones by default.
+    predictor: `last` or `median` of the recent times of a rank, `oracle`, or `lstm:FILE`.
+    noise: where phi comes from: `live`, `hint`, or the table of a model.
+    phi: noise scale in samples, instead of `noise`.
+    ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
+        share.
+    """
+
+    title = "STAR-ML, reconstructed"
+    lane = "C"
+
+    weights_file: str | None = field(default=None, metadata={"none": "shipped"})
+    predictor: str = field(default="median", metadata={"allowed": ALLOWED})
+    noise: NoiseSource = NoiseSource.LIVE
+    phi: float | None = None
+    ratio: float = 0.2
+    network_: ModeNetwork = field(init=False, repr=False, compare=False)
+    predictor_: Predictor = field(init=False, repr=False, compare=False)
+    state_: ModeState = field(default_factory=ModeState, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._load()
+        self._check(("ratio",), ("phi",))
+        path = SHIPPED if self.weights_file is None else self.weights_file
+        object.__setattr__(self, "network_", ModeNetwork.read(path))
+
+    @property
+    def weights(self) -> str:
+        """The SHA-256 of the files that it reads."""
+        return super().weights + self.network_.sha256
+
+    def _choose_mode(self, t: Floats, view: View) -> tuple[str, Quorums]:
+        """The mode with the lowest score; of tied ones all together, then the largest x."""
+        costs = np.exp(self.network_.scores(features_of(self, t, view)))
+        mode = modes(t)[int(np.flatnonzero(is_at_most(costs, costs.min()))[0])]
+        name = "dynamic" if mode.groups else "ssgd" if mode.x == len(t) else "static"
+        return name, mode.quorums(len(t))
