@@ -40,7 +40,6 @@ def draw(seed: int) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "nodes": [NODES], "workloads": workloads, "jobs": jobs, "placers": ["random"],
-        "policies": ["star_ring:ratio=1000"],
     }  # fmt: skip
 
 

@@ -365,6 +365,9 @@ def test_the_examples_of_every_help_work(
     if command == "report":
         shutil.copytree(finished, folder / "reports" / "demo")
         assert call("sweep", "examples/study.yaml", "--out", "reports/study")[0] == 0
+    elif command == "predict check":
+        train = ("predict", "train", "examples/cluster.yaml", "--out", "lstm.npz", "--epochs", "1")
+        assert call(*train)[0] == 0
     elif command == "compare":
         request.getfixturevalue("no_page")
     for example in EXAMPLES[command]:

@@ -24,7 +24,6 @@ from tests.test_cluster import SMALL, study
 
 CONTENDED: dict[str, Any] = {
     "nodes": [{"gpus": 2, "cores": 0.6}, {"gpus": 2, "cores": 8.0}],
-    "policies": ["star_ring:ratio=1000"],
     "jobs": [{"workload": "small", "workers": 2, "samples": 3200, "count": 2, "every": 20}],
 }
 
@@ -212,8 +211,9 @@ def test_the_oracle_is_right_about_the_next_interval_and_the_last_value_is_misle
 
 
 def test_a_policy_without_reviews_gives_nothing_to_train_on() -> None:
-    with pytest.raises(InputError, match="no policy of bsp asks for reviews"):
-        record(study(**CONTENDED | {"policies": ["bsp"]}), 0)
+    jobs = [job | {"policy": "bsp"} for job in CONTENDED["jobs"]]
+    with pytest.raises(InputError, match="no job's own policy asks for reviews"):
+        record(study(**CONTENDED | {"jobs": jobs}), 0)
 
 
 # -- commands --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -97,5 +98,6 @@ def _print(scores: Sequence[dict[str, Any]]) -> None:
 
 
 def _cells(each: dict[str, Any]) -> list[str]:
-    shares = [f"{each[key]:.1%}" for key in ("accuracy", "false_positive", "false_negative")]
+    rates = [each[key] for key in ("accuracy", "false_positive", "false_negative")]
+    shares = ["-" if math.isnan(rate) else f"{rate:.1%}" for rate in rates]
     return [each["predictor"], str(each["ahead"]), *shares]

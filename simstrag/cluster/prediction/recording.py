@@ -10,13 +10,16 @@ import numpy.typing as npt
 
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.simulate import simulate_cluster
-from simstrag.cluster.study import ClusterStudy, mix_name
+from simstrag.cluster.study import ClusterStudy
 from simstrag.cluster.telemetry import Monitors
 from simstrag.errors import InputError
 from simstrag.policies.estimators.predictors import PREDICTORS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+SSGD = "star_ring:ratio=1000"
+"""All ranks in one all-reduce, with reviews and so with times in views; as in STAR's data."""
 
 
 @dataclass(slots=True)
@@ -71,17 +74,17 @@ class Recording:
 
 
 def record(study: ClusterStudy, seed: int) -> Recording:
-    """A run of a study under its first policies and placer.
+    """A run of a study with its first placer, where jobs without a policy of their own do `SSGD`.
 
     Raises `InputError` where its views hold no times.
     """
     recording = Recording(study.interval)
-    simulate_cluster(study, seed=seed, alone=False, record=False, on_interval=recording.note)
+    simulate_cluster(study, SSGD, seed=seed, alone=False, record=False, on_interval=recording.note)
     known = [np.nan_to_num(job.predicted["last"]).any() for job in recording.jobs.values()]
     if known and not any(known):  # an engine keeps no times for plans without reviews
         raise InputError(
-            f"no policy of {mix_name(study.policies[0])} asks for reviews, so that no view has any "
-            "times; give one that does, such as policies: [star_ring:ratio=1000]"
+            "no job's own policy asks for reviews, so that no view has any times; leave it out, or "
+            f"give one that does, such as {SSGD}"
         )
     return recording
 
