@@ -1,13 +1,14 @@
 """Draws the scenarios on which STAR-ML is trained, and others on which it is judged.
 
     python -m benchmarks.star_ml FOLDER
+    python -m benchmarks.star_ml FOLDER runs
 
 The folder `train` has 4, 8 or 16 ranks and traces of `simstrag trace generate`.  Held out are other
 traces (`recorded-*` resample the shipped recorded trace, `on-off-*` have slowdowns without memory
 and with a long tail), other numbers of ranks (6, 12, 24), and other step times, communication and
 noise scales.  Each job is there for several costs of staleness, c_tau, which no policy sees: what
 is learnt is the mean over them.  The held-out folders have one c_tau each, which ends their name.
-All numbers are assumed.
+All numbers are assumed.  With `runs`, whole runs of 200 rounds on the held-out ones are compared.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from typing import Any
 import numpy as np
 import yaml
 
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.traces.generate import generate, on_off
 from simstrag.traces.resample import resample
 
 RECORDED = Path(__file__).parent.parent / "traces" / "recorded" / "intel-xeon-2-core-amx.csv"
 SECONDS = 1200.0
-TRAINED, HELD_OUT = 96, 6
+TRAINED, HELD_OUT, RUNS = 96, 6, 3
 TRAINED_C_TAUS, C_TAUS = (0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 4.0)
 SEVERITIES = ("fixed:1.5", "fixed:2", "fixed:4", "uniform:1.2:3")
 
@@ -86,6 +89,29 @@ def held_out(kind: str, k: int) -> dict[str, Any]:
     return made | {"trace": rows(trace), "seeds": 12}
 
 
+def compare(folder: str) -> None:
+    """Print the regret of whole runs: seconds per progress over the least of these policies."""
+    lost: dict[str, list[float]] = {}
+    for path in sorted(Path(folder).glob("[or]*-*/*.yaml")):
+        scenario = Scenario.read(path)
+        n, samples = scenario.workers, 200 * scenario.workers * scenario.learner.batch
+        scenario = scenario.replaced(
+            samples=samples, updates=None, trace_end="loop", trace_per_seed="shift"
+        )
+        policies = {
+            "star_ml": "star_ml", "star_h": "star_h", "all": "bsp:via=server",
+            "x = 3N/4": f"k_async:x={round(0.75 * n)}", "x = N/4": f"k_async:x={round(n / 4)}",
+            "x = 1": "asgd", "groups": "star_dynamic",
+        }  # fmt: skip
+        for seed in range(RUNS):
+            ends = {name: simulate(scenario, spec, seed).summary for name, spec in policies.items()}
+            costs = {name: end["makespan"] / end["progress"] for name, end in ends.items()}
+            for name, cost in costs.items():
+                lost.setdefault(name, []).append(cost / min(costs.values()) - 1)
+    for name, values in lost.items():
+        print(f"{name:9} mean {np.mean(values):6.1%}  worst {max(values):6.1%}  of {len(values)}")
+
+
 def main(folder: str) -> None:
     """Write the scenarios."""
     cases = [("train", k, training(k), c_tau) for k in range(TRAINED) for c_tau in TRAINED_C_TAUS]
@@ -103,4 +129,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    compare(sys.argv[1]) if sys.argv[2:] == ["runs"] else main(*sys.argv[1:])

@@ -8,8 +8,9 @@ on Homogeneous GPUs", 2025, arXiv:2512.09685.  Only the abstract and the first s
 introduction were at hand.  The abstract's: a learned method chooses the mode.  Ours, as the
 released code has untrained weights, no labels and no training set: everything else.  The labels are
 seconds per progress of every mode over the next 20 rounds in the engine; the features are sorted
-relative times, N, batch over noise scale, progress, communication share and the terms of star_h's
-model; the moments of decision are star_h's.  docs/star.md says how good its choices are.
+relative times, N, batch over noise scale, communication share and the terms of star_h's model
+(progress acts through the noise scale alone); the moments of decision are star_h's.  docs/star.md
+says how good its choices are.
 """
 
 from dataclasses import dataclass, field
@@ -37,9 +38,7 @@ def features_of(policy: ChoosesModes, t: Floats, view: View) -> Floats:
     seen = view.newest("communication", WINDOW)
     known = seen[~np.isnan(seen)]
     moved = float(np.median(known) / np.median(t)) if known.size else 0.0
-    run = view.hints.samples
-    progress = min(view.samples / run, 1.0) if run else 0.0
-    return describe(modes(t), t, policy._phi(view, len(t) * b), b, moved, progress)
+    return describe(modes(t), t, policy._phi(view, len(t) * b), b, moved)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def fit(found: Sequence[Moment], seed: int, command: str) -> Weights:
     y = np.concatenate([np.log(each.costs) for each in found])
     sizes = np.array([len(each.costs) for each in found])
     mean, std = x.mean(axis=0), x.std(axis=0)
-    std[std == 0] = 1.0
+    std[std < 1e-9] = 1.0  # a feature that is the same everywhere, but for its last bits
     arrays = _trained((x - mean) / std, y, sizes, seed)
     return Weights(
         KIND,

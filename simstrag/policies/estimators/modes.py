@@ -28,7 +28,7 @@ SIMILAR = 0.2
 FEATURES = (
     "is_all", "is_groups", "log_x_over_n", "log_gradient_rate", "log_updates", "log_time",
     "log_staleness", "log_n", "log_noise_over_batch", "log_time_25", "log_time_50", "log_time_75",
-    "log_time_100", "communication", "progress",
+    "log_time_100", "communication",
 )  # fmt: skip
 """What the network knows of a mode, and from `log_n` on of the job."""
 
@@ -68,19 +68,18 @@ def modes(times: Floats) -> tuple[Mode, ...]:
 
 
 def describe(
-    chosen: tuple[Mode, ...], times: Floats, phi: float, batch: int, moved: float, progress: float
+    chosen: tuple[Mode, ...], times: Floats, phi: float, batch: int, moved: float
 ) -> Floats:
     """What the network knows of each mode; shape (modes, features), the same for any rank numbers.
 
     times: seconds of each rank's next step.  phi: noise scale in samples.
     batch: samples of a gradient.
     moved: the share of communication in the median step.
-    progress: the share of the run that is done.
     """
     n, p = len(times), np.sort(times)
     job = [
         math.log(n), math.log1p(phi / (n * batch)), *np.log(np.quantile(p, QUANTILES) / p[0]),
-        moved, progress,
+        moved,
     ]  # fmt: skip
     rows = []
     for mode in chosen:
