@@ -14,6 +14,7 @@ import pytest
 from simstrag.cluster.prediction.recording import record
 from simstrag.cluster.prediction.scores import Score, score
 from simstrag.cluster.simulate import simulate_cluster
+from simstrag.ddp.policy_support import refusal_reason
 from simstrag.documents.weights_file import Weights, read_weights
 from simstrag.errors import InputError
 from simstrag.policies import load, spec
@@ -170,6 +171,13 @@ def test_outside_a_cluster_the_lstm_has_nothing_to_read(file: Path) -> None:
     policy.plan(view(4, 0))
     with pytest.raises(PlanError, match="reads the load of nodes, which only `simstrag cluster`"):
         policy.plan(view(4, 1))
+
+
+def test_real_ranks_refuse_the_lstm_at_the_start(file: Path) -> None:
+    policy = load(f"star_h:predictor=lstm:{file}")
+    assert refusal_reason(policy, "star_h", view(4, 0)) == (
+        "it reads the load of nodes, which no real rank monitors"
+    )
 
 
 def test_the_oracle_predictor_decides_as_star_h_oracle() -> None:

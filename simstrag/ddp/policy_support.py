@@ -27,6 +27,7 @@ TORCH = ("2.11", "2.13")
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
+TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
 
 def torch_obstacle(version: str | None) -> str | None:
@@ -92,6 +93,8 @@ def refusal_reason(policy: Policy, name: str, world: View) -> str | None:
     """Why a policy cannot run on real ranks, by its class and first plan; None where it can."""
     if getattr(policy, "oracle", False):
         return ORACLE
+    if getattr(policy, "reads_telemetry", False):
+        return TELEMETRY
     declared: str | None = getattr(policy, "simulated_only", None)
     return declared or plan_obstacle(policies.ask(policy, world, name))
 
