@@ -81,6 +81,8 @@ class View:
         private step: its start); NaN where the rank holds none.
     noise_scale: the driver's estimate of the gradient noise scale in samples, if any.
     hints: facts known before the run.
+    refused: whether a manager of shared nodes refused the policy's last plan: the one before it is
+        still in force.
     truth: seconds of each rank's noise-free full-precision step started now, shape (N,); in
         simulation only, for a policy named `*_oracle`.
     """
@@ -98,6 +100,7 @@ class View:
     pending_since: npt.NDArray[np.float64] = None  # type: ignore[assignment]
     noise_scale: float | None = None
     hints: Hints = Hints()
+    refused: bool = False
     truth: Callable[[], npt.NDArray[np.float64]] | None = None
 
     _tell: Callable[[str, int], npt.NDArray[Any]] | None = field(
@@ -130,6 +133,7 @@ class View:
         steps: npt.NDArray[np.int64],
         hints: Hints,
         truth: Callable[[], npt.NDArray[np.float64]] | None,
+        refused: bool = False,
     ) -> View:
         """A view that computes its arrays on first access, while `plan` runs.
 
@@ -145,6 +149,7 @@ class View:
         put(view, "steps", steps)
         put(view, "noise_scale", hints.noise_scale)
         put(view, "hints", hints)
+        put(view, "refused", refused)
         put(view, "truth", truth)
         put(view, "_tell", tell)
         return view

@@ -41,7 +41,7 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
         "amp": ("true or false", "5"), "batch": ("share", "6, 6a"),
         "lower_bound": ("true or false", "7"), "communication": ("s", "7, 11"),
         "pending_since": ("s", "6b, 11"), "noise_scale": ("samples", "25"), "hints": ("", "3"),
-        "truth": ("s", "27"),
+        "refused": ("true or false", "20"), "truth": ("s", "27"),
     },
     Hints: {
         "amp_ratio": ("ratio", "3"), "host_seconds": ("s", "2"), "clean_seconds": ("s", "2"),

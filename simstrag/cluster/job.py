@@ -197,7 +197,7 @@ class RunningJob:
             return Demands.mean(self._past) if self._past else self._at_full_speed()
         kernel = self._simulation.kernel
         kernel.pause(at)
-        seen = np.array(kernel.usage(at))
+        seen = np.array(kernel.usage(at)[:2])
         computed, communicated = (seen - self._seen) / since
         self._seen, self._seen_at = seen, at
         steps = computed / self._seconds_of_step(self.slowdowns)

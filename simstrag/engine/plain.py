@@ -109,12 +109,17 @@ class Plain:
             self.recorder.planned(plan, self.version, self.now)
         self._carry_out(self.rules.replan(plan))
 
-    def view(self, hints: Hints, truth: Truth | None = None) -> View:
+    def view(self, hints: Hints, truth: Truth | None = None, refused: bool = False) -> View:
         """The facts that a policy may use now."""
-        return self._accounts.view(hints, truth)
+        return self._accounts.view(hints, truth, refused)
 
     def pause(self, at: float) -> None:
         """Nothing: the state is complete whenever `advance` returns."""
+
+    def change_pause(self, plan: Plan) -> None:
+        """Between reviews: the plan in force with another pause."""
+        self.recorder.planned(plan, self.version, self.now)
+        self._carry_out(self.rules.change(plan))
 
     def retime(self, at: float, timing: Timing) -> None:
         """From `at` on, another timing with other constant slowdowns (rule 8a)."""
@@ -172,8 +177,8 @@ class Plain:
                 return later
         return end
 
-    def usage(self, at: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Seconds that each rank computed until `at`, and communicated."""
+    def usage(self, at: float) -> tuple[npt.NDArray[np.float64], ...]:
+        """Seconds until `at` that each rank computed, communicated and paused."""
         return self._accounts.usage(at, self._agenda.collectives)
 
     @property
