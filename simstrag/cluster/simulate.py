@@ -19,7 +19,9 @@ import simpy
 
 from simstrag.cluster.colocation import LAWS
 from simstrag.cluster.job import RunningJob
+from simstrag.cluster.job_rows import finished, summarise_jobs, unfinished
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
+from simstrag.cluster.placed_jobs import PlacedJobs
 from simstrag.cluster.placer import NodeView, Placement, Placer, Request, load_placer
 from simstrag.cluster.study import ArrivingJob, ClusterStudy, mix_name
 from simstrag.engine.simulate import require_gain
@@ -28,6 +30,8 @@ from simstrag.timing.contention import Contention
 TOGETHER = 1e-12
 """Times that differ by less than this share are one: clocks that begin apart round apart."""
 OnProgress = Callable[[int, int], None]
+SHARES = ("time", "job", "node", "resource", "slowdown")
+"""Columns of the table of slowdowns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def simulate_cluster(
             row["alone"] = _seconds_alone(study, job, placement, seed)
             row["slowdown"] = row["run_time"] / row["alone"]
     shares, asked = simulation.shares, simulation.asked
-    return ClusterRun(mix_name(mix), name, seed, rows, shares, asked, _summary(rows))
+    return ClusterRun(mix_name(mix), name, seed, rows, shares, asked, summarise_jobs(rows))
 
 
 def _seconds_alone(study: ClusterStudy, job: ArrivingJob, placement: Placement, seed: int) -> float:
@@ -110,18 +114,6 @@ class _Fixed:
 
     def place(self, nodes: Sequence[NodeView], request: Request) -> Placement:
         return self.placement
-
-
-@dataclass(slots=True, eq=False)
-class _Node:
-    """What is placed on a node: workers on each of its devices, and server shards."""
-
-    first_device: int
-    held: list[int]
-    servers: int = 0
-    high_load: int = 0
-    cores_asked: float = 0.0
-    nic_asked: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -161,17 +153,9 @@ class _Cluster:
         self.shares: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
         self.now = 0.0
-        self._held: list[_Node] = []
-        first = 0
-        for kind in study.each_node:
-            self._held.append(_Node(first, [0] * kind.gpus))
-            first += kind.gpus
+        self._placed = PlacedJobs(study, coming)
         self._contended: list[RunningJob] = []
         self._record, self._on_progress = record, on_progress
-        self._loads = {name: self._load_of(name) for name in study.workloads}
-        self._median = {
-            k: float(np.median([load[k] for load in self._loads.values()])) for k in (0, 1)
-        }
 
     # -- the clock -----------------------------------------------------------------------------
 
@@ -240,82 +224,24 @@ class _Cluster:
 
     def _depart(self, ending: list[RunningJob]) -> None:
         for job in ending:
-            self._hold(job, -1)
-            self.ended.append(_row(job))
+            self._placed.take(job, -1)
+            self.ended.append(finished(job))
             self.placed.append((job.job, job.placement))
             if self._on_progress is not None:
                 self._on_progress(len(self.ended), self.count)
 
-    def _hold(self, job: RunningJob, sign: int) -> None:
-        """Take the devices and server places of a job, or give them back."""
-        cores, bytes_ = self._loads[job.job.workload]
-        for node, device in zip(job.nodes.tolist(), job.devices, strict=True):
-            self._held[node].held[device - self._held[node].first_device] += sign
-        for node in job.servers.tolist():
-            held = self._held[node]
-            held.servers += sign
-            held.high_load += sign * self._is_high_load(job.job.workload)
-            held.cores_asked += sign * cores
-            held.nic_asked += sign * bytes_
-
     def _place(self) -> None:
         """Start waiting jobs, the first to arrive first, until one does not fit."""
         while self.waiting:
-            job, views = self.waiting[0], self._views()
-            if sum(view.free for view in views) < job.workers:
+            job = self.waiting[0]
+            placement = self._placed.place(job, self.placer)
+            if placement is None:
                 return
             del self.waiting[0]
-            cores, bytes_ = self._loads[job.workload]
-            shards = len(self.study.scenario(job.workload, 1, samples=1).inputs.server.shards)
-            request = Request(
-                job.number, job.workers, shards, cores, bytes_, self._is_high_load(job.workload)
-            )
-            placement = self.placer.place(views, request)
-            devices = self._devices(placement.workers)
+            devices = self._placed.devices(placement.workers)
             running = RunningJob(self.study, job, placement, devices, self.now, self.seed)
-            self._hold(running, 1)
+            self._placed.take(running)
             self.running.append(_Bound(running))
-
-    def _views(self) -> list[NodeView]:
-        room = self.study.workers_per_gpu
-        return [
-            NodeView(
-                k, sum(room - n for n in held.held), kind.gpus, kind.cores, kind.nic_in,
-                kind.nic_out, held.servers, held.high_load, held.cores_asked, held.nic_asked,
-            )
-            for k, (kind, held) in enumerate(zip(self.nodes.kinds, self._held, strict=True))
-        ]  # fmt: skip
-
-    def _devices(self, nodes: tuple[int, ...]) -> list[int]:
-        """The device of each worker: of its node the one with the fewest workers."""
-        more: dict[int, list[int]] = {}
-        devices = []
-        for node in nodes:
-            held = more.setdefault(node, list(self._held[node].held))
-            device = held.index(min(held))
-            held[device] += 1
-            devices.append(self._held[node].first_device + device)
-        return devices
-
-    def _load_of(self, workload: str) -> tuple[float, float]:
-        """What a server shard of a workload uses of a processor, and bytes/s in one direction.
-
-        Of the largest job of it in the study, under asgd without waiting.
-        """
-        sizes = [job.workers for job in self.coming if job.workload == workload] or [1]
-        scenario = self.study.scenario(workload, max(sizes), samples=1)
-        inputs, section = scenario.inputs, self.study.workloads[workload]
-        server, share = inputs.server, max(inputs.server.shards)
-        cycle = inputs.step.host + inputs.step.gpu + server.push + server.pull + server.job
-        pushes = max(sizes) / cycle
-        size = section.gradient_bytes
-        size = inputs.allreduce.bytes if size is None else size
-        busy = min(pushes * server.service * share, 1.0) * section.server_cores
-        return busy, pushes * size * share
-
-    def _is_high_load(self, workload: str) -> bool:
-        load = self._loads[workload]
-        return any(load[k] > self._median[k] for k in (0, 1))
 
     # -- shares --------------------------------------------------------------------------------
 
@@ -371,49 +297,6 @@ class _Cluster:
     def rows(self) -> list[dict[str, Any]]:
         """A row for each job, in order; those that never started included."""
         rows = list(self.ended)
-        rows += [_unfinished(bound.job.job, bound.job.start) for bound in self.running]
-        rows += [_unfinished(job, math.nan) for job in (*self.waiting, *self.coming)]
+        rows += [unfinished(bound.job.job, bound.job.start) for bound in self.running]
+        rows += [unfinished(job, math.nan) for job in (*self.waiting, *self.coming)]
         return sorted(rows, key=lambda row: (row["arrival"], row["name"]))
-
-
-SHARES = ("time", "job", "node", "resource", "slowdown")
-"""Columns of the table of slowdowns."""
-
-
-def _unfinished(job: ArrivingJob, start: float) -> dict[str, Any]:
-    return {
-        "name": job.name, "workload": job.workload, "workers": job.workers, "policy": job.policy,
-        "arrival": job.arrival, "start": start, "end": math.nan,
-        "queueing": start - job.arrival, "completion_time": math.nan, "run_time": math.nan,
-        "alone": math.nan, "slowdown": math.nan, "updates": None, "samples": None,
-        "nodes": "", "server_nodes": "",
-    }  # fmt: skip
-
-
-def _row(running: RunningJob) -> dict[str, Any]:
-    job, run, end = running.job, running.result(), running.end
-    assert end is not None
-    return _unfinished(job, running.start) | {
-        "end": end, "completion_time": end - job.arrival, "run_time": end - running.start,
-        "updates": run.summary["updates"], "samples": run.summary["samples"],
-        "nodes": " ".join(map(str, sorted(set(running.placement.workers)))),
-        "server_nodes": " ".join(map(str, sorted(set(running.placement.servers)))),
-    }  # fmt: skip
-
-
-def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    done = [row for row in rows if not math.isnan(row["completion_time"])]
-
-    def mean(name: str) -> float:
-        return float(np.mean([row[name] for row in done])) if done else math.nan
-
-    times = [row["completion_time"] for row in done]
-    return {
-        "jobs": len(rows),
-        "finished": len(done),
-        "makespan": max((row["end"] for row in done), default=math.nan),
-        "mean_completion_time": mean("completion_time"),
-        "p95_completion_time": float(np.quantile(times, 0.95)) if done else math.nan,
-        "mean_queueing": mean("queueing"),
-        "mean_slowdown": mean("slowdown"),
-    }
