@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from simstrag.analysis.pages.cluster_report import render
 from simstrag.analysis.pages.report import report
 from simstrag.analysis.tables.cluster_tables import jobs_table, workload_table
 from simstrag.analysis.text.cluster_text import cautions, sentences, uses
-from simstrag.cluster.runs import ClusterResults, cluster
+from simstrag.cluster.runs import cluster
 from simstrag.errors import InputError
 from tests.commands import Call
 from tests.test_report import Page
@@ -154,21 +155,10 @@ def test_combinations_have_the_columns_of_the_summary(certain: Combinations) -> 
     assert [*columns_of(certain.results)] == names[: names.index("seeds")]
 
 
-def test_any_other_column_names_combinations_too(certain: Combinations) -> None:
-    class Managed(NamedTuple):
-        key: str
-        mix: int
-        policies: str
-        placer: str
-        manager: str
-        seed: int
-
+def test_a_manager_names_combinations_too(certain: Combinations) -> None:
     old = certain.results
-    runs = [Managed(r.key, r.mix, r.policies, r.placer, "star", r.seed) for r in old.runs]
-    runs[-2:] = [r._replace(manager="none") for r in runs[-2:]]
-    results = ClusterResults(
-        old.folder, runs, old.study, old.provenance, old.made,  # type: ignore[arg-type]
-    )  # fmt: skip
+    managed = [r._replace(manager="star") for r in old.runs[:2]]
+    results = replace(old, runs=(*managed, *old.runs[2:]))
     found = combinations(results)
     assert [one.name for one in found.every] == ["packed (star)", "spread (none)"]
     Page(render(results))

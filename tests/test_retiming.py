@@ -155,7 +155,7 @@ def test_a_delay_lengthens_the_updates_that_begin_under_it(engine: str, via: str
         assert not simulation.advance(at)
         simulation.delay(at, seconds)
     used = [seconds.tolist() for seconds in simulation.kernel.usage(6.25)]
-    assert used == [[5.0, 5.0], [0.0, 0.0], [1.25, 1.25]]  # a quarter of a second since 6 s
+    assert used == [[5.0, 5.0], [0.0, 0.0], [1.5, 1.5]]  # a quarter of a second since 6 s
     assert simulation.advance(math.inf)
     assert simulation.kernel.now == 3 + 3 * 1.5
     assert simulation.kernel.usage(7.5)[2].tolist() == [1.5, 1.5]

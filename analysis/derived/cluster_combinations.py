@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from simstrag.analysis.derived.standings import leads
-from simstrag.cluster.runs import ClusterResults
+from simstrag.cluster.runs import ClusterResults, describe
 from simstrag.errors import InputError
 from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
 
@@ -221,13 +221,7 @@ def combinations(results: ClusterResults) -> Combinations:
         seeds=tuple(seeds),
         behind=frozenset(ahead[best]),
         missing=len(results.runs) - len(outcomes),
-        failed={
-            ", ".join([*(getattr(run, name) for name in columns), f"seed {run.seed}"]): kept[
-                "error"
-            ]
-            for run, kept in outcomes.items()
-            if kept["error"]
-        },
+        failed={describe(run): kept["error"] for run, kept in outcomes.items() if kept["error"]},
         left_out=sum(int((~one).sum()) for one in ended),
         jobs=_frame(jobs),
         first_runs={name: of[0] for name, of in found.items()},

@@ -1,10 +1,10 @@
-"""`simstrag cluster`: jobs that share nodes, under each mix of policies, placer and seed."""
+"""`simstrag cluster`: jobs that share nodes, under all policies, placers, managers and seeds."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,19 +99,23 @@ def _draw(result: ClusterResults) -> Path | None:
 
 
 def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
-    """A row for each mix of policies and placer."""
+    """A row for each mix of policies, placer and, where jobs ask one, manager."""
+    from simstrag.cluster.runs import describe
+
     if len(summary):
-        headers = ("policies", "placer", "completion time, s", "over the first", "slowdown")
-        print_table(headers, [_cells(row) for row in summary.to_dict("records")])
+        managed = set(summary["manager"]) != {"none"}
+        names = ("policies", "placer", *(("manager",) if managed else ()))
+        headers = (*names, "completion time, s", "over the first", "slowdown")
+        print_table(headers, [_cells(row, names) for row in summary.to_dict("records")])
     for run, error in result.kept.failed.items():
-        print(f"failed: {run.policies}, {run.placer}, seed {run.seed}: {error}")
+        print(f"failed: {describe(run)}: {error}")
 
 
-def _cells(row: Mapping[Any, Any]) -> list[str]:
+def _cells(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:
     times = [row[f"mean_completion_time{end}"] for end in ("", "_low", "_high")]
     ratios = [row[f"ratio{end}"] for end in ("", "_low", "_high")]
     return [
-        str(row["policies"]), str(row["placer"]), _estimate(times, ".1f"), _estimate(ratios, ".3f"),
+        *(str(row[name]) for name in names), _estimate(times, ".1f"), _estimate(ratios, ".3f"),
         f"{row['mean_slowdown']:.2f}",
     ]  # fmt: skip
 

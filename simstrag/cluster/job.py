@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.cluster.gate import Gate, is_barrier
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Simulation
+from simstrag.plan import NEVER
 from simstrag.quorum import Via
 from simstrag.runs.run import Run
 from simstrag.timing.collectives import ranks_per_node
@@ -88,6 +90,7 @@ class RunningJob:
     start: seconds of the cluster's clock at its own time 0.
     seed: of the study.  That of its noise follows from this and from the job's number, so that a
         job has the same luck whatever runs beside it.
+    gate: holds it at its barrier; None where its policy decides alone.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class RunningJob:
         devices: Sequence[int],
         start: float,
         seed: int,
+        gate: Gate | None = None,
     ) -> None:
         self.job, self.placement, self.start = job, placement, start
         self.nodes, self.servers = np.array(placement.workers), np.array(placement.servers)
@@ -119,10 +123,10 @@ class RunningJob:
         self.slowdowns = Slowdowns.none(job.workers)
         self._ring = self._ring_bytes()
         self._reduced_in = self._seconds_of_allreduce()
-        policy = policies.load(job.policy)
+        policy, self.gate = policies.load(job.policy), gate
         self._simulation = Simulation(
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
-            timing=self._timing(self.slowdowns),
+            timing=self._timing(self.slowdowns), permit=gate,
         )  # fmt: skip
         self.most = self._most()
         self.quickest = self._seconds_at_least()
@@ -130,14 +134,19 @@ class RunningJob:
         self._seen = np.zeros((2, job.workers))
         self._seen_at = 0.0
         self.end: float | None = None
+        self.delayed = 0.0
+        self._paused_at_end = 0.0
 
     # -- time ----------------------------------------------------------------------------------
 
     def advance(self, until: float) -> bool:
         """Go on to that time of its own clock, or to its end; whether it ends."""
         if self._simulation.advance(until):
-            self._simulation.kernel.end()
-            self.end = self.start + self._simulation.kernel.now
+            kernel = self._simulation.kernel
+            if self.delayed:
+                self._paused_at_end = float(kernel.usage(kernel.now)[2].max())
+            kernel.end()
+            self.end = self.start + kernel.now
             return True
         return False
 
@@ -186,6 +195,53 @@ class RunningJob:
     def result(self) -> Run:
         """The finished run, without tables."""
         return self._simulation.result()
+
+    # -- what a manager sees, and what it does -------------------------------------------------
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether its policy is asked again, and then a manager may have to be."""
+        return self.gate is not None and self._simulation.kernel.plan.review != NEVER
+
+    @property
+    def at_barrier(self) -> bool:
+        """Whether its updates wait for all ranks, and it is not about to leave."""
+        about_to = self.gate is not None and self.gate.permitted
+        return is_barrier(self._simulation.kernel.plan) and not about_to
+
+    @property
+    def gradients(self) -> float:
+        """How many it has applied."""
+        return self._simulation.kernel.applied[0] / self.scenario.learner.batch
+
+    @property
+    def updates(self) -> int:
+        """How many it has made."""
+        return self._simulation.kernel.version
+
+    def iteration_seconds(self) -> Floats:
+        """Of each rank, a step and its communication at the speeds of now, without noise."""
+        s = self.slowdowns
+        return self._seconds_of_step(s) + self._seconds_of_communication(s)
+
+    def delay(self, now: float, seconds: float) -> None:
+        """From `now` on its ranks pause so much longer before each step (rule C14)."""
+        ends = self.advance(now - self.start)
+        assert not ends, "a job that ends is found before"
+        if seconds != self.delayed:
+            self._simulation.delay(now - self.start, seconds)
+            self.delayed = seconds
+
+    def paused(self, now: float) -> float:
+        """Seconds of the delayed rank that pauses longest, in the steps that it has begun."""
+        if not self.delayed:
+            return 0.0
+        kernel = self._simulation.kernel
+        seconds = self._paused_at_end
+        if self.end is None:
+            kernel.pause(now - self.start)
+            seconds = float(kernel.usage(now - self.start)[2].max())
+        return seconds * self.delayed / kernel.plan.pause  # a policy's own pause is not the delay's
 
     # -- what it asks for ----------------------------------------------------------------------
 

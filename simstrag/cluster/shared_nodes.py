@@ -18,7 +18,9 @@ import numpy as np
 import simpy
 
 from simstrag.cluster.colocation import LAWS
-from simstrag.cluster.job import RunningJob
+from simstrag.cluster.gate import Gate
+from simstrag.cluster.grants import Grants
+from simstrag.cluster.job import Floats, RunningJob
 from simstrag.cluster.job_rows import finished, unfinished
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
 from simstrag.cluster.placed_jobs import PlacedJobs
@@ -69,6 +71,7 @@ class SharedNodes:
         record: bool,
         on_progress: OnProgress | None = None,
         others: Contention | None = None,
+        grants: Grants | None = None,
     ) -> None:
         self.study, self.coming, self.placer, self.seed = study, list(coming), placer, seed
         others = study.others(seed) if others is None else others
@@ -84,6 +87,7 @@ class SharedNodes:
         self._placed = PlacedJobs(study, coming)
         self._contended: list[RunningJob] = []
         self._record, self._on_progress = record, on_progress
+        self._grants = grants
 
     # -- the clock -----------------------------------------------------------------------------
 
@@ -103,9 +107,11 @@ class SharedNodes:
             if self._arrive() or ending:
                 self._place()
             elif time < change:  # only time has passed
+                self._settle()
                 self._renegotiate()
                 continue
             self._find_contended()
+            self._settle()
             self._renegotiate()
 
     def _next(self, change: float) -> tuple[float, list[RunningJob]]:
@@ -114,7 +120,7 @@ class SharedNodes:
         change: when the load of others changes next.
         """
         until = min(self.coming[0].arrival if self.coming else math.inf, self.study.horizon)
-        if self._contended:
+        if self._contended or any(bound.job.may_ask for bound in self.running):
             tick = self.study.interval * (math.floor(self.now / self.study.interval + 1e-9) + 1)
             until = min(until, tick)
         if self.running:
@@ -153,6 +159,8 @@ class SharedNodes:
     def _depart(self, ending: list[RunningJob]) -> None:
         for job in ending:
             self._placed.take(job, -1)
+            if self._grants is not None:
+                self._grants.end(job)
             self.ended.append(finished(job))
             self.placed.append((job.job, job.placement))
             if self._on_progress is not None:
@@ -167,9 +175,31 @@ class SharedNodes:
                 return
             del self.waiting[0]
             devices = self._placed.devices(placement.workers)
-            running = RunningJob(self.study, job, placement, devices, self.now, self.seed)
+            gate = None if self._grants is None else Gate(job.workers)
+            running = RunningJob(self.study, job, placement, devices, self.now, self.seed, gate)
             self._placed.take(running)
             self.running.append(_Bound(running))
+
+    # -- grants --------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Let jobs leave their barriers, or not, and delay those that give (rule C12)."""
+        if self._grants is None:
+            return
+        jobs = [bound.job for bound in self.running]
+        for job in jobs:
+            if job.may_ask:
+                job.advance(self.now - job.start)
+        self._grants.settle(self.now, jobs, self._spare)
+
+    def _spare(self) -> Floats:
+        """Cores and bytes/s, inwards and outwards, of each node that nobody asks for."""
+        left = self.nodes.capacity.copy()
+        for job in self._contended:
+            job.advance(self.now - job.start)
+            left -= self.nodes.asked(job, job.demands(self.now))
+        spare: Floats = np.maximum(left[:, :3], 0.0)
+        return spare
 
     # -- shares --------------------------------------------------------------------------------
 

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simstrag.cluster.constants import Constants
+from simstrag.cluster.grants import Grants
 from simstrag.cluster.job_rows import summarise_jobs
+from simstrag.cluster.manager import load_manager
+from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.placer import Placement, load_placer
 from simstrag.cluster.shared_nodes import FixedPlacer, OnProgress, SharedNodes
 from simstrag.cluster.study import ArrivingJob, ClusterStudy, mix_name
@@ -22,15 +26,19 @@ class ClusterRun:
     shares: a row per change of a job's slowdown on a node: time, job, node, resource, slowdown.
     nodes: a row per renegotiation and node: time, node, and what was asked of each resource over
         what it has.
+    delays: a row per time in which a manager delayed a job: start, end, job, seconds per iteration,
+        iterations, seconds lost, and for which jobs.
     summary: makespan, mean and 95th percentile of completion times, and others.
     """
 
     policies: str
     placer: str
+    manager: str
     seed: int
     jobs: list[dict[str, Any]]
     shares: list[dict[str, Any]]
     nodes: list[dict[str, Any]]
+    delays: list[dict[str, Any]]
     summary: dict[str, Any]
 
 
@@ -40,13 +48,16 @@ def simulate_cluster(
     placer: str | None = None,
     seed: int = 0,
     *,
+    manager: str | None = None,
+    constants: Mapping[str, Constants] | None = None,
     alone: bool = True,
     record: bool = True,
     on_progress: OnProgress | None = None,
 ) -> ClusterRun:
-    """Run all jobs of a study under one mix of policies, one placer and one seed.
+    """Run all jobs of a study under one mix of policies, one placer, one manager and one seed.
 
-    policies, placer: the study's first ones by default.
+    policies, placer, manager: the study's first ones by default.
+    constants: of workloads for the manager; those that the study says by default.
     alone: simulate each job a second time by itself on the same nodes, to say what sharing cost it.
     record: keep the tables `shares` and `nodes`.
     on_progress: called as (jobs that have ended, jobs).
@@ -65,7 +76,13 @@ def simulate_cluster(
     coming = study.arriving(mix, seed)
     for workload, policy in {(job.workload, job.policy) for job in coming}:
         require_gain(study.scenario(workload, 1, samples=1), policy)
-    simulation = SharedNodes(study, coming, load_placer(name, seed), seed, record, on_progress)
+    manager = study.managers[0] if manager is None else manager
+    grants, loaded = None, load_manager(manager)
+    if loaded.asked:
+        grants = Grants(loaded, constants_of(study) if constants is None else constants)
+    simulation = SharedNodes(
+        study, coming, load_placer(name, seed), seed, record, on_progress, grants=grants
+    )
     simulation.go()
     rows = simulation.rows()
     if alone:
@@ -73,8 +90,10 @@ def simulate_cluster(
             row = rows[job.number]
             row["alone"] = _seconds_alone(study, job, placement, seed)
             row["slowdown"] = row["run_time"] / row["alone"]
-    shares, asked = simulation.shares, simulation.asked
-    return ClusterRun(mix_name(mix), name, seed, rows, shares, asked, summarise_jobs(rows))
+    return ClusterRun(
+        mix_name(mix), name, manager, seed, rows, simulation.shares, simulation.asked,
+        grants.rows if grants else [], summarise_jobs(rows),
+    )  # fmt: skip
 
 
 def _seconds_alone(study: ClusterStudy, job: ArrivingJob, placement: Placement, seed: int) -> float:

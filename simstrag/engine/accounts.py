@@ -208,7 +208,7 @@ class Accounts:
             self._step_log.append(row)
 
     def usage(self, at: float, ends: Mapping[int, float]) -> tuple[npt.NDArray[np.float64], ...]:
-        """Seconds until `at` that each rank computed, communicated and paused.
+        """Seconds that each rank computed until `at`, communicated, and pauses in the steps begun.
 
         ends: when each collective under way ends, by its closing.
         """
@@ -224,7 +224,7 @@ class Accounts:
                 pushes = gradient is not None and gradient.state is State.PUSHING
                 pull, seconds = got - s.pulled, max(ended - got, 0.0)
                 after = min((at - s.sent if pushes else s.pushed) + s.busy, max(at - ended, 0.0))
-                paused[rank] += min(seconds, s.paused)
+                paused[rank] += s.paused
                 compute[rank] += seconds - min(seconds, s.paused)
                 communication[rank] += pull + after
         return compute, communication, paused

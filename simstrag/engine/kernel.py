@@ -175,7 +175,10 @@ class Kernel:
         self._adopt(plan, {"pause"})
 
     def usage(self, at: float) -> tuple[Floats, Floats, Floats]:
-        """Seconds until `at` that each rank computed, communicated and paused, after `pause`."""
+        """Seconds that each rank computed until `at`, and communicated, after `pause`.
+
+        Then the seconds that the steps pause which it has begun until then.
+        """
         seconds = np.empty((3, len(self.memory.ranks)))
         self._native.usage(self.memory.address, at, address(seconds))
         return seconds[0], seconds[1], seconds[2]

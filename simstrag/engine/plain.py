@@ -178,7 +178,7 @@ class Plain:
         return end
 
     def usage(self, at: float) -> tuple[npt.NDArray[np.float64], ...]:
-        """Seconds until `at` that each rank computed, communicated and paused."""
+        """Of each rank: see `kernel.Kernel.usage`."""
         return self._accounts.usage(at, self._agenda.collectives)
 
     @property

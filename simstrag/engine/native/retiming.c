@@ -77,8 +77,8 @@ EXPORT void retime(struct job *m, double now, const double *compute, const doubl
         retime_rank(m, rank, now, old, new, compute[rank]);
 }
 
-/* Seconds until `now` that each rank computed, then those that it communicated, then those that it
-   paused; every rank is advanced by events. */
+/* Seconds until `now` that each rank computed, then those that it communicated; then those that the
+   steps pause that it has begun.  Every rank is advanced by events. */
 EXPORT void usage(struct job *m, double now, double *seconds) {
     for (whole k = 0; k < m->scheduled; k++) {
         const struct event_row *e = &m->events[k];
@@ -94,10 +94,9 @@ EXPORT void usage(struct job *m, double now, double *seconds) {
         struct cycle c = {0.0, 0.0, 0.0};
         if (r->state != NOBODY)
             c = cycle_of(now, r->pulled, least(r->got, now), ended, pushed + r->busy);
-        double paused = least(c.compute, r->paused);
-        seconds[rank] = r->compute + (c.compute - paused);
+        seconds[rank] = r->compute + (c.compute - least(c.compute, r->paused));
         seconds[m->workers + rank] = r->communication + c.communication;
-        seconds[2 * m->workers + rank] = r->pauses + paused;
+        seconds[2 * m->workers + rank] = r->pauses + (r->state == NOBODY ? 0.0 : r->paused);
     }
 }
 
