@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from simstrag.cluster.manager import (
     load_manager,
     names,
 )
+from simstrag.cluster.measured_constants import measure_all
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import ClusterRun, simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.errors import InputError
 from simstrag.policy import Plan, Quorum, Review, Via, View
+from tests.commands import Call
 
 NOTHING = Constants(0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
 
@@ -268,3 +271,58 @@ def test_a_wrong_manager_or_constant_is_answered_in_one_line(
     with pytest.raises(InputError, match=answer) as error:
         ClusterStudy.of(CASE | change)
     assert "\n" not in str(error.value)
+
+
+# -- constants -----------------------------------------------------------------------------------
+
+CERTAIN: dict[str, Any] = {
+    "nodes": [{"gpus": 2, "cores": 64, "count": 2}],
+    "workloads": {
+        "even": {
+            "scenario": {
+                "step": {"compute": 0.5, "host_share": 0.4}, "learner": {"batch": 8},
+                "server": {"push": 0.25, "pull": 0.25},
+            },
+            "host_cores": 3, "gradient_bytes": 1e6,
+        }
+    },
+    "jobs": [{"workload": "even", "workers": 2, "samples": 1600}],
+}  # fmt: skip
+"""Steps of 0.2 s on 3 cores and 0.3 s on the device, push and pull of 0.25 s each, no noise."""
+
+
+def test_measured_constants_are_those_by_hand() -> None:
+    """An iteration takes 1 s, under asgd too; 2 s with a delay of 1 s: half a gradient/s is freed.
+
+    Processors at half and at a quarter of their speed: 1.2 and 1.6 s.  Cards: 1.5 and 2.5 s.
+    """
+    found = measure_all(ClusterStudy.of(CERTAIN))["even"]
+    expected = Constants(0.0, 0.0, 0.5 * 0.2 * 3, 0.5e6, 1.2 * 1.6, 1.5 * 2.5)
+    assert astuple(found) == pytest.approx(astuple(expected), rel=0.01)
+
+
+def test_what_asgd_asks_for_more_is_that_of_its_gradients(tmp_path: Any) -> None:
+    """With noise the barrier costs gradients; each has 0.01 s of 5 cores and 1 MB at the server."""
+    scenario = CERTAIN["workloads"]["even"]["scenario"]
+    noisy = {
+        **scenario, "step": {**scenario["step"], "cv": 0.3}, "server": {"service": 0.01},
+    }  # fmt: skip
+    workload = {"scenario": noisy, "server_cores": 5, "gradient_bytes": 1e6}
+    found = measure_all(ClusterStudy.of(CERTAIN | {"workloads": {"even": workload}}))["even"]
+    assert found.extra_bytes > 0.2e6
+    assert found.extra_cores == pytest.approx(found.extra_bytes / 1e6 * 0.01 * 5)
+
+
+def test_the_constants_are_printed_beside_those_of_star(call: Call, tmp_path: Any) -> None:
+    even = CERTAIN["workloads"]["even"]
+    study = CERTAIN | {"workloads": {"even": even, "alexnet": even}, "constants": "measured"}
+    (tmp_path / "s.yaml").write_text(json.dumps(study))
+    code, out, _ = call("cluster", str(tmp_path / "s.yaml"), "--constants")
+    rows = {line.split()[0]: line.split("  ") for line in out.splitlines()}
+    assert code == 0
+    assert "(2.18)" in " ".join(rows["alexnet"])  # 3.41 % of 64 cores
+    assert "(" not in " ".join(rows["even"])
+    assert "use `constants: measured`" in out
+    shown = json.loads(call("cluster", str(tmp_path / "s.yaml"), "--constants", "--json")[1])
+    assert shown["star"].keys() == {"alexnet"}
+    assert shown["measured"]["even"]["freed_cores"] == pytest.approx(0.3, rel=0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ import typer
 
 from simstrag.cli.console import capture_warnings, print_result, print_table
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option
+from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
 from simstrag.cli.progress import show_count
 from simstrag.cli.sweep import DRAWING, MACHINES, parse_shard
 from simstrag.documents.file_io import require_path, write_atomically
@@ -39,10 +40,16 @@ def cluster(
     shard: Annotated[
         str | None, option("Only part i of k, for a batch scheduler.", "I/K", group=MACHINES)
     ] = None,
+    constants: Annotated[
+        bool, flag("Print the constants that managers use; measure them, but run no study.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate jobs that share nodes; run it again to go on where it stopped."""
+    if constants:
+        _print_constants(study, as_json, quiet)
+        return
     from simstrag.cluster.runs import TABLES
     from simstrag.cluster.runs import cluster as run_cluster
 
@@ -78,6 +85,36 @@ def cluster(
     print_result(as_json, quiet, document, shown, warnings, results=last, report=shown_page)
     if failed:
         raise typer.Exit(1)
+
+
+def _print_constants(path: Path, as_json: bool, quiet: bool) -> None:
+    """Measured constants of every workload, beside STAR's of the same name."""
+    from simstrag.cluster.constants import FIELDS, MIB, STAR, of_star
+    from simstrag.cluster.measured_constants import measure_all
+    from simstrag.cluster.study import ClusterStudy
+
+    study = ClusterStudy.read(require_path(path))
+    cores = study.each_node[0].cores
+    measured = measure_all(study)
+    star = {name: of_star(name, cores) for name in measured if name in STAR}
+
+    def cell(name: str, field: str) -> str:
+        unit = MIB if field in ("extra_bytes", "freed_bytes") else 1.0
+        values = [getattr(of[name], field) / unit for of in (measured, star) if name in of]
+        first, *others = (f"{value:.3g}" for value in values)
+        return " ".join([first, *(f"({other})" for other in others)])
+
+    def show() -> None:
+        rows = [[name, *(cell(name, field) for field in FIELDS)] for name in measured]
+        print_table(["workload", *FIELDS.values()], rows)
+        print(f"in brackets: STAR's table; the study's managers use `constants: {study.constants}`")
+
+    document = {
+        "used": study.constants,
+        "measured": {name: asdict(each) for name, each in measured.items()},
+        "star": {name: asdict(each) for name, each in star.items()},
+    }
+    print_result(as_json, quiet, document, show)
 
 
 def _draw(result: ClusterResults) -> Path | None:

@@ -31,6 +31,12 @@ class Constants:
     sensitivity_bytes: float
 
 
+FIELDS = {
+    "extra_cores": "extra cores", "extra_bytes": "extra MiB/s", "freed_cores": "freed cores",
+    "freed_bytes": "freed MiB/s", "sensitivity_cores": "sensitivity, cores",
+    "sensitivity_bytes": "sensitivity, card",
+}  # fmt: skip
+"""What tables call each constant."""
 STAR = {
     "resnet20": Constants(18.86, 3.675, 0.91, 1.285, 4.889, 0.933),
     "resnet56": Constants(11.80, 0.839, 0.856, 1.542, 3.743, 0.983),
