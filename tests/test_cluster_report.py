@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,10 @@ from simstrag.analysis.pages.report import report
 from simstrag.analysis.tables.cluster_tables import jobs_table, workload_table
 from simstrag.analysis.text.cluster_text import cautions, sentences, uses
 from simstrag.cluster.runs import cluster
+from simstrag.cluster.study import ClusterStudy
 from simstrag.errors import InputError
 from tests.commands import Call
+from tests.test_managers import NOISY
 from tests.test_report import Page
 
 CERTAIN: dict[str, Any] = {
@@ -300,3 +303,36 @@ def test_a_shard_writes_the_page_once_all_runs_have_ended(
     for part, there in (("1/2", False), ("2/2", True)):
         assert call("cluster", "study.yaml", "--jobs", "1", "--out", "s", "--shard", part)[0] == 0
         assert Path("s/report.html").exists() == there
+
+
+# -- managers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Combinations:
+    """A job that leaves its barrier, and one that is delayed for it (tests/test_managers.py)."""
+    folder = tmp_path_factory.mktemp("managed")
+    study = ClusterStudy.of(NOISY | {"managers": ["none", "refuse", "star"], "seeds": 3})
+    return combinations(cluster(study, folder, jobs=1))
+
+
+def test_a_managers_grants_and_what_they_cost_are_counted(managed: Combinations) -> None:
+    assert [one.name for one in managed.every] == ["none", "refuse", "star"]
+    none, refuse, star = (one.managed for one in managed.every)
+    assert none is None
+    assert refuse is not None
+    assert star is not None
+    assert (refuse.granted, refuse.donors, refuse.lost) == (0, 0, 0.0)
+    assert (star.granted, star.donors, star.over) == (3, 3, 0)
+    jobs = managed.jobs[managed.jobs["manager"] == "star"]
+    assert star.lost == pytest.approx(jobs["lost"].sum())
+    assert star.most == pytest.approx((jobs["lost"] / jobs["completion_time"]).max())
+
+
+def test_the_answer_says_what_donors_lost_at_most(managed: Combinations) -> None:
+    text = " ".join(sentences(managed))
+    assert "Under star 3 requests were granted," in text
+    assert re.search(r"3 jobs lost [\d.]+ s to delays, each at most [\d.]+ % of its", text)
+    assert "never more per iteration than granted (3 delays counted)." in text
+    assert re.search(r"Under refuse 0 requests were granted, \d+ refused; no job lost time", text)
+    Page(render(managed.results))

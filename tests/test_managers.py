@@ -170,6 +170,15 @@ CONSTANTS = {
     "gives": Constants(0.0, 0.0, 2.0, 0.0, 1.0, 1.0),
 }
 """0.1 cores are missing: 0.1 / 2 = 0.05 s per iteration, against 0.2 s that `asks` saves."""
+SERVED = {"step": STEP | {"cv": 0.3}, "server": {"service": 0.01}, "learner": {"batch": 8}}
+NOISY = CASE | {
+    "nodes": [{"gpus": 2, "cores": 3, "count": 2}],
+    "workloads": {
+        "asks": {"scenario": SERVED, "server_cores": 12},
+        "gives": CASE["workloads"]["gives"] | {"host_cores": 2},
+    },
+}
+"""Much the same with noise and a server, whose constants are to be measured."""
 
 
 def run(
@@ -199,6 +208,42 @@ def test_a_grant_delays_the_donor_by_what_it_says_and_ends_with_the_job() -> Non
     assert (row["job"], row["for"], row["iterations"]) == ("gives", "asks", 97)
     numbers = [row[name] for name in ("start", "end", "seconds", "lost")]
     assert numbers == pytest.approx([1.0, 15.6, 0.05, 97 * 0.05])
+
+
+def test_a_job_says_what_it_gave_and_what_it_got() -> None:
+    """As above.  Rank 1 of `asks` straggles: it makes 52 of its 200 gradients."""
+    asks, gives = run().jobs
+    assert (asks["granted"], asks["refused"]) == (1, 1)  # at 0 s there is no straggler yet
+    assert gives["granted"] == gives["refused"] == 0
+    assert (asks["beneficiary_seconds"], gives["donor_seconds"]) == pytest.approx((14.6, 14.6))
+    assert (asks["lost"], gives["lost"]) == pytest.approx((0.0, 4.85))
+    assert gives["lost_share"] == pytest.approx(4.85 / 24.85)
+    assert (asks["stragglers"], gives["stragglers"]) == (1000 * 52 / 200, 0.0)
+
+
+def test_no_donor_loses_more_than_its_grants_said() -> None:
+    """0.05 s for each iteration and, where the last one has begun, once more."""
+    done = run()
+    (row,) = done.delays
+    assert row["within_grant"]
+    assert row["lost"] <= 0.05 * (row["iterations"] + 1) * (1 + 1e-9)
+    found = {name: done.summary[name] for name in ("donors", "delays", "over_grant", "lost")}
+    assert found == pytest.approx({"donors": 1, "delays": 1, "over_grant": 0, "lost": row["lost"]})
+
+
+def test_what_a_job_had_done_at_the_horizon_is_counted() -> None:
+    """At 5 s `gives` has begun 27 steps that are delayed, at 1.1 s and every 0.15 s."""
+    asks, gives = run(horizon=5.0).jobs
+    assert (asks["beneficiary_seconds"], gives["donor_seconds"]) == pytest.approx((4.0, 4.0))
+    assert (gives["lost"], gives["lost_share"]) == pytest.approx((27 * 0.05, 27 * 0.05 / 5))
+
+
+def test_a_job_with_a_target_says_when_it_reached_it() -> None:
+    job = {"workload": "gives", "workers": 1, "target_progress": 5.0}
+    study = ClusterStudy.of(CASE | {"jobs": [job]})
+    (row,) = simulate_cluster(study).jobs
+    assert row["time_to_target"] == row["run_time"] == row["end"]
+    assert np.isnan(run().jobs[0]["time_to_target"])
 
 
 def test_what_the_donor_lost_is_what_it_ends_later() -> None:
@@ -234,14 +279,7 @@ def test_a_delayed_job_may_not_leave_its_barrier_itself() -> None:
 
 
 def test_a_run_with_managers_is_the_same_in_any_process(tmp_path: Any) -> None:
-    noisy, server = STEP | {"cv": 0.3}, {"service": 0.01}
-    asks = {"scenario": {"step": noisy, "server": server, "learner": {"batch": 8}}}
-    workloads = {
-        "asks": asks | {"server_cores": 12},
-        "gives": CASE["workloads"]["gives"] | {"host_cores": 2},
-    }
-    nodes = [{"gpus": 2, "cores": 3, "count": 2}]
-    study = CASE | {"nodes": nodes, "workloads": workloads, "managers": list(names()), "seeds": 2}
+    study = NOISY | {"managers": list(names()), "seeds": 2}
     for jobs, name in ((1, "one"), (2, "two")):
         cluster(ClusterStudy.of(study), tmp_path / name, jobs=jobs)
     for table in ("summary.csv", "jobs.csv", "delays.csv"):
@@ -326,3 +364,11 @@ def test_the_constants_are_printed_beside_those_of_star(call: Call, tmp_path: An
     shown = json.loads(call("cluster", str(tmp_path / "s.yaml"), "--constants", "--json")[1])
     assert shown["star"].keys() == {"alexnet"}
     assert shown["measured"]["even"]["freed_cores"] == pytest.approx(0.3, rel=0.01)
+
+
+def test_the_command_shows_managers_side_by_side(call: Call, tmp_path: Any) -> None:
+    (tmp_path / "s.yaml").write_text(json.dumps(NOISY | {"managers": ["none", "star"]}))
+    out = call("cluster", str(tmp_path / "s.yaml"), "--jobs", "1", "--out", str(tmp_path / "r"))[1]
+    head, none, star = (line.split() for line in out.splitlines()[:3])
+    assert (head[2], none[2], star[2]) == ("manager", "none", "star")
+    assert none[-1] == "0.00%" < star[-1]

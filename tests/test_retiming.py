@@ -60,6 +60,7 @@ def run(
             simulation.kernel.retime(now, timing_of(scenario, seed, speeds))
             simulation.delay(now, speeds[-1])
             used.append(simulation.kernel.next_event)
+            used.append(simulation.kernel.applied_by_rank.tolist())
         else:
             simulation.advance(math.inf)
     except (StallError, InputError, PlanError) as error:

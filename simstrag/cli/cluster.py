@@ -143,7 +143,12 @@ def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
         managed = set(summary["manager"]) != {"none"}
         names = ("policies", "placer", *(("manager",) if managed else ()))
         headers = (*names, "completion time, s", "over the first", "slowdown")
-        print_table(headers, [_cells(row, names) for row in summary.to_dict("records")])
+        rows = [_cells(row, names) for row in summary.to_dict("records")]
+        if managed:  # the most that any job lost to delays, of its completion time
+            headers += ("lost at most",)
+            shares = summary["largest_lost_share"]
+            rows = [[*row, f"{share:.2%}"] for row, share in zip(rows, shares, strict=True)]
+        print_table(headers, rows)
     for run, error in result.kept.failed.items():
         print(f"failed: {describe(run)}: {error}")
 

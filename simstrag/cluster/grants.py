@@ -10,11 +10,11 @@ import numpy as np
 
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.gate import Gate
-from simstrag.cluster.job import RunningJob
+from simstrag.cluster.job import RunningJob, straggle
 from simstrag.cluster.manager import Floats, LeaveRequest, ManagedJob, Manager, Need
 
-STRAGGLES = 0.2
-"""A rank straggles if its iteration is longer than the fastest rank's by more than this share."""
+ROUNDING = 1e-9
+"""Relative error of a sum of delays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Grants:
 
     constants: of each workload.
     rows: the delays that are over: start, end, job, seconds per iteration, iterations, seconds
-        lost, and for whom.
+        lost, whether these are within what the grants said, and for whom.
     """
 
     def __init__(self, manager: Manager, constants: Mapping[str, Constants]) -> None:
@@ -74,6 +74,12 @@ class Grants:
         if job in self._delays:
             assert job.end is not None
             self._note(job.end, job)
+
+    def close(self, now: float) -> None:
+        """The run is over; some jobs may not be."""
+        for job in list(self._delays):
+            job.advance(now - job.start)
+            self._note(now, job)
 
     def _unreserved(self, spare: Floats) -> Floats:
         """What is left of each node once all have gone who may."""
@@ -139,10 +145,12 @@ class Grants:
     def _note(self, now: float, job: RunningJob) -> None:
         """A delay is over."""
         delay = self._delays.pop(job)
+        iterations, lost = job.updates - delay.updates, job.paused(now) - delay.paused
+        most = delay.seconds * (iterations + 1)  # of the last step that began, too
         self.rows.append({
             "start": delay.start, "end": now, "job": job.job.name, "seconds": delay.seconds,
-            "iterations": job.updates - delay.updates, "lost": job.paused(now) - delay.paused,
-            "for": " ".join(delay.beneficiaries),
+            "iterations": iterations, "lost": lost, "within_grant": lost <= most * (1 + ROUNDING),
+            "for": delay.beneficiaries,
         })  # fmt: skip
 
 
@@ -164,5 +172,4 @@ def _saving(seconds: Floats) -> float:
     >>> float(_saving(np.array([1.0, 1.1, 1.5])).round(9))
     0.4
     """
-    within = seconds[seconds <= (1 + STRAGGLES) * seconds.min()]
-    return float(seconds.max() - within.max())
+    return float(seconds.max() - seconds[~straggle(seconds)].max())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.cluster.demands import Demands, Floats, Slowdowns
 from simstrag.cluster.gate import Gate, is_barrier
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
@@ -23,64 +25,23 @@ from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, keys
 from simstrag.timing.timing import Timing
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
+STRAGGLES = 0.2
+"""A rank straggles if its iteration is longer than the fastest rank's by more than this share."""
 CYCLES = 8
 """Least steps over which use is averaged; over fewer it depends on where an interval begins."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Demands:
-    """What a job would use per second if nothing slowed it (rule C6).
+def straggle(seconds: Floats) -> npt.NDArray[np.bool_]:
+    """The ranks whose iterations are too long.
 
-    host, gpu: of each rank, processor and device seconds per second.
-    push, pull: of each rank, bytes/s to and from each server shard together; 0 by all-reduce.
-    ring: of each rank, bytes/s that an all-reduce sends and receives; 0 via a server.
-    service: of each server shard, processor seconds per second.
+    >>> straggle(np.array([1.0, 1.2, 1.3]))
+    array([False, False,  True])
     """
-
-    host: Floats
-    gpu: Floats
-    push: Floats
-    pull: Floats
-    ring: Floats
-    service: Floats
-
-    @classmethod
-    def mean(cls, parts: Sequence[tuple[float, Demands]]) -> Demands:
-        """The mean of demands, each of so many seconds."""
-        weights = np.array([seconds for seconds, _ in parts])
-        weights /= weights.sum()
-
-        def of(name: str) -> Floats:
-            found: Floats = weights @ np.stack([getattr(d, name) for _, d in parts])
-            return found
-
-        return cls(*(of(each.name) for each in fields(cls)))
-
-
-@dataclass(slots=True, eq=False)
-class Slowdowns:
-    """By how much a job is slowed, at least 1: of each rank, and of its slowest server shard."""
-
-    host: Floats
-    gpu: Floats
-    net: Floats
-    server: float = 1.0
-
-    @classmethod
-    def none(cls, workers: int) -> Slowdowns:
-        """No contention."""
-        return cls(np.ones(workers), np.ones(workers), np.ones(workers))
-
-    def equals(self, other: Slowdowns) -> bool:
-        """Whether both slow every rank alike, to the last bit."""
-        return self.server == other.server and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("host", "gpu", "net")
-        )
+    slow: npt.NDArray[np.bool_] = seconds > (1 + STRAGGLES) * seconds.min()
+    return slow
 
 
 class RunningJob:
@@ -136,6 +97,7 @@ class RunningJob:
         self.end: float | None = None
         self.delayed = 0.0
         self._paused_at_end = 0.0
+        self._judged, self._straggled = np.zeros(job.workers, np.int64), 0
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -146,6 +108,7 @@ class RunningJob:
             if self.delayed:
                 self._paused_at_end = float(kernel.usage(kernel.now)[2].max())
             kernel.end()
+            self._judge()
             self.end = self.start + kernel.now
             return True
         return False
@@ -189,12 +152,25 @@ class RunningJob:
         if not slowdowns.equals(self.slowdowns):
             kernel, at = self._simulation.kernel, now - self.start
             kernel.pause(at)
+            self._judge()
             kernel.retime(at, self._timing(slowdowns))
             self.slowdowns = slowdowns
 
     def result(self) -> Run:
         """The finished run, without tables."""
         return self._simulation.result()
+
+    @property
+    def stragglers(self) -> float:
+        """Of 1,000 gradients those of ranks that straggled, by times without noise."""
+        gradients = int(self._judged.sum())
+        return 1000 * self._straggled / gradients if gradients else math.nan
+
+    def _judge(self) -> None:
+        """Count the gradients of ranks that straggled since the last change of its speed."""
+        made = self._simulation.kernel.applied_by_rank
+        self._straggled += int((made - self._judged)[straggle(self.iteration_seconds())].sum())
+        self._judged = made
 
     # -- what a manager sees, and what it does -------------------------------------------------
 

@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from simstrag.cluster.constants import Constants, of_star
+from simstrag.cluster.demands import Floats
 from simstrag.cluster.grants import Grants
-from simstrag.cluster.job import Floats, RunningJob
+from simstrag.cluster.job import RunningJob
 from simstrag.cluster.managers.none import NoManager
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.shared_nodes import FixedPlacer, SharedNodes

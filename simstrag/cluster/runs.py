@@ -131,7 +131,8 @@ class ClusterResults:
                 "policies": policies, "placer": placer, "manager": manager, "seeds": len(found),
                 **_interval("mean_completion_time", mean(times)),
                 **_interval("ratio", ratio(times, first) if even else Estimate(*[math.nan] * 3)),
-                **{name: float(np.mean([_number(each[name]) for each in found])) for name in MEANS},
+                **{name: float(np.mean([_number(each.get(name)) for each in found]))
+                   for name in MEANS},
             })  # fmt: skip
         return pd.DataFrame(rows)
 
@@ -148,6 +149,8 @@ SHOWN = ("mean_completion_time", "ratio", "mean_slowdown")
 """Columns of the summary that `print` shows beside those that name a combination."""
 MEANS = (
     "p95_completion_time", "makespan", "mean_queueing", "mean_slowdown", "jobs", "finished",
+    "stragglers", "granted", "refused", "donors", "lost", "largest_lost_share", "delays",
+    "over_grant",
 )  # fmt: skip
 """Columns of the summary that are means over seeds."""
 

@@ -18,10 +18,11 @@ import numpy as np
 import simpy
 
 from simstrag.cluster.colocation import LAWS
+from simstrag.cluster.demands import Floats
 from simstrag.cluster.gate import Gate
 from simstrag.cluster.grants import Grants
-from simstrag.cluster.job import Floats, RunningJob
-from simstrag.cluster.job_rows import finished, unfinished
+from simstrag.cluster.job import RunningJob
+from simstrag.cluster.job_rows import finished, started, unfinished
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
 from simstrag.cluster.placed_jobs import PlacedJobs
 from simstrag.cluster.placer import NodeView, Placement, Placer, Request
@@ -95,6 +96,8 @@ class SharedNodes:
         """Run until all jobs have ended, or to the horizon."""
         world = simpy.Environment()
         world.run(until=world.process(self._run(world)))
+        if self._grants is not None:
+            self._grants.close(self.now)
 
     def _run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """From one renegotiation to the next, until all jobs have ended or the horizon comes."""
@@ -255,6 +258,6 @@ class SharedNodes:
     def rows(self) -> list[dict[str, Any]]:
         """A row for each job, in order; those that never started included."""
         rows = list(self.ended)
-        rows += [unfinished(bound.job.job, bound.job.start) for bound in self.running]
+        rows += [started(bound.job) for bound in self.running]
         rows += [unfinished(job, math.nan) for job in (*self.waiting, *self.coming)]
         return sorted(rows, key=lambda row: (row["arrival"], row["name"]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.grants import Grants
-from simstrag.cluster.job_rows import summarise_jobs
+from simstrag.cluster.job_rows import add_delays, summarise_jobs
 from simstrag.cluster.manager import load_manager
 from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.placer import Placement, load_placer
@@ -27,7 +27,7 @@ class ClusterRun:
     nodes: a row per renegotiation and node: time, node, and what was asked of each resource over
         what it has.
     delays: a row per time in which a manager delayed a job: start, end, job, seconds per iteration,
-        iterations, seconds lost, and for which jobs.
+        iterations, seconds lost, whether these are within its grants, and for which jobs.
     summary: makespan, mean and 95th percentile of completion times, and others.
     """
 
@@ -90,9 +90,12 @@ def simulate_cluster(
             row = rows[job.number]
             row["alone"] = _seconds_alone(study, job, placement, seed)
             row["slowdown"] = row["run_time"] / row["alone"]
+    delays = grants.rows if grants else []
+    add_delays(rows, delays, simulation.now)
+    delays = [{**delay, "for": ", ".join(delay["for"])} for delay in delays]
     return ClusterRun(
-        mix_name(mix), name, manager, seed, rows, simulation.shares, simulation.asked,
-        grants.rows if grants else [], summarise_jobs(rows),
+        mix_name(mix), name, manager, seed, rows, simulation.shares, simulation.asked, delays,
+        summarise_jobs(rows, delays),
     )  # fmt: skip
 
 

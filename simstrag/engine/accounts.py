@@ -148,6 +148,11 @@ class Accounts:
                 tuple(windows[name][row, rank].item() for name in SHOWN) for row in rows
             )
 
+    @property
+    def applied(self) -> npt.NDArray[np.int64]:
+        """Gradients of each rank so far."""
+        return np.array(self._applied)
+
     # -- steps -------------------------------------------------------------------------------
 
     def step(self, rank: int) -> StepAccount:

@@ -190,6 +190,12 @@ class Kernel:
         return int(m["samples"]), 0.0 if m["unknown"] else float(m["booked"])
 
     @property
+    def applied_by_rank(self) -> npt.NDArray[np.int64]:
+        """Gradients of each rank so far, after `pause` or `end`."""
+        gradients: npt.NDArray[np.int64] = self.memory.ranks["applied"].copy()
+        return gradients
+
+    @property
     def next_event(self) -> float:
         """When something happens next, after `pause`; infinity if nothing does."""
         return float(self._native.next_event(self.memory.address))

@@ -188,6 +188,11 @@ class Plain:
         return learner.samples, learner.progress or 0.0
 
     @property
+    def applied_by_rank(self) -> npt.NDArray[np.int64]:
+        """Gradients of each rank so far."""
+        return self._accounts.applied
+
+    @property
     def next_event(self) -> float:
         """When something happens next; infinity if nothing does."""
         return self._agenda.next
