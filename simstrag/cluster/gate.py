@@ -65,5 +65,5 @@ class Gate:
     def answer(self, granted: bool) -> None:
         """A manager has answered; a permitted job goes at its next review."""
         self.asks, self.permitted = False, granted
-        self.granted += granted
-        self.refused += not granted
+        self.granted += int(granted)
+        self.refused += int(not granted)
