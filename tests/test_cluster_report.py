@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simstrag.analysis.charts import cluster_charts
@@ -22,6 +23,7 @@ from simstrag.analysis.derived.cluster_combinations import (
 )
 from simstrag.analysis.derived.cluster_stays import (
     asked_of_nodes,
+    beside_job,
     devices_held,
     mean_slowdowns,
     slowdown_beside,
@@ -29,7 +31,12 @@ from simstrag.analysis.derived.cluster_stays import (
 )
 from simstrag.analysis.pages.cluster_report import render
 from simstrag.analysis.pages.report import report
-from simstrag.analysis.tables.cluster_tables import jobs_table, workload_table
+from simstrag.analysis.tables.cluster_tables import (
+    delays_table,
+    job_facts,
+    jobs_table,
+    workload_table,
+)
 from simstrag.analysis.text.cluster_text import cautions, sentences, uses
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.study import ClusterStudy
@@ -336,3 +343,43 @@ def test_the_answer_says_what_donors_lost_at_most(managed: Combinations) -> None
     assert "never more per iteration than granted (3 delays counted)." in text
     assert re.search(r"Under refuse 0 requests were granted, \d+ refused; no job lost time", text)
     Page(render(managed.results))
+
+
+def test_who_stood_beside_a_job_and_how_much_it_was_slowed_meanwhile(certain: Combinations) -> None:
+    """Packed, `device` is there for 20 s of 40 s; `host-1` slows `host-0` to half all the time."""
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    beside = beside_job(found, "host-0")
+    assert [(one.job, one.node) for one in beside] == [("host-1", 0), ("device", 0)]
+    assert [one.seconds for one in beside] == pytest.approx([40.0, 20.0])
+    assert [one.slowdown for one in beside] == pytest.approx([2.0, 2.0])
+
+
+def test_every_listed_job_has_a_page_that_its_name_leads_to(managed: Combinations) -> None:
+    text = render(managed.results)
+    page = Page(text)
+    links = [a[1:] for a in page.addresses if a.startswith("#run")]
+    assert len(links) == 2 * 2  # of both drawn runs
+    assert set(links) <= set(page.ids)
+
+
+def test_a_jobs_facts_leave_out_what_it_has_none_of(managed: Combinations) -> None:
+    jobs = managed.jobs[managed.jobs["manager"] == "star"].to_dict("records")
+    asks, gives = (job_facts(row) for row in jobs[:2])
+    assert asks["granted"] == "1"
+    assert "donor seconds" in gives
+    assert "donor seconds" not in asks
+    assert "time to target" not in asks
+    assert asks["end"].endswith(" s")
+
+
+def test_a_job_lists_the_delays_that_it_had(managed: Combinations) -> None:
+    delays = pd.DataFrame(managed.first_runs["star"]["delays"])
+    assert [row[0] for row in delays_table(delays, "gives").rows] == ["asks"]
+    assert delays_table(delays, "asks").rows == ()
+    assert delays_table(pd.DataFrame(), "asks").rows == ()
+
+
+def test_columns_of_managers_are_left_out_where_nobody_asked_one(certain: Combinations) -> None:
+    headers = jobs_table(certain.table(certain.first, "jobs")).headers
+    assert "granted" not in headers
+    assert "slowdown" in headers
