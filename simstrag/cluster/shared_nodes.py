@@ -49,10 +49,14 @@ class FixedPlacer:
 
 @dataclass(slots=True, eq=False)
 class _Bound:
-    """A running job, and a time of its own clock before which it cannot end."""
+    """A running job, and a time of its own clock before which it cannot end.
+
+    at_these_speeds: whether it may end sooner once its shares change.
+    """
 
     job: RunningJob
     own: float = 0.0
+    at_these_speeds: bool = False
 
     @property
     def earliest_end(self) -> float:
@@ -147,7 +151,8 @@ class SharedNodes:
         if job.advance(before):
             return True
         bound.own = max(before, job.earliest_end())
-        if bound.own <= before + job.quickest:  # from here on event by event
+        bound.at_these_speeds = bound.own <= before + job.quickest
+        if bound.at_these_speeds:  # from here on event by event
             bound.own = job.next_event
         return False
 
@@ -231,6 +236,9 @@ class SharedNodes:
             if self._record:
                 self._note_shares(job, slowed)
             job.slow(self.now, slowed)
+        for bound in self.running:
+            if bound.at_these_speeds:
+                bound.own = min(bound.own, self.now - bound.job.start)
         if self._record:
             self._note_nodes(jobs, demands)
         if not any(job.is_slowed for job in jobs):
