@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,13 @@ class Demands:
     pull: Floats
     ring: Floats
     service: Floats
+
+    def within(self, most: Demands) -> Demands:
+        """With no more communication and service than others have."""
+        names = ("push", "pull", "ring", "service")
+        return replace(
+            self, **{name: np.minimum(getattr(self, name), getattr(most, name)) for name in names}
+        )
 
     @classmethod
     def mean(cls, parts: Sequence[tuple[float, Demands]]) -> Demands:

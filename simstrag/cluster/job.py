@@ -91,7 +91,7 @@ class RunningJob:
         )  # fmt: skip
         self.most = self._most()
         self.quickest = self._seconds_at_least()
-        self._past: list[tuple[float, Demands]] = []
+        self._past: list[tuple[float, float, Demands, Demands]] = []
         self._seen = np.zeros((2, job.workers))
         self._seen_at = 0.0
         self.end: float | None = None
@@ -226,26 +226,35 @@ class RunningJob:
         at = now - self.start
         since = at - self._seen_at
         if since <= 0:
-            return Demands.mean(self._past) if self._past else self._at_full_speed()
+            return self._mean_of_past() if self._past else self._at_full_speed()
         kernel = self._simulation.kernel
         kernel.pause(at)
         seen = np.array(kernel.usage(at)[:2])
         computed, communicated = (seen - self._seen) / since
         self._seen, self._seen_at = seen, at
-        steps = computed / self._seconds_of_step(self.slowdowns)
-        return self._averaged(self._demands(steps, communicated), since)
+        step, communication = (
+            of(self.slowdowns) for of in (self._seconds_of_step, self._seconds_of_communication)
+        )
+        steps, timed = computed / step, communication > 0
+        gradients = np.where(timed, communicated / np.where(timed, communication, 1.0), steps)
+        self._past.append((
+            since, float(steps.mean() * since), self._demands(steps, gradients),
+            self._limits(steps),
+        ))  # fmt: skip
+        left, kept = float(CYCLES), 0
+        while kept < len(self._past) and left > 0:
+            kept += 1
+            left -= self._past[-kept][1]
+        self._past = self._past[-kept:]
+        return self._mean_of_past()
 
-    def _averaged(self, demands: Demands, seconds: float) -> Demands:
-        """The mean of the last demands, over `CYCLES` steps with their communication at least."""
-        s = self.slowdowns
-        left = CYCLES * float((self._seconds_of_step(s) + self._seconds_of_communication(s)).max())
-        self._past.append((seconds, demands))
-        kept: list[tuple[float, Demands]] = []
-        while self._past and left > 0:
-            kept.append(self._past.pop())
-            left -= kept[-1][0]
-        self._past = kept[::-1]
-        return demands if len(kept) == 1 else Demands.mean(self._past)
+    def _mean_of_past(self) -> Demands:
+        """Over `CYCLES` steps at least.
+
+        Means are limited, not what they are of: the gradients of an interval come in bursts.
+        """
+        used = Demands.mean([(seconds, each) for seconds, _, each, _ in self._past])
+        return used.within(Demands.mean([(seconds, each) for seconds, _, _, each in self._past]))
 
     def _at_full_speed(self) -> Demands:
         """The demands of back-to-back steps that nothing slows."""
@@ -254,18 +263,21 @@ class RunningJob:
         communication = self._seconds_of_communication(none)
         steps = 1 / (seconds + communication)
         before, self.slowdowns = self.slowdowns, none
-        demands = self._demands(steps, communication * steps)
+        demands = self._demands(steps, steps)
+        demands = demands.within(self._limits(steps))
         self.slowdowns = before
         return demands
 
-    def _demands(self, steps: Floats, communicated: Floats) -> Demands:
-        """From steps per second of each rank, and seconds of communication per second."""
+    def _limits(self, steps: Floats) -> Demands:
+        """A rank asks for one gradient per step at most, a server shard is busy all the time."""
+        most = self._demands(steps, 1 / self._seconds_of_step(self.slowdowns))
+        return replace(most, service=np.minimum(most.service, self._server_cores))
+
+    def _demands(self, steps: Floats, gradients: Floats) -> Demands:
+        """From steps and gradients per second of each rank."""
         s, step = self.slowdowns, self._inputs.step
         gain = np.where(self._in_amp(), self._gain, 1.0)
-        seconds = self._seconds_of_communication(s)
-        timed = seconds > 0
-        gradients = np.where(timed, communicated / np.where(timed, seconds, 1.0), steps)
-        gradients = np.minimum(gradients, 1 / self._seconds_of_step(s)) * s.net
+        gradients = gradients * s.net
         none = np.zeros(len(steps))
         pushed, reduced = (gradients, none) if self.uses_server else (none, gradients)
         shards = np.array(self._inputs.server.shards)
@@ -277,7 +289,7 @@ class RunningJob:
             pushed * self.bytes,
             pushed * self.bytes,
             reduced * self._ring,
-            np.minimum(served * self._inputs.server.service * shards, 1.0) * self._server_cores,
+            served * self._inputs.server.service * shards * self._server_cores,
         )
 
     def _most(self) -> Demands:
