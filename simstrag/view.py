@@ -25,6 +25,7 @@ class Hints:
     microbatches: micro-batches of a step.
     samples: samples of the whole run.
     noise_scale: the gradient noise scale in samples, from the profile or the scenario.
+    nodes: the node of each rank.
     """
 
     amp_ratio: float | None = None
@@ -35,6 +36,7 @@ class Hints:
     microbatches: int | None = None
     samples: int | None = None
     noise_scale: float | None = None
+    nodes: tuple[int, ...] | None = None
 
 
 def device_gain(amp_ratio: float, host_seconds: float | None, clean_seconds: float | None) -> float:

@@ -46,7 +46,7 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
     Hints: {
         "amp_ratio": ("ratio", "3"), "host_seconds": ("s", "2"), "clean_seconds": ("s", "2"),
         "amp_switch": ("s", "5"), "batch": ("samples", "6"), "microbatches": ("number", "6a"),
-        "samples": ("samples", "23"), "noise_scale": ("samples", "25"),
+        "samples": ("samples", "23"), "noise_scale": ("samples", "25"), "nodes": ("", "9"),
     },
     Plan: {
         "quorums": ("", "11, 19"), "fuse": ("true or false", "11"), "bound": ("steps", "16"),

@@ -356,4 +356,5 @@ def _hints(timing: Timing, scenario: Scenario) -> Hints:
         microbatches=step.microbatches,
         samples=scenario.sample_target,
         noise_scale=learner.noise_scale,
+        nodes=timing.nodes or tuple(range(scenario.workers)),
     )
