@@ -80,7 +80,8 @@ class Tree:
         t = median(times, communication)
         known = not np.isnan(t).any()
         slow = straggle(t, self.ratio) if known else np.zeros(len(t), np.bool_)
-        if state.plan is None or (known and not np.array_equal(slow, state.slow)):
+        stays = state.slow is not None and (not known or np.array_equal(slow, state.slow))
+        if state.plan is None or not stays:
             link = np.nan_to_num(medians(communication.T, skip=True))
             parents = [*_pairs(nodes, slow, link)]
             suspects = np.flatnonzero(slow) if known else None
