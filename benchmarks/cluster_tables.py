@@ -8,9 +8,8 @@ Prints the tables of docs/cluster.md: mean completion times with 95 % intervals,
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from simstrag.experiments.paired_statistics import Estimate, mean, ratio
 
 EXAMPLE = Path("examples/cluster.yaml")
 PLACERS = ("packed", "star", "spread")
+POLICY_PLACERS = ("packed", "spread")
 POLICIES = ("asgd", "korel", "star_h", "cgp")
 INTERVALS = (2.0, 1.0, 0.5, 0.25)
 DEVICE_GAIN = 2.0
@@ -92,26 +92,29 @@ def managers(seeds: int) -> None:
 
 def policies(seeds: int) -> None:
     """Who profits and pays when all jobs use a policy, or those of one workload alone."""
+    for placer in POLICY_PLACERS:
+        print(f"Placer {placer}, against bsp (all-reduce) for all jobs")
+        _print(
+            ("policy", "all jobs use it", "workloads when all use it",
+             "a workload that alone uses it", "the others meanwhile"),
+            _of_policies(placer, seeds),
+        )  # fmt: skip
+
+
+def _of_policies(placer: str, seeds: int) -> Iterator[tuple[str, ...]]:
     case = _with_precision()
     names = tuple(case.workloads)
-    base = run(case, "bsp", "packed", seeds)
-    change = functools.partial(_change_of, base)
-    rows = []
+    base = run(case, "bsp", placer, seeds)
     for policy in POLICIES:
-        everyone = run(case, policy, "packed", seeds)
-        by = {name: change(everyone, [name]) for name in names}
+        everyone = run(case, policy, placer, seeds)
+        by = {name: _change_of(base, everyone, [name]) for name in names}
         own, others = {}, {}
         for name in names:
-            alone = run(case, {name: policy}, "packed", seeds)
-            own[name] = change(alone, [name])
-            others[name] = change(alone, [other for other in names if other != name])
-        rows.append((
-            policy, _change(change(everyone, names)), _split(by), _split(own), _split(others),
-        ))  # fmt: skip
-    _print(
-        ("policy", "all jobs use it", "workloads when all use it", "a workload that alone uses it",
-         "the others meanwhile"), rows,
-    )  # fmt: skip
+            alone = run(case, {name: policy}, placer, seeds)
+            own[name] = _change_of(base, alone, [name])
+            others[name] = _change_of(base, alone, [other for other in names if other != name])
+        whole = _change(_change_of(base, everyone, names))
+        yield policy, whole, _split(by), _split(own), _split(others)
 
 
 def intervals(seeds: int) -> None:
