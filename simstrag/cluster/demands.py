@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -35,17 +34,14 @@ class Demands:
             self, **{name: np.minimum(getattr(self, name), getattr(most, name)) for name in names}
         )
 
+    def joined(self) -> Floats:
+        """All values in one array."""
+        return np.concatenate([getattr(self, each.name) for each in fields(self)])
+
     @classmethod
-    def mean(cls, parts: Sequence[tuple[float, Demands]]) -> Demands:
-        """The mean of demands, each of so many seconds."""
-        weights = np.array([seconds for seconds, _ in parts])
-        weights /= weights.sum()
-
-        def of(name: str) -> Floats:
-            found: Floats = weights @ np.stack([getattr(d, name) for _, d in parts])
-            return found
-
-        return cls(*(of(each.name) for each in fields(cls)))
+    def split(cls, values: Floats, workers: int) -> Demands:
+        """From what `joined` gave."""
+        return cls(*np.split(values, workers * np.arange(1, 6)))
 
 
 @dataclass(slots=True, eq=False)

@@ -91,7 +91,7 @@ class RunningJob:
         )  # fmt: skip
         self.most = self._most()
         self.quickest = self._seconds_at_least()
-        self._past: list[tuple[float, float, Demands, Demands]] = []
+        self._past: list[tuple[float, float, Floats]] = []
         self._seen = np.zeros((2, job.workers))
         self._seen_at = 0.0
         self.end: float | None = None
@@ -237,10 +237,8 @@ class RunningJob:
         )
         steps, timed = computed / step, communication > 0
         gradients = np.where(timed, communicated / np.where(timed, communication, 1.0), steps)
-        self._past.append((
-            since, float(steps.mean() * since), self._demands(steps, gradients),
-            self._limits(steps),
-        ))  # fmt: skip
+        values = [each.joined() for each in (self._demands(steps, gradients), self._limits(steps))]
+        self._past.append((since, float(steps.mean() * since), np.concatenate(values)))
         left, kept = float(CYCLES), 0
         while kept < len(self._past) and left > 0:
             kept += 1
@@ -253,8 +251,10 @@ class RunningJob:
 
         Means are limited, not what they are of: the gradients of an interval come in bursts.
         """
-        used = Demands.mean([(seconds, each) for seconds, _, each, _ in self._past])
-        return used.within(Demands.mean([(seconds, each) for seconds, _, _, each in self._past]))
+        seconds = np.array([each for each, _, _ in self._past])
+        means = seconds / seconds.sum() @ np.array([values for _, _, values in self._past])
+        used, most = (Demands.split(part, self.job.workers) for part in np.split(means, 2))
+        return used.within(most)
 
     def _at_full_speed(self) -> Demands:
         """The demands of back-to-back steps that nothing slows."""
