@@ -387,6 +387,14 @@ class Plan:
             return {"batch": None, "_shares": None}
         return {"batch": UNREAD, "_shares": shares}
 
+    def paused(self, seconds: float) -> Plan:
+        """This plan with a longer pause.
+
+        >>> Plan(pause=1.0).paused(0.5).pause
+        1.5
+        """
+        return self._with({"pause": self.pause + seconds})
+
     def changes(self, old: Plan, among: Sequence[str] | None = None) -> set[str]:
         """The fields, all or some of them, whose values differ from those of another plan.
 

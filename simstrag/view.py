@@ -26,6 +26,7 @@ class Hints:
     microbatches: micro-batches of a step.
     samples: samples of the whole run.
     noise_scale: the gradient noise scale in samples, from the profile or the scenario.
+    nodes: the node of each rank.
     """
 
     amp_ratio: float | None = None
@@ -36,6 +37,7 @@ class Hints:
     microbatches: int | None = None
     samples: int | None = None
     noise_scale: float | None = None
+    nodes: tuple[int, ...] | None = None
 
 
 def device_gain(amp_ratio: float, host_seconds: float | None, clean_seconds: float | None) -> float:
@@ -85,6 +87,8 @@ class View:
     telemetry: shape (N, 30, 3), what a monitor on each rank's node saw in recent intervals, newest
         last, NaN before the first: used share of its processor, bytes/s into and out of its card;
         in a simulated cluster only, for a policy with `reads_telemetry`; else shape (N, 0, 3).
+    refused: whether a manager of shared nodes refused the policy's last plan: the one before it is
+        still in force.
     truth: seconds of each rank's noise-free full-precision step started now, shape (N,); in
         simulation only, for a policy with `oracle`.
     """
@@ -103,6 +107,7 @@ class View:
     noise_scale: float | None = None
     hints: Hints = Hints()
     telemetry: npt.NDArray[np.float64] = None  # type: ignore[assignment]
+    refused: bool = False
     truth: Callable[[], npt.NDArray[np.float64]] | None = None
 
     _tell: Callable[[str, int], npt.NDArray[Any]] | None = field(
@@ -140,6 +145,7 @@ class View:
         hints: Hints,
         truth: Callable[[], npt.NDArray[np.float64]] | None,
         tell_medians: Callable[[str, int, bool], npt.NDArray[np.float64]] | None = None,
+        refused: bool = False,
     ) -> View:
         """A view that computes its arrays on first access, while `plan` runs.
 
@@ -156,6 +162,7 @@ class View:
         put(view, "steps", steps)
         put(view, "noise_scale", hints.noise_scale)
         put(view, "hints", hints)
+        put(view, "refused", refused)
         put(view, "truth", truth)
         put(view, "_tell", tell)
         put(view, "_tell_medians", tell_medians)

@@ -756,6 +756,7 @@ class _Run:
             microbatches=step.microbatches,
             samples=self.scenario.sample_target,
             noise_scale=self.scenario.learner.noise_scale,
+            nodes=self.timing.nodes or tuple(range(self.n)),
         )
 
     def summed_up(self) -> Result:

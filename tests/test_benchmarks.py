@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import lasting_noise, regret, results, speed, tables
+from benchmarks import cluster_tables, lasting_noise, regret, results, speed, tables
 from benchmarks.jobs import NOISES, POLICIES, Job
 from simstrag.trace.trace import Trace
 
@@ -90,3 +90,37 @@ def test_the_page_has_a_row_for_every_trace() -> None:
     page = regret.PAGE.read_text(encoding="utf-8")
     missing = [name for name in regret.SHIPPED | regret.PUBLIC if f"| {name} |" not in page]
     assert missing == []
+
+
+SHARED = """\
+nodes: [{count: 2, gpus: 2, cores: 2}]
+workloads:
+  alexnet: &small
+    scenario:
+      step: {compute: 0.1, host_share: 0.5, cv: 0.1}
+      server: {service: 0.01}
+      learner: {batch: 8}
+  vgg13: *small
+jobs:
+  - {workload: alexnet, workers: 2, samples: 320}
+  - {workload: vgg13, workers: 2, samples: 320}
+policies: [bsp, {alexnet: asgd}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"), [("managers", 20, 10), ("policies", 8, 5), ("interval", 2, 8)]
+)
+def test_the_tables_of_shared_nodes_have_their_rows(
+    name: str, rows: int, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cluster_tables, "EXAMPLE", tmp_path / "shared.yaml")
+    cluster_tables.EXAMPLE.write_text(SHARED, encoding="utf-8")
+    node = cluster_tables.OTHERS[0] | {"node": 1}
+    monkeypatch.setattr(cluster_tables, "OTHERS", [node])
+    cluster_tables.TABLES[name](2)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    heads = [line for line in lines if line.startswith("| ---")]
+    assert len(lines) - 2 * len(heads) == rows
+    assert {line.count(" | ") + 1 for line in lines} == {columns}

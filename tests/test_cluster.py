@@ -253,3 +253,21 @@ def test_half_the_interval_changes_no_completion_time_by_one_percent(policy: str
     assert all(job["slowdown"] > 1.05 for job in halves[0])
     for whole, half in zip(*halves, strict=True):
         assert half["completion_time"] == pytest.approx(whole["completion_time"], rel=0.01)
+
+
+def test_intervals_shorter_than_an_update_see_all_its_gradients() -> None:
+    """Eight gradients come in a burst each update; 0.8 of some 1.4 cores asked for are there."""
+    scenario = {
+        "step": {"compute": 0.2, "cv": 0.1}, "learner": {"batch": 8}, "server": {"service": 0.04},
+    }  # fmt: skip
+    bursts = {"bursts": {"scenario": scenario, "server_cores": 1.0}}
+    jobs = [{"workload": "bursts", "workers": 8, "samples": 64 * 60, "count": 2}]
+    nodes = [{"gpus": 8, "cores": 0.8}]
+    ends = [
+        simulate_cluster(
+            study(nodes=nodes, workloads=bursts, jobs=jobs, workers_per_gpu=2, interval=interval),
+            "bsp:via=server", "packed",
+        ).summary["makespan"]
+        for interval in (1.0, 0.5, 0.25)
+    ]  # fmt: skip
+    assert ends[1:] == pytest.approx([ends[0]] * 2, rel=0.05)

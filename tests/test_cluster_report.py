@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simstrag.analysis.charts import cluster_charts
@@ -20,6 +23,7 @@ from simstrag.analysis.derived.cluster_combinations import (
 )
 from simstrag.analysis.derived.cluster_stays import (
     asked_of_nodes,
+    beside_job,
     devices_held,
     mean_slowdowns,
     slowdown_beside,
@@ -27,11 +31,18 @@ from simstrag.analysis.derived.cluster_stays import (
 )
 from simstrag.analysis.pages.cluster_report import render
 from simstrag.analysis.pages.report import report
-from simstrag.analysis.tables.cluster_tables import jobs_table, workload_table
+from simstrag.analysis.tables.cluster_tables import (
+    delays_table,
+    job_facts,
+    jobs_table,
+    workload_table,
+)
 from simstrag.analysis.text.cluster_text import cautions, sentences, uses
-from simstrag.cluster.runs import ClusterResults, cluster
+from simstrag.cluster.runs import cluster
+from simstrag.cluster.study import ClusterStudy
 from simstrag.errors import InputError
 from tests.commands import Call
+from tests.test_managers import NOISY
 from tests.test_report import Page
 
 CERTAIN: dict[str, Any] = {
@@ -154,21 +165,10 @@ def test_combinations_have_the_columns_of_the_summary(certain: Combinations) -> 
     assert [*columns_of(certain.results)] == names[: names.index("seeds")]
 
 
-def test_any_other_column_names_combinations_too(certain: Combinations) -> None:
-    class Managed(NamedTuple):
-        key: str
-        mix: int
-        policies: str
-        placer: str
-        manager: str
-        seed: int
-
+def test_a_manager_names_combinations_too(certain: Combinations) -> None:
     old = certain.results
-    runs = [Managed(r.key, r.mix, r.policies, r.placer, "star", r.seed) for r in old.runs]
-    runs[-2:] = [r._replace(manager="none") for r in runs[-2:]]
-    results = ClusterResults(
-        old.folder, runs, old.study, old.provenance, old.made,  # type: ignore[arg-type]
-    )  # fmt: skip
+    managed = [r._replace(manager="star") for r in old.runs[:2]]
+    results = replace(old, runs=(*managed, *old.runs[2:]))
     found = combinations(results)
     assert [one.name for one in found.every] == ["packed (star)", "spread (none)"]
     Page(render(results))
@@ -310,3 +310,76 @@ def test_a_shard_writes_the_page_once_all_runs_have_ended(
     for part, there in (("1/2", False), ("2/2", True)):
         assert call("cluster", "study.yaml", "--jobs", "1", "--out", "s", "--shard", part)[0] == 0
         assert Path("s/report.html").exists() == there
+
+
+# -- managers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Combinations:
+    """A job that leaves its barrier, and one that is delayed for it (tests/test_managers.py)."""
+    folder = tmp_path_factory.mktemp("managed")
+    study = ClusterStudy.of(NOISY | {"managers": ["none", "refuse", "star"], "seeds": 3})
+    return combinations(cluster(study, folder, jobs=1))
+
+
+def test_a_managers_grants_and_what_they_cost_are_counted(managed: Combinations) -> None:
+    assert [one.name for one in managed.every] == ["none", "refuse", "star"]
+    none, refuse, star = (one.managed for one in managed.every)
+    assert none is None
+    assert refuse is not None
+    assert star is not None
+    assert (refuse.granted, refuse.donors, refuse.lost) == (0, 0, 0.0)
+    assert (star.granted, star.donors, star.over) == (3, 3, 0)
+    jobs = managed.jobs[managed.jobs["manager"] == "star"]
+    assert star.lost == pytest.approx(jobs["lost"].sum())
+    assert star.most == pytest.approx((jobs["lost"] / jobs["completion_time"]).max())
+
+
+def test_the_answer_says_what_donors_lost_at_most(managed: Combinations) -> None:
+    text = " ".join(sentences(managed))
+    assert "Under star 3 requests were granted," in text
+    assert re.search(r"3 jobs lost [\d.]+ s to delays, each at most [\d.]+ % of its", text)
+    assert "never more per iteration than granted (3 delays counted)." in text
+    assert re.search(r"Under refuse 0 requests were granted, \d+ refused; no job lost time", text)
+    Page(render(managed.results))
+
+
+def test_who_stood_beside_a_job_and_how_much_it_was_slowed_meanwhile(certain: Combinations) -> None:
+    """Packed, `device` is there for 20 s of 40 s; `host-1` slows `host-0` to half all the time."""
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    beside = beside_job(found, "host-0")
+    assert [(one.job, one.node) for one in beside] == [("host-1", 0), ("device", 0)]
+    assert [one.seconds for one in beside] == pytest.approx([40.0, 20.0])
+    assert [one.slowdown for one in beside] == pytest.approx([2.0, 2.0])
+
+
+def test_every_listed_job_has_a_page_that_its_name_leads_to(managed: Combinations) -> None:
+    text = render(managed.results)
+    page = Page(text)
+    links = [a[1:] for a in page.addresses if a.startswith("#run")]
+    assert len(links) == 2 * 2  # of both drawn runs
+    assert set(links) <= set(page.ids)
+
+
+def test_a_jobs_facts_leave_out_what_it_has_none_of(managed: Combinations) -> None:
+    jobs = managed.jobs[managed.jobs["manager"] == "star"].to_dict("records")
+    asks, gives = (job_facts(row) for row in jobs[:2])
+    assert asks["granted"] == "1"
+    assert "donor seconds" in gives
+    assert "donor seconds" not in asks
+    assert "time to target" not in asks
+    assert asks["end"].endswith(" s")
+
+
+def test_a_job_lists_the_delays_that_it_had(managed: Combinations) -> None:
+    delays = pd.DataFrame(managed.first_runs["star"]["delays"])
+    assert [row[0] for row in delays_table(delays, "gives").rows] == ["asks"]
+    assert delays_table(delays, "asks").rows == ()
+    assert delays_table(pd.DataFrame(), "asks").rows == ()
+
+
+def test_columns_of_managers_are_left_out_where_nobody_asked_one(certain: Combinations) -> None:
+    headers = jobs_table(certain.table(certain.first, "jobs")).headers
+    assert "granted" not in headers
+    assert "slowdown" in headers

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from simstrag.analysis.pages.cluster_report import render as render_cluster
 from simstrag.analysis.pages.report import render, render_run
+from simstrag.cluster.runs import cluster
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
 from simstrag.scenario.scenario import Scenario
 from tests.browser import BINARY, Browser
+from tests.test_cluster_report import CERTAIN as SHARED
 
 pytestmark = pytest.mark.skipif(not BINARY, reason="no chromium or chrome on this machine")
 
@@ -356,3 +359,19 @@ def test_a_browser_would_notice_what_goes_wrong(browser: Browser, tmp_path: Path
     browser.wait("true")
     assert any("missing is not defined" in text for text in browser.complaints)
     assert browser.requests == ["http://example.invalid/"]
+
+
+def test_a_click_on_a_job_of_a_cluster_shows_its_page(browser: Browser, tmp_path: Path) -> None:
+    found = cluster(SHARED, tmp_path / "shared", jobs=1)
+    page = tmp_path / "page.html"
+    page.write_text(render_cluster(found), encoding="utf-8")
+    browser.open(page)
+    shown = "document.querySelector('#run0-job0').checkVisibility()"
+    assert not browser.read(shown)
+    browser.read("document.querySelector('#every').open = true")
+    assert not browser.read(shown)
+    link = "document.querySelector('a[href=\"#run0-job0\"]')"
+    browser.read(f"{link}.dispatchEvent(new MouseEvent('click'))")  # `click` is watched
+    browser.wait(shown)
+    assert browser.read("document.querySelector('#run0-job0').open")
+    assert "beside" in browser.read("document.querySelector('#run0-job0').innerText")

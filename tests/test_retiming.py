@@ -18,21 +18,22 @@ from simstrag import policies as shipped
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Simulation, simulate
 from simstrag.errors import InputError, PlanError, StallError
-from simstrag.policy import Policy
+from simstrag.policy import Plan, Policy, Quorum, Review, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
 from tests.strategies import policies, scenarios
 
-Speeds = tuple[float, list[float], list[float], list[float], float]
-"""Seconds since the last change; slowdowns of host, gpu and net of each rank; of the server."""
+Speeds = tuple[float, list[float], list[float], list[float], float, float]
+"""Seconds since the last change; slowdowns of host, gpu and net of each rank; of the server; pause.
+"""
 
 
 def timing_of(scenario: Scenario, seed: int, speeds: Speeds | None = None) -> Timing:
     """The timing of a scenario under constant slowdowns, of none at first."""
     inputs, none = scenario.inputs, [1.0] * scenario.workers
-    _, host, gpu, net, service = speeds or (0.0, none, none, none, 1.0)
+    _, host, gpu, net, service, _ = speeds or (0.0, none, none, none, 1.0, 0.0)
     server = replace(inputs.server, service=inputs.server.service * service)
     noise = Noise(seed, inputs.step.noise)
     contention = Contention.constant(host, gpu, net)
@@ -57,7 +58,9 @@ def run(
             simulation.kernel.pause(now)
             used.append([seconds.tolist() for seconds in simulation.kernel.usage(now)])
             simulation.kernel.retime(now, timing_of(scenario, seed, speeds))
+            simulation.delay(now, speeds[-1])
             used.append(simulation.kernel.next_event)
+            used.append(simulation.kernel.applied_by_rank.tolist())
         else:
             simulation.advance(math.inf)
     except (StallError, InputError, PlanError) as error:
@@ -80,7 +83,8 @@ def speeds(draw: st.DrawFn, workers: int) -> Speeds:
         st.sampled_from((1.0, 1.0, 1.5, 2.0, 3.3)), min_size=workers, max_size=workers
     )
     gap = draw(st.sampled_from((0.03, 0.1, 0.125, 0.3, 1.0)))
-    return gap, draw(factors), draw(factors), draw(factors), draw(st.sampled_from((1.0, 1.0, 2.5)))
+    service, pause = st.sampled_from((1.0, 1.0, 2.5)), st.sampled_from((0.0, 0.0, 0.125, 0.7))
+    return gap, draw(factors), draw(factors), draw(factors), draw(service), draw(pause)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -104,7 +108,7 @@ def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(policy: str)
     """The rest of what is under way takes its time at the new speed, as in a trace (rule 2)."""
     n, draws = 4, np.random.default_rng(1)
     changes = [
-        (float(draws.uniform(0.2, 1.5)), *draws.uniform(1, 3, (3, n)).tolist(), 1.0)
+        (float(draws.uniform(0.2, 1.5)), *draws.uniform(1, 3, (3, n)).tolist(), 1.0, 0.0)
         for _ in range(12)
     ]
     scenario = Scenario.of({
@@ -113,7 +117,7 @@ def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(policy: str)
         "allreduce": {"alpha": 0.01, "bytes": 1e6, "bandwidth": 1e8},
         "server": {"service": 0.011, "push": 0.03, "pull": 0.02},
     })  # fmt: skip
-    times = itertools.accumulate(gap for gap, *_ in changes)
+    times = itertools.accumulate(change[0] for change in changes)
     rows = [
         {
             "time": time,
@@ -122,7 +126,7 @@ def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(policy: str)
             "kind": "slowdown",
             "value": values[node],
         }
-        for time, (_, *those, _) in zip(times, changes, strict=True)
+        for time, (_, *those, _, _) in zip(times, changes, strict=True)
         for resource, values in zip(("host", "gpu", "net"), those, strict=True)
         for node in range(n)
     ]
@@ -134,7 +138,45 @@ def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(policy: str)
 def test_a_job_whose_speeds_never_change_runs_as_if_it_were_alone() -> None:
     scenario = Scenario(workers=4, samples=40_000, step={"compute": 0.1, "cv": 0.2})
     none = [1.0] * 4
-    changes = [(0.37, none, none, none, 1.0)] * 20
+    changes = [(0.37, none, none, none, 1.0, 0.0)] * 20
     found = run(scenario, shipped.load("dssp"), 5, changes, "native")
     alone = simulate(scenario, "dssp", 5)
     assert found["updates"]["time"] == list(alone.updates["time"])
+
+
+@pytest.mark.parametrize("via", ["allreduce", "server"])
+@pytest.mark.parametrize("engine", ["native", "plain"])
+def test_a_delay_lengthens_the_updates_that_begin_under_it(engine: str, via: str) -> None:
+    """Updates of 1 s; from 2.5 s to 6.25 s ranks wait 0.5 s before a step: three steps of 1.5 s."""
+    scenario = Scenario(workers=2, updates=6, step={"compute": 1.0})
+    simulation = Simulation(
+        scenario, shipped.load(f"bsp:via={via}"), "bsp", 0, Recorder(), engine=engine
+    )
+    for at, seconds in ((2.5, 0.5), (6.25, 0.0)):
+        assert not simulation.advance(at)
+        simulation.delay(at, seconds)
+    used = [seconds.tolist() for seconds in simulation.kernel.usage(6.25)]
+    assert used == [[5.0, 5.0], [0.0, 0.0], [1.5, 1.5]]  # a quarter of a second since 6 s
+    assert simulation.advance(math.inf)
+    assert simulation.kernel.now == 3 + 3 * 1.5
+    assert simulation.kernel.usage(7.5)[2].tolist() == [1.5, 1.5]
+
+
+def test_a_plan_that_is_not_permitted_leaves_the_one_before_it_in_force() -> None:
+    """The policy leaves the barrier after two updates; its next view says that it may not."""
+    together = Plan(review=Review(updates=1))
+    apart = Plan((Quorum(count=1),), review=Review(updates=1))
+    refused: list[bool] = []
+
+    class Leaves:
+        def plan(self, view: View) -> Plan:
+            refused.append(view.refused)
+            return apart if view.version >= 2 else together
+
+    def permit(plan: Plan) -> Plan:
+        return plan if plan.quorums[0].count is None else simulation.kernel.plan
+
+    scenario = Scenario(workers=2, updates=4, step={"compute": 1.0})
+    simulation = Simulation(scenario, Leaves(), "leaves", 0, Recorder(), permit=permit)
+    assert simulation.advance(math.inf)
+    assert (simulation.kernel.now, refused) == (4.0, [False, False, False, True])

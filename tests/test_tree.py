@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from simstrag import policies
@@ -18,7 +19,7 @@ from simstrag.plan import Damping, Plan
 from simstrag.policies.tree import Tree
 from simstrag.quorum import ALL, Late, Quorum, Via
 from simstrag.scenario.scenario import Scenario
-from simstrag.view import View
+from simstrag.view import WINDOW, Hints, View
 from tests.stories import Engine, tell, world
 from tests.strategies import Fixed, Script
 
@@ -215,3 +216,51 @@ def test_the_last_group_may_be_smaller() -> None:
     (quorum,) = Tree(fan=3).plan(View(7)).resolved(7).quorums
     assert quorum.parents == ((1, 0), (2, 0), (4, 3), (5, 3))
     assert quorum.needed == math.ceil(7 / 3)
+
+
+# -- which ranks form a group
+
+
+def by_node(nodes: tuple[int, ...] | None, times: list[float], communication: list[float]) -> View:
+    columns = {"local_times": times, "communication": communication}
+    windows = {name: np.tile(np.array([values]).T, WINDOW) for name, values in columns.items()}
+    steps = np.full(len(times), WINDOW)
+    return View(len(times), version=1, steps=steps, hints=Hints(nodes=nodes), **windows)
+
+
+def test_the_ranks_of_a_node_are_a_group_whose_parent_communicates_in_the_least_time() -> None:
+    view = by_node((0, 0, 0, 1, 1), [1.0] * 5, [0.3, 0.1, 0.2, 0.1, 0.1])
+    (quorum,) = policies.load("tree:by=node").plan(view).quorums
+    assert quorum.parents == ((0, 1), (2, 1), (4, 3))
+
+
+def test_a_straggler_is_no_parent_where_its_node_has_another_rank() -> None:
+    policy = policies.load("tree:by=node")
+    assert isinstance(policy, Tree)
+    before = policy.plan(by_node((0, 0, 1), [1.0] * 3, [0.1] * 3))
+    assert before.quorums[0].parents == ((1, 0),)
+    again = policy.plan(by_node((0, 0, 1), [1.1, 1.0, 1.0], [0.1, 0.0, 0.1]))
+    assert again is before  # nobody straggles yet: 10 %
+    after = policy.plan(by_node((0, 0, 1), [1.5, 1.0, 1.5], [0.1] * 3))
+    assert after.quorums[0].parents == ((0, 1),)
+    assert after.suspects == {0, 2}
+
+
+def test_a_tree_by_node_needs_to_know_the_nodes() -> None:
+    with pytest.raises(PlanError, match=r"the node of each rank is unknown \(hints.nodes\)"):
+        policies.load("tree:by=node").plan(by_node(None, [1.0], [0.1]))
+
+
+def test_a_tree_by_node_of_ranks_that_share_none_is_no_tree() -> None:
+    scenario = Scenario(workers=4, updates=8, step={"compute": 1.0}, server={"service": 0.1})
+    runs = [simulate(scenario, policy) for policy in ("tree:by=node", "bsp:via=server")]
+    assert runs[0].summary["makespan"] == runs[1].summary["makespan"]
+
+
+def test_a_tree_by_node_has_as_many_messages_as_nodes() -> None:
+    """Eight ranks on two nodes: a job each; by rank four of 0.5 s, by node two."""
+    scenario = Scenario(
+        workers=8, updates=10, ranks_per_node=4, step={"compute": 1.0}, server={"service": 0.5}
+    )
+    ends = [simulate(scenario, policy).summary["makespan"] for policy in ("tree", "tree:by=node")]
+    assert ends == pytest.approx([10 * 3.0, 10 * 2.0])

@@ -41,12 +41,13 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
         "amp": ("true or false", "5"), "batch": ("share", "6, 6a"),
         "lower_bound": ("true or false", "7"), "communication": ("s", "7, 11"),
         "pending_since": ("s", "6b, 11"), "noise_scale": ("samples", "25"), "hints": ("", "3"),
-        "telemetry": ("share, bytes/s", "27a"), "truth": ("s", "27"),
+        "telemetry": ("share, bytes/s", "27a"), "refused": ("true or false", "20"),
+        "truth": ("s", "27"),
     },
     Hints: {
         "amp_ratio": ("ratio", "3"), "host_seconds": ("s", "2"), "clean_seconds": ("s", "2"),
         "amp_switch": ("s", "5"), "batch": ("samples", "6"), "microbatches": ("number", "6a"),
-        "samples": ("samples", "23"), "noise_scale": ("samples", "25"),
+        "samples": ("samples", "23"), "noise_scale": ("samples", "25"), "nodes": ("", "9"),
     },
     Plan: {
         "quorums": ("", "11, 19"), "fuse": ("true or false", "11"), "bound": ("steps", "16"),

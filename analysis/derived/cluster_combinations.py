@@ -6,7 +6,7 @@ the placer, and others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,11 +14,31 @@ import numpy as np
 import pandas as pd
 
 from simstrag.analysis.derived.standings import leads
-from simstrag.cluster.runs import ClusterResults
+from simstrag.cluster.runs import ClusterResults, describe
 from simstrag.errors import InputError
 from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
 
-SECONDS = ("arrival", "start", "end", "queueing", "completion_time", "run_time", "alone")
+SECONDS = (
+    "arrival", "start", "end", "queueing", "completion_time", "run_time", "alone", "time_to_target",
+)  # fmt: skip
+
+
+class Managed(NamedTuple):
+    """What a manager did under a combination, over all seeds.
+
+    granted, refused: requests.
+    donors: jobs that lost seconds to its delays, and how many: `lost`, each at most the share
+        `most` of its completion time.
+    delays: times in which it delayed a job; `over` of them took more per iteration than it said.
+    """
+
+    granted: int
+    refused: int
+    donors: int
+    lost: float
+    most: float
+    delays: int
+    over: int
 
 
 class Effect(NamedTuple):
@@ -63,6 +83,7 @@ class Combination:
     waited: the share of all completion time in which jobs waited for devices.
     shared: the share of all run time that the same jobs alone would not have taken.
     held: the share of all devices that jobs held, until the last of them ended.
+    managed: what its manager did; None where jobs ask none.
     """
 
     values: Mapping[str, str]
@@ -75,6 +96,7 @@ class Combination:
     waited: float
     shared: float
     held: float
+    managed: Managed | None
     effects: tuple[Effect, ...]
 
     @property
@@ -205,6 +227,7 @@ def combinations(results: ClusterResults) -> Combinations:
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
                 shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
                 held=_held(results, tables[name]),
+                managed=_managed(found[name]),
                 effects=tuple(_effects(of, counted[first])),
             )
         )  # fmt: skip
@@ -221,13 +244,7 @@ def combinations(results: ClusterResults) -> Combinations:
         seeds=tuple(seeds),
         behind=frozenset(ahead[best]),
         missing=len(results.runs) - len(outcomes),
-        failed={
-            ", ".join([*(getattr(run, name) for name in columns), f"seed {run.seed}"]): kept[
-                "error"
-            ]
-            for run, kept in outcomes.items()
-            if kept["error"]
-        },
+        failed={describe(run): kept["error"] for run, kept in outcomes.items() if kept["error"]},
         left_out=sum(int((~one).sum()) for one in ended),
         jobs=_frame(jobs),
         first_runs={name: of[0] for name, of in found.items()},
@@ -276,9 +293,22 @@ def _means(tables: list[pd.DataFrame], name: str) -> Array:
     return np.array([table[name].mean() for table in tables])
 
 
+def _managed(runs: Sequence[Mapping[str, Any]]) -> Managed | None:
+    if runs[0].get("manager", "none") == "none":
+        return None
+    jobs = pd.concat([pd.DataFrame(kept["jobs"]) for kept in runs])
+    delays = [row for kept in runs for row in kept["delays"]]
+    return Managed(
+        int(jobs["granted"].sum()), int(jobs["refused"].sum()), int((jobs["lost"] > 0).sum()),
+        float(jobs["lost"].sum()), float(jobs["lost_share"].max()), len(delays),
+        sum(not row["within_grant"] for row in delays),
+    )  # fmt: skip
+
+
 def _frame(rows: Any) -> pd.DataFrame:
     table = pd.DataFrame(rows)
-    return table.astype(dict.fromkeys((*SECONDS, "slowdown"), float))
+    times = [name for name in (*SECONDS, "slowdown") if name in table]
+    return table.astype(dict.fromkeys(times, float))
 
 
 def _held(results: ClusterResults, tables: list[pd.DataFrame]) -> float:

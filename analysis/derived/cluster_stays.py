@@ -107,6 +107,30 @@ def slowdown_beside(found: Sequence[Stay]) -> dict[tuple[str, str], float]:
     return {key: slowed[key] / seconds[key] for key in seconds}
 
 
+class Beside(NamedTuple):
+    """Another job on a node of a job: how long it was there, and the mean slowdown meanwhile."""
+
+    job: str
+    workload: str
+    node: int
+    seconds: float
+    slowdown: float
+
+
+def beside_job(found: Sequence[Stay], job: str) -> list[Beside]:
+    """Who stood beside a job on its nodes, the largest slowdown first."""
+    rows = []
+    for stay in (one for one in found if one.job == job):
+        for other in found:
+            start, end = max(stay.start, other.start), min(stay.end, other.end)
+            if other.node == stay.node and other.job != job and start < end:
+                _, (slowdown,), _ = mean_slowdowns([stay], np.array([start, end]))
+                rows.append(
+                    Beside(other.job, other.workload, stay.node, end - start, float(slowdown))
+                )
+    return sorted(rows, key=lambda row: (-row.slowdown, -row.seconds, row.node, row.job))
+
+
 def devices_held(jobs: pd.DataFrame, slots: int, edges: Floats) -> Floats:
     """The share of places for workers that jobs held, in each bin of time."""
     held = np.zeros(len(edges) - 1)

@@ -21,6 +21,16 @@ from simstrag.analysis.text.cluster_text import cautions, sentences
 from simstrag.cluster.runs import ClusterResults
 
 
+class JobPage(NamedTuple):
+    """What a page says of one job, below an anchor."""
+
+    anchor: str
+    name: str
+    facts: dict[str, str]
+    beside: Table
+    delays: Table
+
+
 class DrawnRun(NamedTuple):
     """What a page shows of one run: the first seed's under one combination."""
 
@@ -30,6 +40,12 @@ class DrawnRun(NamedTuple):
     bars: Picture
     use: Picture
     jobs: Table
+    pages: tuple[JobPage, ...]
+
+    @property
+    def links(self) -> dict[str, str]:
+        """The anchor of each job's page, by its name."""
+        return {page.name: page.anchor for page in self.pages}
 
 
 def render(results: ClusterResults) -> str:
@@ -69,14 +85,28 @@ def render(results: ClusterResults) -> str:
 def _draw(found: Combinations, one: Combination, until: float, k: int) -> DrawnRun:
     jobs, shares, asked = (found.table(one, name) for name in ("jobs", "shares", "nodes"))
     on_nodes = stays(jobs, shares, until)
-    study = found.results.study
+    study, table = found.results.study, cluster_tables.jobs_table(jobs, cluster_tables.MOST)
+    delays = pd.DataFrame(found.first_runs[one.name].get("delays", ()))
+    listed = {row[0] for row in table.rows}
+    pages = tuple(
+        JobPage(
+            f"run{k}-job{row['number']}",
+            row["name"],
+            cluster_tables.job_facts(row | {"number": ""}),
+            cluster_tables.beside_job_table(on_nodes, row["name"]),
+            cluster_tables.delays_table(delays, row["name"]),
+        )
+        for row in jobs.assign(number=range(len(jobs))).to_dict("records")
+        if row["name"] in listed
+    )
     return DrawnRun(
         one.name,
         cluster_charts.nodes(on_nodes, until, f"nodes{k}", f"Jobs on each node, {one.name}"),
         cluster_tables.beside_table(on_nodes, found.workloads),
         cluster_charts.jobs(jobs, until, f"jobs{k}", f"Jobs over time, {one.name}"),
         cluster_charts.use(jobs, asked, study, until, f"use{k}"),
-        cluster_tables.jobs_table(jobs, cluster_tables.MOST),
+        table,
+        pages,
     )
 
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from simstrag.analysis.derived.cluster_combinations import Combinations, Effect
-from simstrag.analysis.derived.cluster_stays import Stay, slowdown_beside
+from simstrag.analysis.derived.cluster_stays import Stay, beside_job, slowdown_beside
 from simstrag.analysis.tables.comparison_tables import place_cell
 from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.number_format import MISSING, number
 
+OPTIONAL = (
+    "time_to_target", "stragglers", "granted", "refused", "donor_seconds", "lost", "lost_share",
+    "beneficiary_seconds",
+)  # fmt: skip
+"""Columns of jobs that a page leaves out where no job has a value above 0."""
+MOST_BESIDE = 10
+"""Most jobs beside one that its table lists."""
 MOST = 200
 """Most jobs of a run that a page lists."""
 UNITS = {
     "arrival": "s", "start": "s", "end": "s", "queueing": "s", "completion_time": "s",
-    "run_time": "s", "alone": "s",
+    "run_time": "s", "alone": "s", "time_to_target": "s", "donor_seconds": "s", "lost": "s",
+    "beneficiary_seconds": "s",
 }  # fmt: skip
 
 
@@ -88,6 +100,8 @@ def jobs_table(jobs: pd.DataFrame, most: int | None = None) -> Table:
     cut = most is not None and len(jobs) > most
     if cut:
         jobs = jobs.nlargest(most or 0, "completion_time").sort_values("arrival")
+    empty = [name for name in OPTIONAL if name in jobs and not jobs[name].fillna(0).any()]
+    jobs = jobs.drop(columns=empty)
     numbers = [name for name in jobs.columns if is_numeric_dtype(jobs[name])]
     texts = [name for name in jobs.columns if name not in numbers]
     rows = tuple(
@@ -100,6 +114,41 @@ def jobs_table(jobs: pd.DataFrame, most: int | None = None) -> Table:
     )
     notes = (f"The {most} jobs that took longest.",) if cut else ()
     return Table(headers, rows, len(texts), (), notes)
+
+
+def beside_job_table(found: list[Stay], job: str) -> Table:
+    """Who stood beside a job on its nodes, the largest slowdown first."""
+    rows = tuple(
+        (one.job, one.workload, str(one.node), Number.of(one.seconds), Number.of(one.slowdown))
+        for one in beside_job(found, job)[:MOST_BESIDE]
+    )
+    headers = ("beside", "workload", "on node", "for (s)", "slowdown of this job there meanwhile")
+    return Table(headers, rows, 3)
+
+
+def delays_table(delays: pd.DataFrame, job: str) -> Table:
+    """When a manager delayed a job, for whom, and what that took."""
+    own = delays[delays["job"] == job] if len(delays) else delays
+    names = ("start", "end", "seconds", "iterations", "lost")
+    rows = tuple(
+        (row["for"], *(Number.of(row[name]) for name in names)) for row in own.to_dict("records")
+    )
+    headers = (
+        "delayed for", "from (s)", "to (s)", "per iteration (s)", "iterations", "lost (s)",
+    )  # fmt: skip
+    return Table(headers, rows, 1)
+
+
+def job_facts(row: Mapping[Any, Any]) -> dict[str, str]:
+    """A job's times, its nodes, and its requests; what it has none of is left out."""
+    nothing = ("name", "policies", "placer", "manager", "seed")
+    shown = {}
+    for name, value in row.items():
+        text = value if isinstance(value, str) else number(value, 4)
+        if name not in nothing and text not in ("", "0", MISSING):
+            unit = " s" if name in UNITS else ""
+            shown[name.replace("_", " ")] = f"{text}{unit}"
+    return shown
 
 
 def frame_table(frame: pd.DataFrame) -> Table:

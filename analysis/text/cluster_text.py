@@ -6,7 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simstrag.analysis.derived.cluster_combinations import Combination, Combinations, Effect
+from simstrag.analysis.derived.cluster_combinations import (
+    Combination,
+    Combinations,
+    Effect,
+    Managed,
+)
 from simstrag.analysis.derived.decision import MODEL_ERROR
 from simstrag.analysis.text.answer import capital
 from simstrag.analysis.text.gain_text import ERROR, percent_of
@@ -28,7 +33,8 @@ def sentences(found: Combinations) -> tuple[str, ...]:
     if found.best is not found.first and found.best not in mixes[:MOST]:
         paying.insert(0, _effects(f"under {found.best.name}", found.best.effects))
     against = [f"Against the first row: {text}" for text in paying[:1]]
-    return (_shortest(found), _lost(found), *against, *map(capital, paying[1:]))
+    harm = [_harm(one, one.managed) for one in found.ranking if one.managed][:NAMED]
+    return (_shortest(found), _lost(found), *harm, *against, *map(capital, paying[1:]))
 
 
 def cautions(found: Combinations) -> list[str]:
@@ -94,6 +100,21 @@ def _lost(found: Combinations) -> str:
         shared = f"sharing nodes with other jobs cost {_share(one.shared)} of all run time"
         texts.append(f"Under {one.name} {waited}, and {shared}.")
     return " ".join(texts)
+
+
+def _harm(one: Combination, managed: Managed) -> str:
+    """How many requests were granted, and what that cost whom."""
+    text = f"Under {one.name} {managed.granted} requests were granted, {managed.refused} refused"
+    if not managed.donors:
+        return f"{text}; no job lost time to a delay."
+    jobs = "1 job lost" if managed.donors == 1 else f"{managed.donors} jobs lost"
+    text += f"; {jobs} {number(managed.lost)} s to delays, each at most "
+    text += f"{percent(managed.most, 2)} % of its completion time, and "
+    if managed.over:
+        return (
+            f"{text}in {managed.over} of {managed.delays} delays more per iteration than granted."
+        )
+    return f"{text}never more per iteration than granted ({managed.delays} delays counted)."
 
 
 def _share(value: float) -> str:

@@ -1,9 +1,10 @@
-"""`simstrag cluster`: jobs that share nodes, under each mix of policies, placer and seed."""
+"""`simstrag cluster`: jobs that share nodes, under all policies, placers, managers and seeds."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import typer
 
 from simstrag.cli.console import capture_warnings, print_result, print_table
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option
+from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
 from simstrag.cli.progress import show_count
 from simstrag.cli.sweep import DRAWING, MACHINES, parse_shard
 from simstrag.documents.file_io import write_atomically
@@ -38,10 +39,16 @@ def cluster(
     shard: Annotated[
         str | None, option("Only part i of k, for a batch scheduler.", "I/K", group=MACHINES)
     ] = None,
+    constants: Annotated[
+        bool, flag("Print the constants that managers use; measure them, but run no study.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate jobs that share nodes; run it again to go on where it stopped."""
+    if constants:
+        _print_constants(study, as_json, quiet)
+        return
     from simstrag.cluster.runs import TABLES
     from simstrag.cluster.runs import cluster as run_cluster
 
@@ -79,6 +86,36 @@ def cluster(
         raise typer.Exit(1)
 
 
+def _print_constants(path: Path, as_json: bool, quiet: bool) -> None:
+    """Measured constants of every workload, beside STAR's of the same name."""
+    from simstrag.cluster.constants import FIELDS, MIB, STAR, of_star
+    from simstrag.cluster.measured_constants import measure_all
+    from simstrag.cluster.study import ClusterStudy
+
+    study = ClusterStudy.read(path)
+    cores = study.each_node[0].cores
+    measured = measure_all(study)
+    star = {name: of_star(name, cores) for name in measured if name in STAR}
+
+    def cell(name: str, field: str) -> str:
+        unit = MIB if field in ("extra_bytes", "freed_bytes") else 1.0
+        values = [getattr(of[name], field) / unit for of in (measured, star) if name in of]
+        first, *others = (f"{value:.3g}" for value in values)
+        return " ".join([first, *(f"({other})" for other in others)])
+
+    def show() -> None:
+        rows = [[name, *(cell(name, field) for field in FIELDS)] for name in measured]
+        print_table(["workload", *FIELDS.values()], rows)
+        print(f"in brackets: STAR's table; the study's managers use `constants: {study.constants}`")
+
+    document = {
+        "used": study.constants,
+        "measured": {name: asdict(each) for name, each in measured.items()},
+        "star": {name: asdict(each) for name, each in star.items()},
+    }
+    print_result(as_json, quiet, document, show)
+
+
 def _draw(result: ClusterResults) -> Path | None:
     """The report of a study, of all its shards or none; none where there is nothing to compare."""
     from simstrag.analysis.pages.cluster_report import render
@@ -98,15 +135,24 @@ def _draw(result: ClusterResults) -> Path | None:
 
 
 def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
-    """A row for each mix of policies and placer."""
+    """A row for each mix of policies, placer and, where jobs ask one, manager."""
+    from simstrag.cluster.runs import describe
+
     if len(summary):
-        headers = ("policies", "placer", "completion time, s", "over the first", "slowdown")
-        print_table(headers, [_cells(row) for row in summary.to_dict("records")])
+        managed = set(summary["manager"]) != {"none"}
+        names = ("policies", "placer", *(("manager",) if managed else ()))
+        headers = (*names, "completion time, s", "over the first", "slowdown")
+        rows = [_cells(row, names) for row in summary.to_dict("records")]
+        if managed:  # the most that any job lost to delays, of its completion time
+            headers += ("lost at most",)
+            shares = summary["largest_lost_share"]
+            rows = [[*row, f"{share:.2%}"] for row, share in zip(rows, shares, strict=True)]
+        print_table(headers, rows)
     for run, error in result.kept.failed.items():
-        print(f"failed: {run.policies}, {run.placer}, seed {run.seed}: {error}")
+        print(f"failed: {describe(run)}: {error}")
 
 
-def _cells(row: Mapping[Any, Any]) -> list[str]:
+def _cells(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:
     from simstrag.analysis.text.number_format import MISSING, estimate, number
 
     shown = [
@@ -115,4 +161,4 @@ def _cells(row: Mapping[Any, Any]) -> list[str]:
         )
         for name in ("mean_completion_time", "ratio")
     ]
-    return [str(row["policies"]), str(row["placer"]), *shown, number(row["mean_slowdown"])]
+    return [*(str(row[name]) for name in names), *shown, number(row["mean_slowdown"])]

@@ -47,6 +47,7 @@ EXAMPLES = {
     "cluster": (
         "simstrag cluster examples/cluster.yaml --out reports/cluster",
         "simstrag cluster examples/cluster.yaml --shard 1/16",
+        "simstrag cluster examples/cluster.yaml --constants",
     ),
     "validate": (
         "simstrag validate --workload digits --batch 256 --batch 384 --batch 512",

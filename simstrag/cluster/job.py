@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.cluster.demands import Demands, Floats, Slowdowns
+from simstrag.cluster.gate import Gate, is_barrier
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Simulation
+from simstrag.plan import NEVER
 from simstrag.quorum import Via
 from simstrag.runs.run import Run
 from simstrag.timing.collectives import ranks_per_node
@@ -23,64 +27,23 @@ from simstrag.timing.noise import Noise, keys
 from simstrag.timing.timing import Timing
 from simstrag.view import View
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
+STRAGGLES = 0.2
+"""A rank straggles if its iteration is longer than the fastest rank's by more than this share."""
 CYCLES = 8
 """Least steps over which use is averaged; over fewer it depends on where an interval begins."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Demands:
-    """What a job would use per second if nothing slowed it (rule C6).
+def straggle(seconds: Floats) -> npt.NDArray[np.bool_]:
+    """The ranks whose iterations are too long.
 
-    host, gpu: of each rank, processor and device seconds per second.
-    push, pull: of each rank, bytes/s to and from each server shard together; 0 by all-reduce.
-    ring: of each rank, bytes/s that an all-reduce sends and receives; 0 via a server.
-    service: of each server shard, processor seconds per second.
+    >>> straggle(np.array([1.0, 1.2, 1.3]))
+    array([False, False,  True])
     """
-
-    host: Floats
-    gpu: Floats
-    push: Floats
-    pull: Floats
-    ring: Floats
-    service: Floats
-
-    @classmethod
-    def mean(cls, parts: Sequence[tuple[float, Demands]]) -> Demands:
-        """The mean of demands, each of so many seconds."""
-        weights = np.array([seconds for seconds, _ in parts])
-        weights /= weights.sum()
-
-        def of(name: str) -> Floats:
-            found: Floats = weights @ np.stack([getattr(d, name) for _, d in parts])
-            return found
-
-        return cls(*(of(each.name) for each in fields(cls)))
-
-
-@dataclass(slots=True, eq=False)
-class Slowdowns:
-    """By how much a job is slowed, at least 1: of each rank, and of its slowest server shard."""
-
-    host: Floats
-    gpu: Floats
-    net: Floats
-    server: float = 1.0
-
-    @classmethod
-    def none(cls, workers: int) -> Slowdowns:
-        """No contention."""
-        return cls(np.ones(workers), np.ones(workers), np.ones(workers))
-
-    def equals(self, other: Slowdowns) -> bool:
-        """Whether both slow every rank alike, to the last bit."""
-        return self.server == other.server and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("host", "gpu", "net")
-        )
+    slow: npt.NDArray[np.bool_] = seconds > (1 + STRAGGLES) * seconds.min()
+    return slow
 
 
 class RunningJob:
@@ -90,6 +53,7 @@ class RunningJob:
     start: seconds of the cluster's clock at its own time 0.
     seed: of the study.  That of its noise follows from this and from the job's number, so that a
         job has the same luck whatever runs beside it.
+    gate: holds it at its barrier; None where its policy decides alone.
     telemetry: of nodes the windows of their monitors, for a policy that reads them.
     """
 
@@ -101,6 +65,7 @@ class RunningJob:
         devices: Sequence[int],
         start: float,
         seed: int,
+        gate: Gate | None = None,
         telemetry: Callable[[Ints], Floats] | None = None,
     ) -> None:
         self.job, self.placement, self.start = job, placement, start
@@ -123,29 +88,36 @@ class RunningJob:
         self.slowdowns = Slowdowns.none(job.workers)
         self._ring = self._ring_bytes()
         self._reduced_in = self._seconds_of_allreduce()
-        policy = policies.load(job.policy)
+        policy, self.gate = policies.load(job.policy), gate
         shown = None
         if telemetry is not None and getattr(policy, "reads_telemetry", False):
             shown = partial(telemetry, self.nodes)
         self._simulation = Simulation(
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
-            timing=self._timing(self.slowdowns), telemetry=shown,
+            timing=self._timing(self.slowdowns), permit=gate, telemetry=shown,
         )  # fmt: skip
         self.most = self._most()
         self.quickest = self._seconds_at_least()
-        self._past: list[tuple[float, Demands]] = []
+        self._past: list[tuple[float, float, Floats]] = []
         self._seen = np.zeros((2, job.workers))
         self._seen_at = 0.0
         self._counted, self._counted_at = self._seen, 0.0
         self.end: float | None = None
+        self.delayed = 0.0
+        self._paused_at_end = 0.0
+        self._judged, self._straggled = np.zeros(job.workers, np.int64), 0
 
     # -- time ----------------------------------------------------------------------------------
 
     def advance(self, until: float) -> bool:
         """Go on to that time of its own clock, or to its end; whether it ends."""
         if self._simulation.advance(until):
-            self._simulation.kernel.end()
-            self.end = self.start + self._simulation.kernel.now
+            kernel = self._simulation.kernel
+            if self.delayed:
+                self._paused_at_end = float(kernel.usage(kernel.now)[2].max())
+            kernel.end()
+            self._judge()
+            self.end = self.start + kernel.now
             return True
         return False
 
@@ -188,12 +160,72 @@ class RunningJob:
         if not slowdowns.equals(self.slowdowns):
             kernel, at = self._simulation.kernel, now - self.start
             kernel.pause(at)
+            self._judge()
             kernel.retime(at, self._timing(slowdowns))
             self.slowdowns = slowdowns
 
     def result(self) -> Run:
         """The finished run, without tables."""
         return self._simulation.result()
+
+    @property
+    def stragglers(self) -> float:
+        """Of 1,000 gradients those of ranks that straggled, by times without noise."""
+        gradients = int(self._judged.sum())
+        return 1000 * self._straggled / gradients if gradients else math.nan
+
+    def _judge(self) -> None:
+        """Count the gradients of ranks that straggled since the last change of its speed."""
+        made = self._simulation.kernel.applied_by_rank
+        self._straggled += int((made - self._judged)[straggle(self.iteration_seconds())].sum())
+        self._judged = made
+
+    # -- what a manager sees, and what it does -------------------------------------------------
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether its policy is asked again, and then a manager may have to be."""
+        return self.gate is not None and self._simulation.kernel.plan.review != NEVER
+
+    @property
+    def at_barrier(self) -> bool:
+        """Whether its updates wait for all ranks, and it is not about to leave."""
+        about_to = self.gate is not None and self.gate.permitted
+        return is_barrier(self._simulation.kernel.plan) and not about_to
+
+    @property
+    def gradients(self) -> float:
+        """How many it has applied."""
+        return self._simulation.kernel.applied[0] / self.scenario.learner.batch
+
+    @property
+    def updates(self) -> int:
+        """How many it has made."""
+        return self._simulation.kernel.version
+
+    def iteration_seconds(self) -> Floats:
+        """Of each rank, a step and its communication at the speeds of now, without noise."""
+        s = self.slowdowns
+        return self._seconds_of_step(s) + self._seconds_of_communication(s)
+
+    def delay(self, now: float, seconds: float) -> None:
+        """From `now` on its ranks pause so much longer before each step (rule C14)."""
+        ends = self.advance(now - self.start)
+        assert not ends, "a job that ends is found before"
+        if seconds != self.delayed:
+            self._simulation.delay(now - self.start, seconds)
+            self.delayed = seconds
+
+    def paused(self, now: float) -> float:
+        """Seconds of the delayed rank that pauses longest, in the steps that it has begun."""
+        if not self.delayed:
+            return 0.0
+        kernel = self._simulation.kernel
+        seconds = self._paused_at_end
+        if self.end is None:
+            kernel.pause(now - self.start)
+            seconds = float(kernel.usage(now - self.start)[2].max())
+        return seconds * self.delayed / kernel.plan.pause  # a policy's own pause is not the delay's
 
     # -- what it asks for ----------------------------------------------------------------------
 
@@ -202,14 +234,29 @@ class RunningJob:
         at = now - self.start
         since = at - self._seen_at
         if since <= 0:
-            return Demands.mean(self._past) if self._past else self._at_full_speed()
+            return self._mean_of_past() if self._past else self._at_full_speed()
         kernel = self._simulation.kernel
         kernel.pause(at)
-        seen = np.array(kernel.usage(at))
-        computed, communicated = (seen - self._seen) / since
+        seen = np.array(kernel.usage(at)[:2])
+        steps, gradients = self._rates((seen - self._seen) / since)
         self._seen, self._seen_at = seen, at
-        steps = computed / self._seconds_of_step(self.slowdowns)
-        return self._averaged(self._demands(steps, communicated), since)
+        values = [each.joined() for each in (self._demands(steps, gradients), self._limits(steps))]
+        self._past.append((since, float(steps.mean() * since), np.concatenate(values)))
+        left, kept = float(CYCLES), 0
+        while kept < len(self._past) and left > 0:
+            kept += 1
+            left -= self._past[-kept][1]
+        self._past = self._past[-kept:]
+        return self._mean_of_past()
+
+    def _rates(self, busy: Floats) -> tuple[Floats, Floats]:
+        """Steps and gradients per second; busy: shares of time in computing and communication."""
+        computed, communicated = busy
+        step, communication = (
+            of(self.slowdowns) for of in (self._seconds_of_step, self._seconds_of_communication)
+        )
+        steps, timed = computed / step, communication > 0
+        return steps, np.where(timed, communicated / np.where(timed, communication, 1.0), steps)
 
     def used(self, now: float) -> tuple[float, Demands]:
         """Seconds since the last call, and what it used per second of them (`telemetry`)."""
@@ -218,10 +265,10 @@ class RunningJob:
         if since <= 0:
             return 0.0, self.most
         self._simulation.kernel.pause(at)
-        seen = np.array(self._simulation.kernel.usage(at))
-        computed, communicated = (seen - self._counted) / since
+        seen = np.array(self._simulation.kernel.usage(at)[:2])
+        steps, gradients = self._rates((seen - self._counted) / since)
         self._counted, self._counted_at = seen, at
-        d = self._demands(computed / self._seconds_of_step(s), communicated)
+        d = self._demands(steps, gradients)
         return since, Demands(
             d.host / s.host, d.gpu / s.gpu, d.push / s.net, d.pull / s.net, d.ring / s.net,
             d.service / s.server,
@@ -232,24 +279,22 @@ class RunningJob:
         kernel = self._simulation.kernel
         return kernel.view(self._simulation.hints, kernel.truth)
 
-    def seconds_of_iteration(self, slowed: bool = True) -> Floats:
+    def local_seconds(self, slowed: bool = True) -> Floats:
         """Of each rank, computing plus push plus pull, without noise or waiting."""
         s = self.slowdowns if slowed else Slowdowns.none(self.job.workers)
         moved = sum(self.transfer_seconds) if self.uses_server else 0.0
         seconds: Floats = self._seconds_of_step(s) + moved * s.net
         return seconds
 
-    def _averaged(self, demands: Demands, seconds: float) -> Demands:
-        """The mean of the last demands, over `CYCLES` steps with their communication at least."""
-        s = self.slowdowns
-        left = CYCLES * float((self._seconds_of_step(s) + self._seconds_of_communication(s)).max())
-        self._past.append((seconds, demands))
-        kept: list[tuple[float, Demands]] = []
-        while self._past and left > 0:
-            kept.append(self._past.pop())
-            left -= kept[-1][0]
-        self._past = kept[::-1]
-        return demands if len(kept) == 1 else Demands.mean(self._past)
+    def _mean_of_past(self) -> Demands:
+        """Over `CYCLES` steps at least.
+
+        Means are limited, not what they are of: the gradients of an interval come in bursts.
+        """
+        seconds = np.array([each for each, _, _ in self._past])
+        means = seconds / seconds.sum() @ np.array([values for _, _, values in self._past])
+        used, most = (Demands.split(part, self.job.workers) for part in np.split(means, 2))
+        return used.within(most)
 
     def _at_full_speed(self) -> Demands:
         """The demands of back-to-back steps that nothing slows."""
@@ -258,18 +303,21 @@ class RunningJob:
         communication = self._seconds_of_communication(none)
         steps = 1 / (seconds + communication)
         before, self.slowdowns = self.slowdowns, none
-        demands = self._demands(steps, communication * steps)
+        demands = self._demands(steps, steps)
+        demands = demands.within(self._limits(steps))
         self.slowdowns = before
         return demands
 
-    def _demands(self, steps: Floats, communicated: Floats) -> Demands:
-        """From steps per second of each rank, and seconds of communication per second."""
+    def _limits(self, steps: Floats) -> Demands:
+        """A rank asks for one gradient per step at most, a server shard is busy all the time."""
+        most = self._demands(steps, 1 / self._seconds_of_step(self.slowdowns))
+        return replace(most, service=np.minimum(most.service, self._server_cores))
+
+    def _demands(self, steps: Floats, gradients: Floats) -> Demands:
+        """From steps and gradients per second of each rank."""
         s, step = self.slowdowns, self._inputs.step
         gain = np.where(self._in_amp(), self._gain, 1.0)
-        seconds = self._seconds_of_communication(s)
-        timed = seconds > 0
-        gradients = np.where(timed, communicated / np.where(timed, seconds, 1.0), steps)
-        gradients = np.minimum(gradients, 1 / self._seconds_of_step(s)) * s.net
+        gradients = gradients * s.net
         none = np.zeros(len(steps))
         pushed, reduced = (gradients, none) if self.uses_server else (none, gradients)
         shards = np.array(self._inputs.server.shards)
@@ -281,7 +329,7 @@ class RunningJob:
             pushed * self.bytes,
             pushed * self.bytes,
             reduced * self._ring,
-            np.minimum(served * self._inputs.server.service * shards, 1.0) * self._server_cores,
+            served * self._inputs.server.service * shards * self._server_cores,
         )
 
     def _most(self) -> Demands:

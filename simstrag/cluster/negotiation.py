@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.cluster.colocation import ColocationLaw, colocated_slowdowns
-from simstrag.cluster.job import Demands, RunningJob, Slowdowns
+from simstrag.cluster.demands import Demands, Floats, Slowdowns
+from simstrag.cluster.job import RunningJob
 from simstrag.cluster.sharing import fair_level, fill, slowdowns
 from simstrag.cluster.study import NodeSection
 from simstrag.timing.contention import Contention
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 

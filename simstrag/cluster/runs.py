@@ -1,4 +1,4 @@
-"""Cluster studies in a folder: every mix of policies, placer and seed, each run kept as it ends.
+"""Cluster studies in a folder: all policies, placers, managers and seeds, each run kept as it ends.
 
 A folder holds `cluster.json`, which lists the runs, `runs/`, with a file for each finished run, and
 the tables made of them.
@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simstrag.cluster.constants import Constants
+from simstrag.cluster.manager import load_manager
+from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.documents.file_io import path_of, refuse_file, write_atomically
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 FORMAT = "simstrag-cluster/1"
 MARKER = "cluster.json"
-TABLES = ("summary.csv", "jobs.csv", "shares.csv", "nodes.csv")
+TABLES = ("summary.csv", "jobs.csv", "shares.csv", "delays.csv", "nodes.csv")
 
 
 class PlannedClusterRun(NamedTuple):
@@ -46,6 +49,7 @@ class PlannedClusterRun(NamedTuple):
     policies: str
     placer: str
     seed: int
+    manager: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class ClusterResults:
         return KeptRuns(self.folder, self.runs)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The rows of all finished runs: `jobs`, `shares` or `nodes`."""
+        """The rows of all finished runs: `jobs`, `shares`, `nodes` or `delays`."""
         import pandas as pd
 
         rows = [
@@ -108,41 +112,46 @@ class ClusterResults:
         return pd.DataFrame(rows)
 
     def summary(self) -> pd.DataFrame:
-        """A row for each mix of policies and placer: means over seeds with 95 % intervals.
+        """A row for each mix of policies, placer and manager: means over seeds, 95 % intervals.
 
         ratio: of the mean completion time to that of the first row, paired over seeds.
         """
         import pandas as pd
 
-        by: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        by: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
         for run, kept in self.kept.outcomes().items():
             if not kept["error"]:
-                by.setdefault((run.policies, run.placer), []).append(kept["summary"])
+                key = run.policies, run.placer, run.manager
+                by.setdefault(key, []).append(kept["summary"])
         rows, first = [], None
-        for (policies, placer), found in by.items():
+        for (policies, placer, manager), found in by.items():
             times = np.array([_number(each["mean_completion_time"]) for each in found])
             first = times if first is None else first
             even = len(times) == len(first)
             rows.append({
-                "policies": policies, "placer": placer, "seeds": len(found),
+                "policies": policies, "placer": placer, "manager": manager, "seeds": len(found),
                 **_interval("mean_completion_time", mean(times)),
                 **_interval("ratio", ratio(times, first) if even else Estimate(*[math.nan] * 3)),
-                **{name: float(np.mean([_number(each[name]) for each in found])) for name in MEANS},
+                **{name: float(np.mean([_number(each.get(name)) for each in found]))
+                   for name in MEANS},
             })  # fmt: skip
         return pd.DataFrame(rows)
 
     def write(self) -> None:
         """Write the tables of all runs that have ended; each file atomically."""
         frames = {"summary": self.summary()}
-        frames |= {name: self.table(name) for name in ("jobs", "shares", "nodes")}
+        frames |= {name: self.table(name) for name in ("jobs", "shares", "delays", "nodes")}
         for name, frame in frames.items():
-            write_atomically(self.folder / f"{name}.csv", partial(_write, frame))
+            if name != "delays" or len(frame):
+                write_atomically(self.folder / f"{name}.csv", partial(_write, frame))
 
 
 SHOWN = ("mean_completion_time", "ratio", "mean_slowdown")
 """Columns of the summary that `print` shows beside those that name a combination."""
 MEANS = (
     "p95_completion_time", "makespan", "mean_queueing", "mean_slowdown", "jobs", "finished",
+    "stragglers", "granted", "refused", "donors", "lost", "largest_lost_share", "delays",
+    "over_grant",
 )  # fmt: skip
 """Columns of the summary that are means over seeds."""
 
@@ -157,7 +166,7 @@ def cluster(
     shard: tuple[int, int] | None = None,
     on_progress: Report | None = None,
 ) -> ClusterResults:
-    """Run a cluster study under each mix of policies, placer and seed; keep each run in a folder.
+    """Run a cluster study under all its policies, placers, managers and seeds, into a folder.
 
     study: a `ClusterStudy`, its keys, or the path of a YAML file.
     jobs: processes, all cores by default; 1 is this process.
@@ -197,7 +206,7 @@ def cluster(
     backend_of_runs = load_backend(backend, address, jobs)
     try:
         part.kept.compute(
-            backend_of_runs, _run, partial(_calls, study), report, _describe,
+            backend_of_runs, _run, partial(_calls, study), report, describe,
             whole.write if shard is None else None,
         )  # fmt: skip
     finally:
@@ -210,17 +219,16 @@ def cluster(
 def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> ClusterResults:
     """Write the list of runs."""
     origin = study.digest
-    combinations = itertools.product(enumerate(study.policies), study.placers, study.seed_list)
+    combinations = itertools.product(
+        enumerate(study.policies), study.placers, study.managers, study.seed_list
+    )
     runs = [
         PlannedClusterRun(
-            key_of(origin, placer, mix_name(mix), seed, _weights(study, mix)),
-            k,
-            mix_name(mix),
-            placer,
-            seed,
+            key_of(origin, f"{placer} {manager}", mix_name(mix), seed, _weights(study, mix)), k,
+            mix_name(mix), placer, seed, manager,
         )
-        for (k, mix), placer, seed in combinations
-    ]
+        for (k, mix), placer, manager, seed in combinations
+    ]  # fmt: skip
     with contextlib.suppress(InputError):
         made = ClusterResults.read(folder).made
     text = json.dumps({
@@ -244,29 +252,38 @@ def _weights(study: ClusterStudy, mix: str | Mapping[str, str]) -> str | None:
 def _calls(
     study: ClusterStudy, runs: list[PlannedClusterRun]
 ) -> Iterator[tuple[PlannedClusterRun, tuple[Any, ...]]]:
-    needed = needs()
+    needed, constants = needs(), None
     for run in runs:
-        yield run, (study, study.policies[run.mix], run.placer, run.seed, needed)
+        if constants is None and load_manager(run.manager).asked:
+            constants = constants_of(study)
+        yield run, (study, study.policies[run.mix], run.placer, run.seed, run.manager, constants,
+                    needed)  # fmt: skip
 
 
 def _run(
-    study: ClusterStudy, mix: Any, placer: str, seed: int, needed: Mapping[str, Any]
-) -> dict[str, Any]:
+    study: ClusterStudy, mix: Any, placer: str, seed: int, manager: str,
+    constants: Mapping[str, Constants] | None, needed: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     """One run, on any machine: its tables or its error, as JSON."""
 
     def compute() -> dict[str, Any]:
-        done: dict[str, Any] = plain(asdict(simulate_cluster(study, mix, placer, seed)))
+        run = simulate_cluster(study, mix, placer, seed, manager=manager, constants=constants)
+        done: dict[str, Any] = plain(asdict(run))
         return done
 
     return outcome(needed, compute)
 
 
 def _about(run: PlannedClusterRun) -> dict[str, Any]:
-    return {"policies": run.policies, "placer": run.placer, "seed": run.seed}
+    return {
+        "policies": run.policies, "placer": run.placer, "manager": run.manager, "seed": run.seed,
+    }  # fmt: skip
 
 
-def _describe(run: PlannedClusterRun) -> str:
-    return f"{run.policies}, {run.placer}, seed {run.seed}"
+def describe(run: PlannedClusterRun) -> str:
+    """A run in a line; the manager only where jobs ask one."""
+    managed = "" if run.manager == "none" else f"{run.manager}, "
+    return f"{run.policies}, {run.placer}, {managed}seed {run.seed}"
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:

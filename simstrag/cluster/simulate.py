@@ -1,35 +1,21 @@
-"""Simulates jobs that share nodes: SimPy is the clock, and each job's engine advances by itself.
-
-Between two renegotiations nothing couples the jobs.  So a job is advanced alone, and only when it
-must be: where its shares are renegotiated, and where it may end.  `RunningJob.earliest_end` is a
-time before which it cannot end; the job with the earliest one is advanced to it, and then event by
-event, so that ends are found in the order of time (Chandy and Misra, "Distributed simulation: a
-case study in design and verification of distributed programs", IEEE TSE 5(5), 1979: lookahead).
-"""
+"""Simulates a cluster study: all its jobs under one mix of policies, one placer and one seed."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import simpy
-
-from simstrag.cluster.colocation import LAWS
-from simstrag.cluster.job import RunningJob
-from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
-from simstrag.cluster.placer import NodeView, Placement, Placer, Request, load_placer
+from simstrag.cluster.constants import Constants
+from simstrag.cluster.grants import Grants
+from simstrag.cluster.job_rows import add_delays, summarise_jobs
+from simstrag.cluster.manager import load_manager
+from simstrag.cluster.measured_constants import constants_of
+from simstrag.cluster.placer import Placement, load_placer
+from simstrag.cluster.shared_nodes import FixedPlacer, OnInterval, OnProgress, SharedNodes
 from simstrag.cluster.study import ArrivingJob, ClusterStudy, mix_name
-from simstrag.cluster.telemetry import Monitors, reads_telemetry
 from simstrag.engine.simulate import require_gain
 from simstrag.timing.contention import Contention
-
-TOGETHER = 1e-12
-"""Times that differ by less than this share are one: clocks that begin apart round apart."""
-OnProgress = Callable[[int, int], None]
-OnInterval = Callable[[float, Monitors, list[RunningJob]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +26,19 @@ class ClusterRun:
     shares: a row per change of a job's slowdown on a node: time, job, node, resource, slowdown.
     nodes: a row per renegotiation and node: time, node, and what was asked of each resource over
         what it has.
+    delays: a row per time in which a manager delayed a job: start, end, job, seconds per iteration,
+        iterations, seconds lost, whether these are within its grants, and for which jobs.
     summary: makespan, mean and 95th percentile of completion times, and others.
     """
 
     policies: str
     placer: str
+    manager: str
     seed: int
     jobs: list[dict[str, Any]]
     shares: list[dict[str, Any]]
     nodes: list[dict[str, Any]]
+    delays: list[dict[str, Any]]
     summary: dict[str, Any]
 
 
@@ -58,14 +48,17 @@ def simulate_cluster(
     placer: str | None = None,
     seed: int = 0,
     *,
+    manager: str | None = None,
+    constants: Mapping[str, Constants] | None = None,
     alone: bool = True,
     record: bool = True,
     on_progress: OnProgress | None = None,
     on_interval: OnInterval | None = None,
 ) -> ClusterRun:
-    """Run all jobs of a study under one mix of policies, one placer and one seed.
+    """Run all jobs of a study under one mix of policies, one placer, one manager and one seed.
 
-    policies, placer: the study's first ones by default.
+    policies, placer, manager: the study's first ones by default.
+    constants: of workloads for the manager; those that the study says by default.
     alone: simulate each job a second time by itself on the same nodes, to say what sharing cost it.
     record: keep the tables `shares` and `nodes`.
     on_progress: called as (jobs that have ended, jobs).
@@ -86,7 +79,13 @@ def simulate_cluster(
     coming = study.arriving(mix, seed)
     for workload, policy in {(job.workload, job.policy) for job in coming}:
         require_gain(study.scenario(workload, 1, samples=1), policy)
-    simulation = _Cluster(study, coming, load_placer(name, seed), seed, record, on_progress)
+    manager = study.managers[0] if manager is None else manager
+    grants, loaded = None, load_manager(manager)
+    if loaded.asked:
+        grants = Grants(loaded, constants_of(study) if constants is None else constants)
+    simulation = SharedNodes(
+        study, coming, load_placer(name, seed), seed, record, on_progress, grants=grants
+    )
     simulation.watch(on_interval)
     simulation.go()
     rows = simulation.rows()
@@ -95,356 +94,20 @@ def simulate_cluster(
             row = rows[job.number]
             row["alone"] = _seconds_alone(study, job, placement, seed)
             row["slowdown"] = row["run_time"] / row["alone"]
-    shares, asked = simulation.shares, simulation.asked
-    return ClusterRun(mix_name(mix), name, seed, rows, shares, asked, _summary(rows))
+    delays = grants.rows if grants else []
+    add_delays(rows, delays, simulation.now)
+    delays = [{**delay, "for": ", ".join(delay["for"])} for delay in delays]
+    return ClusterRun(
+        mix_name(mix), name, manager, seed, rows, simulation.shares, simulation.asked, delays,
+        summarise_jobs(rows, delays),
+    )  # fmt: skip
 
 
 def _seconds_alone(study: ClusterStudy, job: ArrivingJob, placement: Placement, seed: int) -> float:
     """How long a job takes on the same nodes where no other job is."""
-    coming, placer = [replace(job, arrival=0.0)], _Fixed(placement)
-    simulation = _Cluster(study, coming, placer, seed, record=False, others=Contention())
+    coming, placer = [replace(job, arrival=0.0)], FixedPlacer(placement)
+    simulation = SharedNodes(study, coming, placer, seed, record=False, others=Contention())
     simulation.watch()
     simulation.go()
     end: float = simulation.rows()[0]["end"]
     return end
-
-
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    """Places a job where it was before."""
-
-    placement: Placement
-
-    def place(self, nodes: Sequence[NodeView], request: Request) -> Placement:
-        return self.placement
-
-
-@dataclass(slots=True, eq=False)
-class _Node:
-    """What is placed on a node: workers on each of its devices, and server shards."""
-
-    first_device: int
-    held: list[int]
-    servers: int = 0
-    high_load: int = 0
-    cores_asked: float = 0.0
-    nic_asked: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class _Bound:
-    """A running job, and a time of its own clock before which it cannot end."""
-
-    job: RunningJob
-    own: float = 0.0
-
-    @property
-    def earliest_end(self) -> float:
-        """The same time on the cluster's clock."""
-        return self.job.start + self.own
-
-
-class _Cluster:
-    """The state of a cluster between two events."""
-
-    def __init__(
-        self,
-        study: ClusterStudy,
-        coming: list[ArrivingJob],
-        placer: Placer,
-        seed: int,
-        record: bool,
-        on_progress: OnProgress | None = None,
-        others: Contention | None = None,
-    ) -> None:
-        self.study, self.coming, self.placer, self.seed = study, list(coming), placer, seed
-        others = study.others(seed) if others is None else others
-        self.nodes = Nodes(study.each_node, others, LAWS[study.colocation])
-        self.count = len(coming)
-        self.waiting: list[ArrivingJob] = []
-        self.running: list[_Bound] = []
-        self.ended: list[dict[str, Any]] = []
-        self.placed: list[tuple[ArrivingJob, Placement]] = []
-        self.shares: list[dict[str, Any]] = []
-        self.asked: list[dict[str, Any]] = []
-        self.now = 0.0
-        self._held: list[_Node] = []
-        first = 0
-        for kind in study.each_node:
-            self._held.append(_Node(first, [0] * kind.gpus))
-            first += kind.gpus
-        self._contended: list[RunningJob] = []
-        self.monitors: Monitors | None = None
-        self._on_interval: OnInterval | None = None
-        self._record, self._on_progress = record, on_progress
-        self._loads = {name: self._load_of(name) for name in study.workloads}
-        self._median = {
-            k: float(np.median([load[k] for load in self._loads.values()])) for k in (0, 1)
-        }
-
-    def watch(self, on_interval: OnInterval | None = None) -> None:
-        """Monitor the nodes, where any policy reads that, or `on_interval` does."""
-        policies_ = {job.policy for job in self.coming}
-        if on_interval is not None or any(map(reads_telemetry, policies_)):
-            self.monitors = Monitors(self.nodes, self.study.interval)
-            self._on_interval = on_interval
-
-    # -- the clock -----------------------------------------------------------------------------
-
-    def go(self) -> None:
-        """Run until all jobs have ended, or to the horizon."""
-        world = simpy.Environment()
-        world.run(until=world.process(self._run(world)))
-
-    def _run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        """From one renegotiation to the next, until all jobs have ended or the horizon comes."""
-        while (self.coming or self.running) and self.now < self.study.horizon:
-            change = self.nodes.next_change(self.now)
-            time, ending = self._next(change)
-            yield world.timeout(time - world.now)
-            self.now = time
-            ticked = self._monitor(ending)
-            self._depart(ending)
-            if self._arrive() or ending:
-                self._place()
-                self._find_contended()
-            elif time >= change:
-                self._find_contended()
-            self._renegotiate()
-            if ticked and self._on_interval is not None and self.monitors is not None:
-                self._on_interval(self.now, self.monitors, [b.job for b in self.running])
-
-    def _next(self, change: float) -> tuple[float, list[RunningJob]]:
-        """When something couples the jobs next, and the jobs that end then.
-
-        change: when the load of others changes next.
-        """
-        until = min(self.coming[0].arrival if self.coming else math.inf, self.study.horizon)
-        if self._contended or self.monitors is not None:
-            tick = self.study.interval * (math.floor(self.now / self.study.interval + 1e-9) + 1)
-            until = min(until, tick)
-        if self.running:
-            until = min(until, change)
-        ended: list[RunningJob] = []
-        while self.running:
-            first = min(self.running, key=lambda bound: (bound.earliest_end, bound.job.job.number))
-            if first.earliest_end > until * (1 + TOGETHER):
-                break
-            if self._approach(first):
-                assert first.job.end is not None
-                until = max(first.job.end, until) if ended else first.job.end
-                self.running.remove(first)
-                ended.append(first.job)
-        return until, ended
-
-    def _monitor(self, ending: list[RunningJob]) -> bool:
-        """Count what all jobs have used; whether an interval is over."""
-        if self.monitors is None:
-            return False
-        for bound in self.running:
-            ends = bound.job.advance(self.now - bound.job.start)
-            assert not ends, "a job that ends is found before"
-        jobs = [*(bound.job for bound in self.running), *ending]
-        return self.monitors.count(jobs, self.now)
-
-    @staticmethod
-    def _approach(bound: _Bound) -> bool:
-        """Advance a job to where it may end, or find that it ends later; whether it ends."""
-        job, before = bound.job, bound.own
-        if job.advance(before):
-            return True
-        bound.own = max(before, job.earliest_end())
-        if bound.own <= before + job.quickest:  # from here on event by event
-            bound.own = job.next_event
-        return False
-
-    # -- arrivals and departures ---------------------------------------------------------------
-
-    def _arrive(self) -> bool:
-        arrived = [job for job in self.coming if job.arrival <= self.now]
-        del self.coming[: len(arrived)]
-        self.waiting += arrived
-        return bool(arrived)
-
-    def _depart(self, ending: list[RunningJob]) -> None:
-        for job in ending:
-            self._hold(job, -1)
-            self.ended.append(_row(job))
-            self.placed.append((job.job, job.placement))
-            if self._on_progress is not None:
-                self._on_progress(len(self.ended), self.count)
-
-    def _hold(self, job: RunningJob, sign: int) -> None:
-        """Take the devices and server places of a job, or give them back."""
-        cores, bytes_ = self._loads[job.job.workload]
-        for node, device in zip(job.nodes.tolist(), job.devices, strict=True):
-            self._held[node].held[device - self._held[node].first_device] += sign
-        for node in job.servers.tolist():
-            held = self._held[node]
-            held.servers += sign
-            held.high_load += sign * self._is_high_load(job.job.workload)
-            held.cores_asked += sign * cores
-            held.nic_asked += sign * bytes_
-
-    def _place(self) -> None:
-        """Start waiting jobs, the first to arrive first, until one does not fit."""
-        while self.waiting:
-            job, views = self.waiting[0], self._views()
-            if sum(view.free for view in views) < job.workers:
-                return
-            del self.waiting[0]
-            cores, bytes_ = self._loads[job.workload]
-            shards = len(self.study.scenario(job.workload, 1, samples=1).inputs.server.shards)
-            request = Request(
-                job.number, job.workers, shards, cores, bytes_, self._is_high_load(job.workload)
-            )
-            placement = self.placer.place(views, request)
-            devices = self._devices(placement.workers)
-            running = RunningJob(
-                self.study, job, placement, devices, self.now, self.seed,
-                None if self.monitors is None else self.monitors.of,
-            )  # fmt: skip
-            self._hold(running, 1)
-            self.running.append(_Bound(running))
-
-    def _views(self) -> list[NodeView]:
-        room = self.study.workers_per_gpu
-        return [
-            NodeView(
-                k, sum(room - n for n in held.held), kind.gpus, kind.cores, kind.nic_in,
-                kind.nic_out, held.servers, held.high_load, held.cores_asked, held.nic_asked,
-            )
-            for k, (kind, held) in enumerate(zip(self.nodes.kinds, self._held, strict=True))
-        ]  # fmt: skip
-
-    def _devices(self, nodes: tuple[int, ...]) -> list[int]:
-        """The device of each worker: of its node the one with the fewest workers."""
-        more: dict[int, list[int]] = {}
-        devices = []
-        for node in nodes:
-            held = more.setdefault(node, list(self._held[node].held))
-            device = held.index(min(held))
-            held[device] += 1
-            devices.append(self._held[node].first_device + device)
-        return devices
-
-    def _load_of(self, workload: str) -> tuple[float, float]:
-        """What a server shard of a workload uses of a processor, and bytes/s in one direction.
-
-        Of the largest job of it in the study, under asgd without waiting.
-        """
-        sizes = [job.workers for job in self.coming if job.workload == workload] or [1]
-        scenario = self.study.scenario(workload, max(sizes), samples=1)
-        inputs, section = scenario.inputs, self.study.workloads[workload]
-        server, share = inputs.server, max(inputs.server.shards)
-        cycle = inputs.step.host + inputs.step.gpu + server.push + server.pull + server.job
-        pushes = max(sizes) / cycle
-        size = section.gradient_bytes
-        size = inputs.allreduce.bytes if size is None else size
-        busy = min(pushes * server.service * share, 1.0) * section.server_cores
-        return busy, pushes * size * share
-
-    def _is_high_load(self, workload: str) -> bool:
-        load = self._loads[workload]
-        return any(load[k] > self._median[k] for k in (0, 1))
-
-    # -- shares --------------------------------------------------------------------------------
-
-    def _find_contended(self) -> None:
-        """The jobs on nodes that may be asked for more than they have; and those slowed now."""
-        jobs = [bound.job for bound in self.running]
-        others = self.nodes.others(self.now)
-        full = self.nodes.may_be_full(jobs)
-        for values in others.values():
-            full |= values != 1
-        self._contended = [
-            job for job in jobs
-            if full[job.nodes].any() or full[job.servers].any() or job.is_slowed
-        ]  # fmt: skip
-
-    def _renegotiate(self) -> None:
-        """Ask the jobs that share a resource what they need, and slow them accordingly."""
-        jobs = self._contended
-        if not jobs:
-            return
-        for job in jobs:
-            ends = job.advance(self.now - job.start)
-            assert not ends, "a job that ends is found before"
-        demands = [job.demands(self.now) for job in jobs]
-        for job, slowed in zip(jobs, negotiate(self.nodes, jobs, demands, self.now), strict=True):
-            if self._record:
-                self._note_shares(job, slowed)
-            job.slow(self.now, slowed)
-        if self._record:
-            self._note_nodes(jobs, demands)
-        if not any(job.is_slowed for job in jobs):
-            self._find_contended()
-
-    def _note_shares(self, job: RunningJob, slowed: Any) -> None:
-        for resource in ("host", "gpu", "net"):
-            old, new = getattr(job.slowdowns, resource), getattr(slowed, resource)
-            for node in np.unique(job.nodes[old != new]).tolist():
-                row = self.now, job.job.name, node, resource, float(new[job.nodes == node].max())
-                self.shares.append(dict(zip(SHARES, row, strict=True)))
-        if slowed.server != job.slowdowns.server:
-            row = self.now, job.job.name, int(job.servers[0]), "server", slowed.server
-            self.shares.append(dict(zip(SHARES, row, strict=True)))
-
-    def _note_nodes(self, jobs: list[RunningJob], demands: list[Any]) -> None:
-        asked = sum(self.nodes.asked(job, d) for job, d in zip(jobs, demands, strict=True))
-        for node, row in enumerate(asked / self.nodes.capacity):
-            if row.any():
-                shares = dict(zip(RESOURCES, row.tolist(), strict=True))
-                self.asked.append({"time": self.now, "node": node, **shares})
-
-    # -- results -------------------------------------------------------------------------------
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A row for each job, in order; those that never started included."""
-        rows = list(self.ended)
-        rows += [_unfinished(bound.job.job, bound.job.start) for bound in self.running]
-        rows += [_unfinished(job, math.nan) for job in (*self.waiting, *self.coming)]
-        return sorted(rows, key=lambda row: (row["arrival"], row["name"]))
-
-
-SHARES = ("time", "job", "node", "resource", "slowdown")
-"""Columns of the table of slowdowns."""
-
-
-def _unfinished(job: ArrivingJob, start: float) -> dict[str, Any]:
-    return {
-        "name": job.name, "workload": job.workload, "workers": job.workers, "policy": job.policy,
-        "arrival": job.arrival, "start": start, "end": math.nan,
-        "queueing": start - job.arrival, "completion_time": math.nan, "run_time": math.nan,
-        "alone": math.nan, "slowdown": math.nan, "updates": None, "samples": None,
-        "nodes": "", "server_nodes": "",
-    }  # fmt: skip
-
-
-def _row(running: RunningJob) -> dict[str, Any]:
-    job, run, end = running.job, running.result(), running.end
-    assert end is not None
-    return _unfinished(job, running.start) | {
-        "end": end, "completion_time": end - job.arrival, "run_time": end - running.start,
-        "updates": run.summary["updates"], "samples": run.summary["samples"],
-        "nodes": " ".join(map(str, sorted(set(running.placement.workers)))),
-        "server_nodes": " ".join(map(str, sorted(set(running.placement.servers)))),
-    }  # fmt: skip
-
-
-def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    done = [row for row in rows if not math.isnan(row["completion_time"])]
-
-    def mean(name: str) -> float:
-        return float(np.mean([row[name] for row in done])) if done else math.nan
-
-    times = [row["completion_time"] for row in done]
-    return {
-        "jobs": len(rows),
-        "finished": len(done),
-        "makespan": max((row["end"] for row in done), default=math.nan),
-        "mean_completion_time": mean("completion_time"),
-        "p95_completion_time": float(np.quantile(times, 0.95)) if done else math.nan,
-        "mean_queueing": mean("queueing"),
-        "mean_slowdown": mean("slowdown"),
-    }

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
-from simstrag.cluster import placer
+from simstrag.cluster import constants, manager, placer
 from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection
 from simstrag.cluster.colocation import LAWS, TIME_SLICES
 from simstrag.documents.file_io import path_of, require_path
@@ -124,8 +124,9 @@ class ClusterStudy(Section):
     workers_per_gpu: workers that may share a device.
     colocation: how they slow each other there: a name of `simstrag.cluster.colocation.LAWS`.
     interval: seconds between two renegotiations of shares (rule C5).
-    placers, policies: each combination is run; a policy is a spec for all jobs without their own,
-        or a mapping from workloads to specs.
+    placers, policies, managers: each combination is run; a policy is a spec for all jobs without
+        their own, or a mapping from workloads to specs.
+    constants: of workloads for the managers: measured by simulation, or those of STAR's table.
     trace: load of others, by node, as slowdowns of host, gpu and net; they multiply (rule C10).
     horizon: seconds after which a run ends, finished or not.
 
@@ -149,6 +150,8 @@ class ClusterStudy(Section):
     interval: Positive = 1.0
     placers: Annotated[tuple[str, ...], Field(min_length=1)] = ("packed",)
     policies: Annotated[tuple[str | dict[str, str], ...], Field(min_length=1)] = ("bsp",)
+    managers: Annotated[tuple[str, ...], Field(min_length=1)] = ("none",)
+    constants: Literal["measured", "star"] = "measured"
     horizon: Positive = math.inf
     seeds: Amount | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
     _folder: Path = PrivateAttr(Path())
@@ -184,6 +187,16 @@ class ClusterStudy(Section):
                 self._require_workload(name, "arrivals.workloads")
         for name in self.placers:
             placer.load_placer(name, 0)
+        for name in self.managers:
+            manager.load_manager(name)
+        if self.constants == "star":
+            for name in self.workloads:
+                if name not in constants.STAR:
+                    known = ", ".join(constants.STAR)
+                    raise ValueError(
+                        f"workloads.{name}: constants is 'star', but STAR's table has no '{name}'; "
+                        f"known: {known}{nearest(name, tuple(constants.STAR))}"
+                    )
         for chosen in self.policies:
             named = chosen if isinstance(chosen, dict) else {}
             for workload in named:
@@ -271,10 +284,10 @@ class ClusterStudy(Section):
 
     @property
     def digest(self) -> str:
-        """Of all that its runs depend on, but the mix of policies, the placer and the seed."""
+        """Of all that its runs depend on but policies, placer, manager and seed."""
         from simstrag.experiments.runner import digest, program
 
-        apart = ("policies", "placers", "seeds")
+        apart = ("policies", "placers", "managers", "seeds")
         keys = {key: value for key, value in self.declared.items() if key not in apart}
         files: list[Any] = [self.rows() if self.arrivals else None]
         for name in self.workloads:

@@ -98,7 +98,7 @@ class Accounts:
         self._sums = {"deviation": 0.0, "beyond": 0.0, "makespan": math.nan, "target": math.nan}
         self._applied, self._staleness = [0] * rules.workers, [0] * rules.workers
         self._compute, self._wait = [0.0] * rules.workers, [0.0] * rules.workers
-        self._communication = [0.0] * rules.workers
+        self._communication, self._paused = [0.0] * rules.workers, [0.0] * rules.workers
         self._every = 0 if recorder is None or recorder.keeps_updates else 1
         self._keeps_steps = recorder is not None and recorder.keeps("steps")
         self._keeps_fates = recorder is not None and recorder.keeps("gradients")
@@ -109,12 +109,13 @@ class Accounts:
 
     # -- views -------------------------------------------------------------------------------
 
-    def view(self, hints: Hints, truth: Any = None) -> View:
+    def view(self, hints: Hints, truth: Any = None, refused: bool = False) -> View:
         """The facts that a policy may use now."""
         rules, known = self.rules, np.array(self._known, np.int64)
         return View.of(
-            self._tell, rules.version, rules.learner.samples, rules.now, known, hints, truth
-        )
+            self._tell, rules.version, rules.learner.samples, rules.now, known, hints, truth,
+            refused=refused,
+        )  # fmt: skip
 
     def _tell(self, name: str, columns: int) -> npt.NDArray[Any]:
         """An array of a view that is computed when it is asked for; the newest of its columns."""
@@ -146,6 +147,11 @@ class Accounts:
             self._shown[rank].extend(
                 tuple(windows[name][row, rank].item() for name in SHOWN) for row in rows
             )
+
+    @property
+    def applied(self) -> npt.NDArray[np.int64]:
+        """Gradients of each rank so far."""
+        return np.array(self._applied)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -198,6 +204,7 @@ class Accounts:
         self._compute[rank] += seconds
         self._communication[rank] += pull + after
         self._wait[rank] += wait
+        self._paused[rank] += paused
         if self._beyond is not None and seconds:
             self._sums["beyond"] += self._beyond(rank, s.start.step, s.begun, ended)
         if self._keeps_steps and s.finish <= now:
@@ -205,14 +212,13 @@ class Accounts:
             row = (rank, step, version, amp, s.begun, s.finish, wait, pull + after)
             self._step_log.append(row)
 
-    def usage(
-        self, at: float, ends: Mapping[int, float]
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Seconds that each rank computed until `at`, and communicated.
+    def usage(self, at: float, ends: Mapping[int, float]) -> tuple[npt.NDArray[np.float64], ...]:
+        """Seconds that each rank computed until `at`, communicated, and pauses in the steps begun.
 
         ends: when each collective under way ends, by its closing.
         """
-        compute, communication = np.array(self._compute), np.array(self._communication)
+        sums = self._compute, self._communication, self._paused
+        compute, communication, paused = map(np.array, sums)
         for closing, end in ends.items():
             for rank in self.rules.members(closing):
                 self.step(rank).busy = max(self.busy[closing] - (end - at), 0.0)
@@ -223,9 +229,10 @@ class Accounts:
                 pushes = gradient is not None and gradient.state is State.PUSHING
                 pull, seconds = got - s.pulled, max(ended - got, 0.0)
                 after = min((at - s.sent if pushes else s.pushed) + s.busy, max(at - ended, 0.0))
+                paused[rank] += s.paused
                 compute[rank] += seconds - min(seconds, s.paused)
                 communication[rank] += pull + after
-        return compute, communication
+        return compute, communication, paused
 
     def _show(self, step: StepAccount, seconds: float, is_bound: bool = False) -> None:
         """Show a step to the policy, once its gradient has met its fate [7]."""

@@ -170,17 +170,30 @@ class Kernel:
         arrays = address(ratios), address(nets), address(new)
         self._native.retime(self.memory.address, at, *arrays, served / service if service else 1.0)
 
-    def usage(self, at: float) -> tuple[Floats, Floats]:
-        """Seconds that each rank computed until `at`, and communicated, after `pause`."""
-        seconds = np.empty((2, len(self.memory.ranks)))
+    def change_pause(self, plan: Plan) -> None:
+        """Between reviews, after `pause`: the plan in force with another pause."""
+        self._adopt(plan, {"pause"})
+
+    def usage(self, at: float) -> tuple[Floats, Floats, Floats]:
+        """Seconds that each rank computed until `at`, and communicated, after `pause`.
+
+        Then the seconds that the steps pause which it has begun until then.
+        """
+        seconds = np.empty((3, len(self.memory.ranks)))
         self._native.usage(self.memory.address, at, address(seconds))
-        return seconds[0], seconds[1]
+        return seconds[0], seconds[1], seconds[2]
 
     @property
     def applied(self) -> tuple[int, float]:
         """Samples and booked progress so far; 0 where progress is unknown."""
         m = self._machine
         return int(m["samples"]), 0.0 if m["unknown"] else float(m["booked"])
+
+    @property
+    def applied_by_rank(self) -> npt.NDArray[np.int64]:
+        """Gradients of each rank so far, after `pause` or `end`."""
+        gradients: npt.NDArray[np.int64] = self.memory.ranks["applied"].copy()
+        return gradients
 
     @property
     def next_event(self) -> float:
@@ -194,14 +207,17 @@ class Kernel:
         self._learn()
         self.recorder.totals(self._machine, self.memory.ranks, self.learner.progress)
 
-    def view(self, hints: Hints, truth: Truth | None = None) -> View:
+    def view(self, hints: Hints, truth: Truth | None = None, refused: bool = False) -> View:
         """The facts a policy may use now; they hold until the kernel goes on.
 
         truth: what an oracle is told, `Kernel.truth` for instance.
+        refused: whether the last plan was.
         """
         version, samples, now = [field.item() for field in self._fields]
         steps = self.memory.known.copy()
-        return View.of(self._tell, version, samples, now, steps, hints, truth, self._tell_medians)
+        return View.of(
+            self._tell, version, samples, now, steps, hints, truth, self._tell_medians, refused
+        )
 
     def _tell(self, name: str, columns: int) -> npt.NDArray[Any]:
         """An array of a view that is worked out when it is asked for; the newest of its columns."""

@@ -109,12 +109,17 @@ class Plain:
             self.recorder.planned(plan, self.version, self.now)
         self._carry_out(self.rules.replan(plan))
 
-    def view(self, hints: Hints, truth: Truth | None = None) -> View:
+    def view(self, hints: Hints, truth: Truth | None = None, refused: bool = False) -> View:
         """The facts that a policy may use now."""
-        return self._accounts.view(hints, truth)
+        return self._accounts.view(hints, truth, refused)
 
     def pause(self, at: float) -> None:
         """Nothing: the state is complete whenever `advance` returns."""
+
+    def change_pause(self, plan: Plan) -> None:
+        """Between reviews: the plan in force with another pause."""
+        self.recorder.planned(plan, self.version, self.now)
+        self._carry_out(self.rules.change(plan))
 
     def retime(self, at: float, timing: Timing) -> None:
         """From `at` on, another timing with other constant slowdowns (rule 8a)."""
@@ -172,8 +177,8 @@ class Plain:
                 return later
         return end
 
-    def usage(self, at: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Seconds that each rank computed until `at`, and communicated."""
+    def usage(self, at: float) -> tuple[npt.NDArray[np.float64], ...]:
+        """Of each rank: see `kernel.Kernel.usage`."""
         return self._accounts.usage(at, self._agenda.collectives)
 
     @property
@@ -181,6 +186,11 @@ class Plain:
         """Samples and progress so far; 0 where progress is unknown."""
         learner = self.rules.learner
         return learner.samples, learner.progress or 0.0
+
+    @property
+    def applied_by_rank(self) -> npt.NDArray[np.int64]:
+        """Gradients of each rank so far."""
+        return self._accounts.applied
 
     @property
     def next_event(self) -> float:

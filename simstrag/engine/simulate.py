@@ -33,6 +33,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
 
 Engine = Kernel | Plain
+Permit = Callable[[Plan], Plan]
 ENGINES: dict[str, type[Engine]] = {"native": Kernel, "plain": Plain}
 
 
@@ -145,6 +146,8 @@ class Simulation:
 
     timing: in place of the scenario's.
     telemetry: of a cluster, what `View.telemetry` shows now.
+    permit: sees each resolved plan of the policy before it takes force; returns it, or the plan
+        that takes force in its place.
     """
 
     def __init__(
@@ -158,6 +161,7 @@ class Simulation:
         engine: str = "native",
         timing: Timing | None = None,
         telemetry: Callable[[], npt.NDArray[np.float64]] | None = None,
+        permit: Permit | None = None,
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -174,9 +178,12 @@ class Simulation:
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
         self._asked: Plan | None = None
         self._answered: Plan | None = None
+        self._permit, self._permitted = permit, Plan()
+        self._refused = False
+        self._delay, self._delayed = 0.0, (Plan(), Plan())
         self._truth_error: InputError | None = None
         self.kernel: Engine = _engine(engine)(
-            scenario.workers, self.timing, self._plan(self._first_view()), self.learner, limits,
+            scenario.workers, self.timing, self._ask(self._first_view()), self.learner, limits,
             self.recorder, scenario.straggler_ratio,
         )  # fmt: skip
         self._shown_truth = self._truth(self.kernel.truth)
@@ -191,10 +198,16 @@ class Simulation:
         """Go on until the run ends, or to what happens at `until`; whether it ends."""
         kernel = self.kernel
         while (stop := kernel.advance(until)) is Stop.REVIEW:
-            kernel.replan(self._plan(kernel.view(self.hints, self._shown_truth)))
+            kernel.replan(self._ask(kernel.view(self.hints, self._shown_truth, self._refused)))
         if stop is Stop.STALLED:
             raise self._stalled()
         return stop is Stop.DONE
+
+    def delay(self, at: float, seconds: float) -> None:
+        """From `at` on, to which the run was advanced, every pause is so much longer (rule 5a)."""
+        self._delay = seconds
+        self.kernel.pause(at)
+        self.kernel.change_pause(self._with_delay(self._permitted))
 
     def result(self) -> Run:
         """The finished run."""
@@ -233,6 +246,22 @@ class Simulation:
 
         oracle_truth = self._truth(truth)
         return View(workers, hints=hints, noise_scale=hints.noise_scale, truth=oracle_truth)
+
+    def _ask(self, view: View) -> Plan:
+        """The plan that is in force from now on."""
+        plan = self._plan(view)
+        self._permitted = plan if self._permit is None else self._permit(plan)
+        self._refused = self._permitted is not plan
+        return self._with_delay(self._permitted)
+
+    def _with_delay(self, plan: Plan) -> Plan:
+        """A plan with a longer pause; the same object for the same plan and delay."""
+        if not self._delay:
+            return plan
+        of, delayed = self._delayed
+        if of is not plan or delayed.pause != plan.pause + self._delay:
+            self._delayed = plan, plan.paused(self._delay)
+        return self._delayed[1]
 
     def _plan(self, view: View) -> Plan:
         """The policy's plan, resolved; the same object is resolved once."""
@@ -333,4 +362,5 @@ def _hints(timing: Timing, scenario: Scenario) -> Hints:
         microbatches=step.microbatches,
         samples=scenario.sample_target,
         noise_scale=learner.noise_scale,
+        nodes=timing.nodes or tuple(range(scenario.workers)),
     )

@@ -1,38 +1,100 @@
 """Gradients are summed in groups of ranks, and the server gets one message of each group.
 
-Every update waits for one gradient of every rank, as under `bsp:via=server`.  The first rank of a
-group adds the gradients of the others to its own, pushes the sum, and relays the parameters.  The
-server is then a queue of N/fan jobs, not N, and every gradient travels once more.
+Every update waits for one gradient of every rank, as under `bsp:via=server`.  The parent of a group
+adds the gradients of the others to its own, pushes the sum, and relays the parameters.  The server
+is then a queue of as many jobs as there are groups, and every gradient travels once more.
 
 Source: STAR's communication tree: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
 Homogeneous GPUs", 2025, arXiv:2512.09685.  The abstract alone was at hand for the paper.  From the
 released code: parents and children, one level deep, given by hand; its example puts eight ranks on
 four parents; the update comes when all parents have pushed.  Ours: groups of consecutive ranks,
-which is the example's tree, and that the update divides by N as without a tree (the code does not).
+which is the example's tree, or of the ranks of a node; which of these is the parent; and that the
+update divides by N as without a tree (the code does not).
 """
 
-from dataclasses import dataclass
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from simstrag.policy import Plan, Quorum, Via, View
+import numpy as np
+
+from simstrag.policies.estimators.predictors import median, predict
+from simstrag.policies.estimators.time_to_progress import straggle
+from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
+from simstrag.ties import Bools, Floats
+
+
+class By(enum.Enum):
+    """Which ranks form a group: consecutive ones, or those of a node."""
+
+    RANK = "rank"
+    NODE = "node"
+
+
+@dataclass(slots=True)
+class _State:
+    """The last plan by node, and the ranks that straggled then."""
+
+    plan: Plan | None = None
+    slow: Bools | None = None
 
 
 @dataclass(frozen=True)
 class Tree:
     """A gradient tree of one level under synchronous training.
 
-    fan: ranks of a group, of which the first is the parent.
+    by: `rank`: the first of consecutive ranks is the parent; `node`: of the ranks of a node that do
+        not straggle the one that communicates in the least time; again when others straggle.
+    fan: ranks of a group by rank.
+    ratio: a rank straggles if its step is longer than the fastest rank's by more than this share.
     """
 
     title = "gradient tree of STAR [our reading]"
     lane = "A"
 
     fan: int = 2
+    by: By = By.RANK
+    ratio: float = 0.2
+    state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.fan < 2:
             raise ValueError(f"fan must be 2 or more, not {self.fan}")
+        if not self.ratio > 0:
+            raise ValueError(f"ratio must be above 0, not {self.ratio}")
 
     def plan(self, view: View) -> Plan:
+        if self.by is By.NODE:
+            return self._by_node(view)
         ranks = range(view.world_size)
         parents = tuple((rank, rank - rank % self.fan) for rank in ranks if rank % self.fan)
         return Plan.standing(Quorum(via=Via.SERVER, parents=parents))
+
+    def _by_node(self, view: View) -> Plan:
+        """A plan; the same object while the same ranks straggle, or a rank's time is unknown."""
+        state, nodes = self.state_, view.hints.nodes
+        if nodes is None:
+            raise PlanError("tree:by=node: the node of each rank is unknown (hints.nodes)")
+        t = predict(median, view)
+        known = not np.isnan(t).any()
+        slow = straggle(t, self.ratio) if known else np.zeros(len(t), np.bool_)
+        stays = state.slow is not None and (not known or np.array_equal(slow, state.slow))
+        if state.plan is None or not stays:
+            link = np.nan_to_num(median(view, "communication"))
+            parents = [*_pairs(nodes, slow, link)]
+            suspects = np.flatnonzero(slow) if known else None
+            quorum = Quorum(via=Via.SERVER, parents=tuple(parents))
+            state.plan = Plan((quorum,), suspects=suspects, review=Review(updates=1))
+            state.slow = slow
+        return state.plan
+
+
+def _pairs(nodes: tuple[int, ...], slow: Bools, link: Floats) -> Iterable[tuple[int, int]]:
+    """(child, parent) of every rank that is no parent.
+
+    link: seconds of communication of each rank.
+    """
+    for node in sorted(set(nodes)):
+        ranks = [rank for rank, own in enumerate(nodes) if own == node]
+        parent = min(ranks, key=lambda rank: (slow[rank], link[rank], rank))
+        yield from ((rank, parent) for rank in ranks if rank != parent)

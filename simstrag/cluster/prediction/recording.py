@@ -59,8 +59,8 @@ class Recording:
             name = job.job.name
             if name not in self.jobs:
                 self.jobs[name] = JobRecord(job.nodes, len(self.loads))
-            record, clean = self.jobs[name], job.seconds_of_iteration(slowed=False)
-            record.times.append(job.seconds_of_iteration() / clean)
+            record, clean = self.jobs[name], job.local_seconds(slowed=False)
+            record.times.append(job.local_seconds() / clean)
             view = job.view()
             for predictor, predict in PREDICTORS.items():
                 record.predicted.setdefault(predictor, []).append(predict(view) / clean)

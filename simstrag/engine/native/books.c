@@ -29,7 +29,7 @@ static void close_cycle(struct job *m, whole rank) {
     double pushed = r->state == PUSHING ? time - r->sent : r->pushed;
     struct cycle c = cycle_of(time, r->pulled, least(r->got, time), ended, pushed + r->busy);
     double paused = least(c.compute, r->paused);
-    c.compute -= paused; c.wait += paused;
+    c.compute -= paused; c.wait += paused; r->pauses += paused;
     account_cycle(r, c);
     if (m->holds && c.compute != 0.0) m->beyond += beyond(m, rank, r->step, r->start, ended);
     if (m->keeps_steps && r->ended <= time)

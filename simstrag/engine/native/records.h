@@ -98,7 +98,8 @@ enum { STOPS(NAME) };
     /* gradients that count for the bound; gradients that it keeps of its contribution */ \
     F(whole, count) F(whole, bound) F(whole, kept) F(whole, rounds) \
     /* `due`: time of the event that it waits for */ \
-    F(double, relayed) F(double, got) F(double, start) F(double, paused) F(double, sent) \
+    F(double, relayed) F(double, got) F(double, start) F(double, paused) F(double, pauses) \
+    F(double, sent) \
     F(double, pushed) F(double, ended) F(double, busy) \
     F(whole, step) F(double, due) \
     /* inputs: where its recorded durations are; pieces by precision and load */ \

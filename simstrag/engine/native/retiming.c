@@ -77,8 +77,8 @@ EXPORT void retime(struct job *m, double now, const double *compute, const doubl
         retime_rank(m, rank, now, old, new, compute[rank]);
 }
 
-/* Seconds that each rank computed until `now`, then those that it communicated; every rank is
-   advanced by events. */
+/* Seconds until `now` that each rank computed, then those that it communicated; then those that the
+   steps pause that it has begun.  Every rank is advanced by events. */
 EXPORT void usage(struct job *m, double now, double *seconds) {
     for (whole k = 0; k < m->scheduled; k++) {
         const struct event_row *e = &m->events[k];
@@ -96,6 +96,7 @@ EXPORT void usage(struct job *m, double now, double *seconds) {
             c = cycle_of(now, r->pulled, least(r->got, now), ended, pushed + r->busy);
         seconds[rank] = r->compute + (c.compute - least(c.compute, r->paused));
         seconds[m->workers + rank] = r->communication + c.communication;
+        seconds[2 * m->workers + rank] = r->pauses + (r->state == NOBODY ? 0.0 : r->paused);
     }
 }
 

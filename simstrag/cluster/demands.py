@@ -1,0 +1,66 @@
+"""What a job would use of its nodes, and by how much it is slowed where it gets less."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demands:
+    """What a job would use per second if nothing slowed it (rule C6).
+
+    host, gpu: of each rank, processor and device seconds per second.
+    push, pull: of each rank, bytes/s to and from each server shard together; 0 by all-reduce.
+    ring: of each rank, bytes/s that an all-reduce sends and receives; 0 via a server.
+    service: of each server shard, processor seconds per second.
+    """
+
+    host: Floats
+    gpu: Floats
+    push: Floats
+    pull: Floats
+    ring: Floats
+    service: Floats
+
+    def within(self, most: Demands) -> Demands:
+        """With no more communication and service than others have."""
+        names = ("push", "pull", "ring", "service")
+        return replace(
+            self, **{name: np.minimum(getattr(self, name), getattr(most, name)) for name in names}
+        )
+
+    def joined(self) -> Floats:
+        """All values in one array."""
+        return np.concatenate([getattr(self, each.name) for each in fields(self)])
+
+    @classmethod
+    def split(cls, values: Floats, workers: int) -> Demands:
+        """From what `joined` gave."""
+        return cls(*np.split(values, workers * np.arange(1, 6)))
+
+
+@dataclass(slots=True, eq=False)
+class Slowdowns:
+    """By how much a job is slowed, at least 1: of each rank, and of its slowest server shard."""
+
+    host: Floats
+    gpu: Floats
+    net: Floats
+    server: float = 1.0
+
+    @classmethod
+    def none(cls, workers: int) -> Slowdowns:
+        """No contention."""
+        return cls(np.ones(workers), np.ones(workers), np.ones(workers))
+
+    def equals(self, other: Slowdowns) -> bool:
+        """Whether both slow every rank alike, to the last bit."""
+        return self.server == other.server and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("host", "gpu", "net")
+        )

@@ -1,0 +1,114 @@
+"""Constants of workloads for the managers, measured by simulation on a study's cluster.
+
+The protocol is that of STAR's logs: the largest job of a workload, alone, its workers packed, its
+server on another node where there is one.  Extra: what the server's node is asked for under asgd
+over that at the barrier.  Freed: what a worker leaves where each of its steps is delayed by 1 s.
+Sensitivity: the run time at half the speed of processors, or of cards, over that at full speed,
+times the same at a quarter; at which two levels STAR read its times is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from simstrag.cluster.constants import Constants, of_star
+from simstrag.cluster.demands import Floats
+from simstrag.cluster.grants import Grants
+from simstrag.cluster.job import RunningJob
+from simstrag.cluster.managers.none import NoManager
+from simstrag.cluster.placer import Placement
+from simstrag.cluster.shared_nodes import FixedPlacer, SharedNodes
+from simstrag.cluster.study import ArrivingJob, ClusterStudy
+from simstrag.timing.contention import Contention
+
+ITERATIONS = 200
+BARRIER, FREE = "bsp:via=server", "asgd"
+DELAY = 1.0
+"""Seconds."""
+LEVELS = (2.0, 4.0)
+"""By how much processors, or cards, are slowed."""
+
+
+def constants_of(study: ClusterStudy) -> dict[str, Constants]:
+    """The constants of each workload that a study's managers use."""
+    if study.constants == "star":
+        cores = study.each_node[0].cores
+        return {name: of_star(name, cores) for name in study.workloads}
+    return measure_all(study)
+
+
+def measure_all(study: ClusterStudy) -> dict[str, Constants]:
+    """The constants of each workload by simulation; of one without jobs as the largest job."""
+    sizes: dict[str, int] = {}
+    for job in study.arriving(study.policies[0], study.seed_list[0]):
+        sizes[job.workload] = max(sizes.get(job.workload, 1), job.workers)
+    largest = max(sizes.values())
+    return {name: measure(study, name, sizes.get(name, largest)) for name in study.workloads}
+
+
+def measure(study: ClusterStudy, workload: str, workers: int) -> Constants:
+    """The constants of a workload whose job has so many workers."""
+    section = study.workloads[workload]
+    scenario = study.scenario(workload, workers, samples=1)
+    samples = ITERATIONS * workers * scenario.learner.batch
+    placement = _apart(study, workers, len(scenario.inputs.server.shards))
+    none = [1.0] * len(study.each_node)
+
+    def seconds(policy: str = BARRIER, host: float = 1.0, net: float = 1.0) -> float:
+        job = ArrivingJob(0, workload, workload, workers, 0.0, policy, samples, None)
+        others = Contention.constant([host] * len(none), none, [net] * len(none))
+        return _run_time(study, job, placement, others)
+
+    def delayed() -> float:
+        job = ArrivingJob(0, workload, workload, workers, 0.0, BARRIER, samples, None)
+        return _run_time(study, job, placement, Contention(), _DelaysAll(NoManager(), {}))
+
+    inputs, gradients = scenario.inputs, ITERATIONS * workers
+    bytes_ = section.gradient_bytes
+    bytes_ = inputs.allreduce.bytes if bytes_ is None else bytes_
+    at_barrier = seconds()
+    more = max(gradients / seconds(FREE) - gradients / at_barrier, 0.0)
+    fewer = (gradients / at_barrier - gradients / delayed()) / workers / DELAY
+    return Constants(
+        extra_cores=more * inputs.server.service * section.server_cores,
+        extra_bytes=more * bytes_,
+        freed_cores=fewer * inputs.step.host * section.host_cores,
+        freed_bytes=fewer * bytes_,
+        sensitivity_cores=math.prod(seconds(host=level) / at_barrier for level in LEVELS),
+        sensitivity_bytes=math.prod(seconds(net=level) / at_barrier for level in LEVELS),
+    )
+
+
+class _DelaysAll(Grants):
+    """Delays every job."""
+
+    def settle(self, now: float, jobs: Sequence[RunningJob], spare: Callable[[], Floats]) -> None:
+        """At once."""
+        for job in jobs:
+            job.delay(now, DELAY)
+
+
+def _apart(study: ClusterStudy, workers: int, shards: int) -> Placement:
+    """Workers on as few nodes as possible, in their order; the server on the next one."""
+    room = [
+        node
+        for node, kind in enumerate(study.each_node)
+        for _ in range(kind.gpus * study.workers_per_gpu)
+    ]
+    chosen = tuple(room[:workers])
+    server = min(chosen[-1] + 1, len(study.each_node) - 1)
+    return Placement(chosen, (server,) * shards)
+
+
+def _run_time(
+    study: ClusterStudy, job: ArrivingJob, placement: Placement, others: Contention,
+    grants: Grants | None = None,
+) -> float:  # fmt: skip
+    """Of a job by itself."""
+    nodes = SharedNodes(
+        study, [job], FixedPlacer(placement), 0, record=False, others=others, grants=grants
+    )
+    nodes.go()
+    end: float = nodes.rows()[0]["end"]
+    return end
