@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 import simstrag
-from simstrag.analysis.derived.standings import standings
-from simstrag.analysis.text.cautions import cautions
 from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
+from simstrag.trace.log_formats import format_of
 from simstrag.trace.trace import Trace
 from simstrag.traces.importers import FORMATS, import_trace, recognise
 from simstrag.traces.provenance import Labelled, scenario_of
@@ -427,7 +426,7 @@ def test_a_host_that_is_absent_is_in_the_scenario_and_in_the_cautions(tmp_path: 
     case = Scenario.read(write_first_scenario(tmp_path / "t.csv", tmp_path / "t.yaml"))
     assert f"The log of loads has {gaps}." in case.cautions
     comparison = simstrag.compare(case, ["bsp", "lb_bsp"], seeds=1, sensitivity=False, jobs=1)
-    assert f"The log of loads has {gaps}." in cautions(standings(comparison))
+    assert f"The log of loads has {gaps}." in comparison.answer.inputs
 
 
 @pytest.mark.parametrize("timed", [True, False])
@@ -646,3 +645,10 @@ def test_an_unknown_header_gets_the_nearest_names_and_their_option(
     path = written(tmp_path, "log.csv", f"{header}\n0;a;12\n")
     with pytest.raises(InputError, match=re.escape(message.replace("X", str(path)))):
         recognise(path)
+
+
+@pytest.mark.parametrize(
+    "column", ["cpu_utilisation", "CPU utilization (%)", "gpu_load", "net_utilisation"]
+)
+def test_a_utilisation_is_known_in_both_spellings(column: str) -> None:
+    assert format_of(["timestamp", "host", column]) == "utilisation"

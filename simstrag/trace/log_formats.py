@@ -52,11 +52,16 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "note": ("note", "notes", "comment", "description", "summary", "reason", "message"),
     "gpu": (
         "gpuutil", "gpuutilization", "utilizationgpu", "dcgmfidevgpuutil",
-        "dcgmfiprofgrengineactive", "gpu", "gpuauslastung",
+        "dcgmfiprofgrengineactive", "gpuload", "gpubusy", "gpu", "gpuauslastung",
     ),
-    "host": ("cpuutil", "cpuutilization", "cpuusage", "cpupercent", "cpubusy", "cpu",
-             "cpuauslastung"),
-    "net": ("netutil", "networkutilization", "nicutil", "network", "net", "nic"),
+    "host": (
+        "cpuutil", "cpuutilization", "utilizationcpu", "cpuusage", "cpupercent", "cpuload",
+        "cpubusy", "cpu", "cpuauslastung",
+    ),
+    "net": (
+        "netutil", "netutilization", "networkutil", "networkutilization", "nicutil",
+        "nicutilization", "network", "net", "nic",
+    ),
 }  # fmt: skip
 """Known names of columns, in small letters and digits only, the surest first."""
 SHARES = frozenset({"dcgmfiprofgrengineactive"})
@@ -75,12 +80,12 @@ TIMED = frozenset({"time", "start", "end", "compute", "seconds", "communication"
 
 
 def plain(name: str) -> str:
-    """A name in small letters and digits only.
+    """A name in small letters and digits only, in one spelling.
 
-    >>> plain("utilization.gpu [%]")
-    'utilizationgpu'
+    >>> plain("utilization.gpu [%]"), plain("cpu_utilisation")
+    ('utilizationgpu', 'cpuutilization')
     """
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    return re.sub(r"[^a-z0-9]", "", name.lower()).replace("utilisation", "utilization")
 
 
 def match(name: str, meaning: str) -> tuple[int, float] | None:
