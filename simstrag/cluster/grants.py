@@ -169,7 +169,7 @@ def _reserve(spare: Floats, needs: Sequence[Need]) -> None:
 def _saving(seconds: Floats) -> float:
     """Seconds by which an iteration shortens without its stragglers.
 
-    >>> float(_saving(np.array([1.0, 1.1, 1.5])).round(9))
+    >>> round(_saving(np.array([1.0, 1.1, 1.5])), 9)
     0.4
     """
     return float(seconds.max() - seconds[~straggle(seconds)].max())
