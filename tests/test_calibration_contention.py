@@ -72,15 +72,21 @@ def test_loads_sleep_until_they_are_told_and_again_afterwards() -> None:
         def spent() -> float:
             return sum(sum(child.cpu_times()[:2]) for child in children)
 
-        before = spent()
-        time.sleep(0.2)
-        assert spent() - before < 0.03
+        def sleep_soon() -> bool:
+            """Within 20 looks at 0.2 s: some systems book processor time late."""
+            for _ in range(20):
+                before = spent()
+                time.sleep(0.2)
+                if spent() - before < 0.03:
+                    return True
+            return False
+
+        assert sleep_soon()
         with loads.on("cpu", 2.0):
-            while spent() - before < 0.1:
+            begun = spent()
+            while spent() - begun < 0.1:
                 time.sleep(0.01)
-        worked = spent()
-        time.sleep(0.2)
-        assert spent() - worked < 0.03
+        assert sleep_soon()
 
 
 @pytest.mark.parametrize("duty", [0.25, 0.5, 1.0])

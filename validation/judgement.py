@@ -119,7 +119,7 @@ def pairs(
 def mitigations(
     policy: Mapping[int, float], bsp: Mapping[int, float], clean: Mapping[int, float]
 ) -> Estimate:
-    """Mitigation M with a bootstrap interval over the repetitions that all three have."""
+    """Mitigation M with a Fieller interval over the repetitions that all three have."""
     common = sorted(policy.keys() & bsp.keys() & clean.keys())
     times = ([each[k] for k in common] for each in (policy, bsp, clean))
     if not common:
