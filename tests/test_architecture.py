@@ -17,15 +17,15 @@ from tools.imports import CONTRACT, IMPORTS, MODULES, room
 ROOMS: dict[str, set[str]] = {
     "documents": set(),
     "processes": set(),
-    "learning": set(),
     "policies": {"documents"},
     "runs": set(),
     "trace": {"documents"},
     "timing": {"trace"},
     "profile": {"documents", "timing", "trace"},
     "scenario": {"documents", "profile", "timing", "trace"},
-    "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},
     "workloads": {"documents"},
+    "learning": {"documents", "timing", "workloads"},
+    "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},
     "experiments": {"documents", "engine", "policies", "processes", "runs", "scenario"},
     "cluster": {
         "documents", "engine", "experiments", "policies", "runs", "scenario", "timing",
@@ -53,7 +53,9 @@ The two roots, `simstrag` itself and `cli`, may import every room."""
 
 HEAVY = {
     "simpy": {"cluster", "engine"},
-    "torch": {"calibration", "cluster.prediction", "ddp", "validation", "workloads"},
+    "torch": {
+        "calibration", "cluster.prediction", "ddp", "learning", "validation", "workloads",
+    },
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},
     "jinja2": {"analysis", "cli"},

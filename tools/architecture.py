@@ -32,7 +32,7 @@ BOXES = {
     "cluster": Box(5, 3, "jobs that share nodes"),
     "ddp": Box(2, 4, "policies on real ranks"),
     "experiments": Box(4, 4, "compare, sweep, sensitivity"),
-    "workloads": Box(1, 5, "models and batches"),
+    "workloads": Box(3, 8, "models and batches"),
     "engine": Box(2, 5, "simulates one run"),
     "processes": Box(5, 5, "child processes, signals"),
     "scenario": Box(2, 6, "what is simulated"),
@@ -43,7 +43,7 @@ BOXES = {
     "timing": Box(2, 8, "how long a step takes"),
     "trace": Box(0, 9, "contention over time"),
     "policies": Box(2, 9, "one file per policy"),
-    "documents": Box(0, 10, "YAML, CSV, paths, messages", 3),
+    "documents": Box(0, 10, "YAML, CSV, paths, messages", 4),
     "contract": Box(0, 11, "policy, view, plan, quorum: what a policy sees and answers", 6),
 }
 LANES = {("cli", "traces"): 0}

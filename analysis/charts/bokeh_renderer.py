@@ -182,10 +182,13 @@ def _render_curve(p: Any, mark: spec.Curve) -> tuple[list[Any], Any]:
     )  # fmt: skip
     if mark.least is None:
         return [line], line
-    band = p.harea(
-        x1="least", x2="most", y="y", fill_color=color, fill_alpha=0.1, source=source,
-        visible=mark.at_first,
-    )  # fmt: skip
+    looks: Any = {
+        "fill_color": color, "fill_alpha": 0.1, "source": source, "visible": mark.at_first,
+    }  # fmt: skip
+    if mark.along == "x":
+        band = p.harea(x1="least", x2="most", y="y", **looks)
+    else:
+        band = p.varea(y1="least", y2="most", x="x", **looks)
     return [line, band], line
 
 

@@ -38,8 +38,9 @@ BSP, CONTROL_LOOK = 0, -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A line of a policy; with `least` and `most`, a band along x around it.
+    """A line of a policy; with `least` and `most`, a band around it.
 
+    along: the axis of `least` and `most`, "x" or "y".
     at_first: whether a page shows it before the reader asks for it.
     """
 
@@ -51,6 +52,7 @@ class Curve:
     most: Floats | None = None
     facts: Facts = ()
     at_first: bool = True
+    along: str = "x"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,7 +73,10 @@ def speedups(
 
 
 class Series(NamedTuple):
-    """Mean, least and greatest time over seeds at which each level was reached."""
+    """Mean, least and greatest time over seeds at which each level was reached.
+
+    Of a real learner they are the accuracy over seeds, and `level` is the time.
+    """
 
     mean: Floats
     least: Floats
@@ -89,6 +92,7 @@ def progress(
     at_first: policies whose curves a page shows at first, beside bsp with and without contention.
     """
     look, axis = looks(s.comparison.policies), progress_axis(s)
+    is_real = s.comparison.scenario.learner.is_real
     series = {
         name: one
         for name, one in progress_series(s).items()
@@ -96,30 +100,38 @@ def progress(
     }
     if not series:
         return None
+    over = "accuracy" if is_real else "time (s)"
+    other = "time (s)" if is_real else axis
     facts = (
-        ("policy", "@name"), (axis, "@y{0.[000]}"), ("time (s), mean over seeds", "@x{0.[000]}"),
+        ("policy", "@name"), (other, "@x{0.[000]}" if is_real else "@y{0.[000]}"),
+        (f"{over}, mean over seeds", "@y{0.[000]}" if is_real else "@x{0.[000]}"),
         ("least to most", "@least{0.[000]} to @most{0.[000]}"),
     )  # fmt: skip
     marks: list[Mark] = [
         Curve(
-            name, look[name], one.mean, one.level, one.least, one.most, facts,
-            at_first is None or name in {*at_first, BASELINE, CONTROL},
+            name, look[name], *((one.level, one.mean) if is_real else (one.mean, one.level)),
+            one.least, one.most, facts,
+            at_first is None or name in {*at_first, BASELINE, CONTROL}, "y" if is_real else "x",
         )
         for name, one in series.items()
     ]  # fmt: skip
-    target = s.comparison.scenario.progress_target
+    scenario = s.comparison.scenario
+    target = scenario.target_accuracy if is_real else scenario.progress_target
     if target is not None:
-        marks.append(Rule(float(_level(s, target)), "y", "target", dotted=True))
-    end = max(float(np.nanmax(one.most)) for one in series.values())
+        level = target if is_real else float(_level(s, target))
+        marks.append(Rule(level, "y", "target", dotted=True))
+    end = max(float(np.nanmax(one.level if is_real else one.most)) for one in series.values())
+    what = "Accuracy" if is_real else "Progress"
     return Chart(
-        "Progress over time of every policy", "time (s)", axis, marks, x_range=(0.0, 1.02 * end),
+        f"{what} over time of every policy", "time (s)", axis, marks, x_range=(0.0, 1.02 * end),
         y_range=(0.0, None),
     )  # fmt: skip
 
 
 def progress_axis(s: Standings) -> str:
     """The label of the axis of progress."""
-    declared = s.comparison.scenario.learner.curve is not None
+    learner = s.comparison.scenario.learner
+    declared = learner.curve is not None or learner.is_real
     return "accuracy (0 to 1)" if declared else "progress (noise-free updates)"
 
 
@@ -128,16 +140,28 @@ def progress_series(s: Standings) -> dict[str, Series]:
     comparison = s.comparison
     series = {}
     wanted = [("contended", name, name) for name in dict.fromkeys([BASELINE, *comparison.policies])]
+    is_real = comparison.scenario.learner.is_real
     for variant, policy, name in [*wanted, ("clean", BASELINE, CONTROL)]:
-        table = comparison.curves
+        table = comparison.evaluations if is_real else comparison.curves
         rows = table[(table["variant"] == variant) & (table["policy"] == policy)]
         seeds = [group for _, group in rows.groupby("seed")]
-        if seeds:
+        if seeds and is_real:
+            series[name] = _accuracies(seeds)
+        elif seeds:
             levels = np.linspace(0.0, min(g["progress"].max() for g in seeds), 101)
             times = np.array([np.interp(levels, g["progress"], g["time"]) for g in seeds])
             ends = times.mean(axis=0), times.min(axis=0), times.max(axis=0)
             series[name] = Series(*ends, _level(s, levels))
     return series
+
+
+def _accuracies(seeds: Sequence[Any]) -> Series:
+    """Accuracy over seeds at even times up to the end of the longest run; an ended one holds."""
+    times = np.linspace(0.0, max(g["time"].max() for g in seeds), 101)
+    held = np.array([
+        g["accuracy"].to_numpy()[np.searchsorted(g["time"], times, "right") - 1] for g in seeds
+    ])  # fmt: skip
+    return Series(held.mean(axis=0), held.min(axis=0), held.max(axis=0), times)
 
 
 def progress_table(s: Standings) -> Table:
@@ -148,13 +172,18 @@ def progress_table(s: Standings) -> Table:
         for values in zip(*(column.tolist() for column in series), strict=True)
     ]
     axis = progress_axis(s).removesuffix(" (0 to 1)")
-    headers = ("policy", "time (s), mean", "time (s), least", "time (s), most", axis)
+    over, other = "time (s)", axis
+    if s.comparison.scenario.learner.is_real:
+        over, other = axis, "time (s)"
+    headers = ("policy", f"{over}, mean", f"{over}, least", f"{over}, most", other)
     return Table(headers, tuple(rows))
 
 
 def explain_missing_curves(s: Standings) -> str:
     """A sentence on the policies without a curve; empty where all have one."""
-    return f"Not drawn, because their progress is unknown: {unknown(s)}." if s.unknown else ""
+    if s.comparison.scenario.learner.is_real or not s.unknown:
+        return ""
+    return f"Not drawn, because their progress is unknown: {unknown(s)}."
 
 
 def _level(s: Standings, progress: Any) -> Any:
@@ -230,11 +259,11 @@ def tradeoff(
     progress: whether final progress serves where there is neither; otherwise None.
     """
     scenario, column = s.comparison.scenario, s.comparison.column
-    if scenario.sample_target is None:
+    if scenario.sample_target is None or (scenario.learner.is_real and scenario.has_target):
         return None
     if s.comparison.has_target:
         name, axis, sign = "time_to_target", "time to target (s)", 1.0
-    elif scenario.learner.curve is not None:
+    elif scenario.learner.curve is not None or scenario.learner.is_real:
         name, axis, sign = "accuracy", "accuracy (0 to 1)", -1.0
     elif progress:
         name, axis, sign = "progress", "progress (noise-free updates)", -1.0

@@ -165,7 +165,8 @@ def _draw_curve(ax: Axes, mark: spec.Curve, theme: spec.Theme, k: int) -> None:
     ax.plot(mark.x, mark.y, label=theme.text(mark.name), markevery=every, **style)
     if mark.least is not None and mark.most is not None:
         band = {"color": style["color"], "alpha": 0.12, "linewidth": 0}
-        ax.fill_betweenx(mark.y, mark.least, mark.most, **band)
+        fill, over = (ax.fill_betweenx, mark.y) if mark.along == "x" else (ax.fill_between, mark.x)
+        fill(over, mark.least, mark.most, **band)
 
 
 def _draw_dots(ax: Axes, mark: spec.Dots, theme: spec.Theme) -> None:

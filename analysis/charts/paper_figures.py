@@ -130,7 +130,7 @@ def sensitivity(
     Each point is simulated; the lines guide the eye.  The upright line is the declared cost.
     Raises `InputError` where no target is declared, and for an unknown policy.
     """
-    if not comparison.has_target:
+    if comparison.scenario.progress_target is None:
         raise InputError("c_tau changes no time without a target; declare target_progress")
     chosen = _chosen(comparison, policies)
     return _drawn(comparison_charts.costs(standings(comparison), chosen), ax, 1.9)

@@ -129,7 +129,7 @@ class Decision:
     lanes: the policies of each lane but bsp, best mean first.
     effects: by policy, bsp included.
     states: mean seconds in all settings of what is assumed. Policies whose times do not compare
-        are left out: samples of unknown worth, and stale ones where no target is declared.
+        are left out: `Standings.incomparable`.
     candidates: bsp, and those policies in `states` that are shown to be faster than it (the whole
         interval of the difference is below 0) and whose mean gain is `MODEL_ERROR` or more.
     safe: the candidate with the least worst regret; among equals the least change of training.
@@ -169,7 +169,7 @@ def decide(s: Standings) -> Decision:
     effects = {p.policy: _effects(s, p) for p in s.policies}
     others = [p for p in s.policies if p.policy != BASELINE]
     lanes = {lane: tuple(p for p in others if effects[p.policy].lane == lane) for lane in LANES}
-    states = _states(s, {*s.unknown, *(() if s.comparison.has_target else s.stale)})
+    states = _states(s, s.incomparable)
     gaining = _gaining(states[OWN])
     shown = {p.policy for p in others if faster(p.difference[s.decides])}
     candidates = (BASELINE, *(name for name in gaining if name in shown))
@@ -306,11 +306,10 @@ def _states(s: Standings, left_out: Collection[str]) -> Times:
     names = dict.fromkeys([*known, BASELINE])
     own = {name: float(column(name, s.decides).mean()) for name in names}
     states: dict[State, Mapping[str, float]] = {OWN: own}
-    if s.comparison.has_target:
-        for c in s.costs:
-            if c != s.comparison.scenario.learner.c_tau:
-                stale = {name: float(s.at_cost(name, c).mean()) for name in known}
-                states["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
+    for c in s.costs:
+        if c != s.comparison.scenario.learner.c_tau:
+            stale = {name: float(s.at_cost(name, c).mean()) for name in known}
+            states["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
     varied: dict[State, dict[str, float]] = {}
     decisive = assumed(s.comparison.scenario)
     if s.comparison.extremes is not None and not s.is_untested:

@@ -141,6 +141,49 @@ class Standings:
         return {p.policy: why[p.policy] for p in self.policies if p.policy in why}
 
     @property
+    def incomparable(self) -> dict[str, str]:
+        """The policies whose deciding time is not of the same learning as bsp's, with the reason.
+
+        Of a real learner: those that missed the target under any seed, or without a target those
+        whose final accuracy is not shown to be less than `learner.margin` below bsp's.
+        """
+        learner = self.comparison.scenario.learner
+        if learner.is_real:
+            found = {p.policy: self._lags(p.policy) for p in self.policies if p.policy != BASELINE}
+            return {name: why for name, why in found.items() if why}
+        if self.comparison.has_target:
+            return {}
+        unknown = {
+            name: f"the worth of its samples is unknown, because {why}"
+            for name, why in self.unknown.items()
+        }
+        stale = "its gradients are stale, so its samples may be worth less"
+        return dict.fromkeys(self.stale, stale) | unknown
+
+    def _lags(self, policy: str) -> str:
+        """Why a policy is not shown to make the real learner learn as well; empty if it does."""
+        column = self.comparison.column
+        if diverged := int(np.isfinite(column(policy, "diverged")).sum()):
+            return f"training diverged under {diverged} of {self.seeds} seeds"
+        if self.comparison.has_target:
+            reached = int(np.isfinite(column(policy, "time_to_target")).sum())
+            if reached == self.seeds:
+                return ""
+            return f"it reached the target accuracy under {reached} of {self.seeds} seeds"
+        gap = self.accuracy_gap(policy)
+        margin = self.comparison.scenario.learner.margin
+        return (
+            ""
+            if gap.low > -margin
+            else (f"its final accuracy is not shown to be within {100 * margin:g} points of bsp's")
+        )
+
+    def accuracy_gap(self, policy: str) -> Estimate:
+        """The mean paired difference of final accuracies, policy - bsp."""
+        column = self.comparison.column
+        return self.gap(column(policy, "accuracy"), column(BASELINE, "accuracy"))
+
+    @property
     def stale(self) -> list[str]:
         """The policies with stale gradients."""
         return [p.policy for p in self.policies if p.other["effective_staleness"] > 0]
@@ -171,6 +214,8 @@ class Standings:
     @property
     def costs(self) -> tuple[float, ...]:
         """The costs of staleness c_tau with a time to target, the declared one included."""
+        if self.comparison.scenario.progress_target is None:
+            return ()
         return tuple(sorted({*C_TAUS, self.comparison.scenario.learner.c_tau}))
 
     def at_cost(self, policy: str, c_tau: float) -> Any:
@@ -223,7 +268,9 @@ def places(leads: Mapping[str, set[str]]) -> dict[str, tuple[int, int]]:
 def standings(comparison: Comparison) -> Standings:
     """Compute the values that the tables, charts and sentences of a report show."""
     times = tuple(name for name in TIMES if name == "makespan" or comparison.has_target)
-    if comparison.has_target and comparison.scenario.sample_target is None:
+    if comparison.has_target and (
+        comparison.scenario.sample_target is None or comparison.scenario.learner.is_real
+    ):
         times = ("time_to_target",)  # the run ends there: the makespan is the same number
     suffices = _suffices(comparison.scenario)
     column, sure = comparison.column, partial(exact, suffices)

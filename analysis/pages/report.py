@@ -107,10 +107,11 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     described = () if scenario.inputs.profile is None else describe(scenario.inputs.profile)
     tables = {
         "ranking": comparison_tables.ranking_table(s),
+        "accuracy": comparison_tables.accuracy_table(s),
         "paired-differences": comparison_tables.differences_table(s),
         "behind-the-ranking": comparison_tables.behind_table(s),
         "where-time-went": run_tables.time_table(means),
-        "cost-of-staleness": comparison_tables.costs_table(s) if comparison.has_target else None,
+        "cost-of-staleness": comparison_tables.costs_table(s) if s.costs else None,
         "thresholds": turned.table,
         "staleness": run_tables.staleness_table(stale) if stale else None,
     }
@@ -128,7 +129,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     charts = {
         "progress": comparison_charts.progress(s, at_first=first),
         "tradeoff": traded.chart(comparison_charts.looks(comparison.policies)) if traded else None,
-        "costs": comparison_charts.costs(s) if comparison.has_target else None,
+        "costs": comparison_charts.costs(s) if s.costs else None,
         "spent": run_charts.time_spent(means, "seconds of a rank, mean over ranks"),
     }
     for name in ("progress", "tradeoff"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from simstrag.analysis.derived.standings import TIMES, Standing, Standings
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays
@@ -70,7 +72,7 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
         f"{TIMES[s.decides]}."
     )
     if s.times == ("time_to_target",):
-        yield "Makespan is the same number: no samples are declared, so runs end at the target."
+        yield "Makespan is the same number: runs end at the target."
     if any(math.isnan(p.mitigation[n].value) for p in s.policies for n in s.times):
         reason = (
             "the trace replays recorded durations, and a run without contention does not have them"
@@ -119,6 +121,51 @@ def differences_table(s: Standings) -> Table:
         *_narrow(s, rows, 1),
     )
     return Table(headers, tuple(padded), 1, control, notes)
+
+
+def accuracy_table(s: Standings) -> Table | None:
+    """Final accuracy of a real learner, against bsp's; None where nothing was trained."""
+    learner = s.comparison.scenario.learner
+    if not learner.is_real:
+        return None
+    target = s.comparison.scenario.target_accuracy
+    rows = []
+    for p in s.policies:
+        gap = s.accuracy_gap(p.policy)
+        reached, diverged = (
+            int(np.isfinite(s.comparison.column(p.policy, name)).sum())
+            for name in ("time_to_target", "diverged")
+        )
+        rows.append((
+            p.policy,
+            Number.estimate(s.mean(s.comparison.column(p.policy, "accuracy")), percent=True),
+            Number.estimate(gap, sign=True, percent=True) if p.policy != BASELINE else "",
+            "" if p.policy == BASELINE or target else _equivalence(gap, learner.margin),
+            *([f"{reached} of {s.seeds}"] if target else []), f"{diverged} of {s.seeds}",
+        ))  # fmt: skip
+    headers = (
+        "policy", "final accuracy (%)", "minus bsp's (points)", "as accurate as bsp",
+        *([f"runs that reached {100 * target:g} %"] if target else []), "runs that diverged",
+    )  # fmt: skip
+    notes = [
+        f"Task {learner.task}. Accuracy is of the last evaluation of each run, diverged ones among "
+        "them; differences are paired over seeds, with 95 % intervals."
+    ]
+    if target:
+        notes.append("Training ends at the target, so final accuracies are near it by choice.")
+    else:
+        notes.append(
+            "As accurate as bsp: yes where the whole interval lies above "
+            f"-{100 * learner.margin:g} points (learner.margin), no where it lies below."
+        )
+    return Table(headers, tuple(rows), 1, (), tuple(notes))
+
+
+def _equivalence(gap: Estimate, margin: float) -> str:
+    """Whether an interval shows that an accuracy is not less than another by the margin."""
+    if math.isnan(gap.low):
+        return "not shown"
+    return "yes" if gap.low > -margin else "no" if gap.high < -margin else "not shown"
 
 
 CUT = "cut_share"

@@ -168,6 +168,12 @@ def _used(runs: Sequence[Run]) -> set[str]:
 
 def _learning(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     learner = scenario.learner
+    if learner.is_real:
+        yield (
+            f"A real model learns: task {learner.task}, by the gradients that each run applied. "
+            "That its worth of updates carries over to your model is assumed."
+        )
+        return
     yield (
         "Progress comes from a model, not from training: S_own / (B_noise + S_own + c_tau "
         f"S_stale), with a noise scale of {number(learner.noise_scale)} samples that stays the "

@@ -56,6 +56,15 @@ def cautions(s: Standings) -> list[str]:
 
 def _worth(s: Standings) -> Iterator[str]:
     """Times of samples that are not worth the same."""
+    learner = s.comparison.scenario.learner
+    if learner.is_real:
+        yield from (f"{name}: {why}." for name, why in s.incomparable.items())
+        yield (
+            f"A small model learned (task {learner.task}), with one optimizer for all policies, "
+            "tuned for none of them: on your model gradients that are late, few or in reduced "
+            "precision may be worth more or less."
+        )
+        return
     if s.comparison.has_target:
         return
     if s.stale:
@@ -76,12 +85,8 @@ def unknown(s: Standings) -> str:
 
 
 def ignored(s: Standings, policy: str) -> str:
-    """What a time without a target ignores of a policy's samples; empty for nothing."""
-    if s.comparison.has_target:
-        return ""
-    if policy in s.unknown:
-        return f"the worth of its samples is unknown, because {s.unknown[policy]}"
-    return "its gradients are stale, so its samples may be worth less" if policy in s.stale else ""
+    """Why a policy's deciding time is not of the same learning as bsp's; empty where it is."""
+    return s.incomparable.get(policy, "")
 
 
 def _contention(s: Standings) -> Iterator[str]:
@@ -206,7 +211,9 @@ def _whose(s: Standings, share: str) -> list[str]:
 def _work(s: Standings) -> Iterator[str]:
     """With a target, the assumptions of the progress model; else the overshoot of large updates."""
     wanted, learner = s.comparison.scenario.sample_target, s.comparison.scenario.learner
-    if s.comparison.has_target:
+    if s.comparison.scenario.learner.is_real:
+        return
+    if s.costs:
         yield (
             "Times to target come from a model of progress; nothing was trained. Two of its "
             f"constants are assumed: the noise scale of {learner.noise_scale:g} samples "
@@ -385,9 +392,9 @@ def warn_of_stale(names: Sequence[str]) -> str:
 
 def turnover(s: Standings) -> str:
     """Whether the ranking by time to target changes within the costs of staleness tried."""
-    if not s.comparison.has_target:
+    if not s.costs:
         return (
-            "No target is declared, so there is no time to it: c_tau changes progress and goodput, "
+            "No progress is declared as a target: c_tau changes progress and goodput, "
             "but not the time that a number of samples takes."
         )
     flips, unclear = [], []

@@ -103,11 +103,11 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
         if not (server.service or server.push or server.pull):
             takes = "costs nothing in this scenario"
         yield f"a parameter server, which {takes}"
-    if e.reduced and s.comparison.has_target:
+    if e.reduced and s.costs:
         yield "gradients in reduced precision that are worth as much as others"
-    if p.policy in s.stale and s.comparison.has_target:
+    if p.policy in s.stale and s.costs:
         yield _cost_of_staleness(d, p.policy)
-    elif p.policy in s.stale:
+    elif p.policy in s.stale and not scenario.learner.is_real:
         yield "stale gradients that are worth as much as others, because no target is declared"
     for (key, value), gain in d.gains(p.policy).items():
         if gain <= 0 and key and key != C_TAU:

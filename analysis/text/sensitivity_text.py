@@ -150,7 +150,7 @@ def explain_untested(s: Standings) -> str:
 
 def _of_costs(s: Standings) -> list[Turn]:
     """Changes of the lead among the costs of staleness that every comparison runs."""
-    if not s.comparison.has_target:
+    if not s.costs:
         return []
     declared, best = s.comparison.scenario.learner.c_tau, s.policies[0].policy
     found = []

@@ -129,10 +129,13 @@ def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, alone: str) -> str:
 
 def _print_ranking(comparison: Comparison) -> None:
     from simstrag.analysis.derived.standings import standings
-    from simstrag.analysis.tables.comparison_tables import ranking_table
+    from simstrag.analysis.tables.comparison_tables import accuracy_table, ranking_table
 
     if banner := str(comparison.placeholders):
         print_sentences(f"{banner}\n")
-    ranking = ranking_table(standings(comparison))
+    s = standings(comparison)
+    ranking, accuracy = ranking_table(s), accuracy_table(s)
     print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
+    if accuracy is not None:
+        print_table(accuracy.headers, accuracy.rows)
     print_paragraphs(*comparison.answer.sentences)

@@ -87,7 +87,7 @@ class Excerpt(InMemory):
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
         """Keep the rows that belong to the excerpt; gradients only count in the seconds."""
-        if name == RANK_SETS:
+        if name in (RANK_SETS, "evaluations"):
             super().add(name, batch)
             return
         if name == "gradients":

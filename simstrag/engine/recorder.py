@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from simstrag.learning.training import Evaluations
 from simstrag.plan import Plan
 from simstrag.policies import architecture
 from simstrag.quorum import Quorum
@@ -41,6 +42,7 @@ STEP_COLUMNS = (
 GRADIENT_COLUMNS = (
     "update", "rank", "step", "version", "precision", "samples", "weight", "fate",
 )  # fmt: skip
+EVALUATION_COLUMNS = ("time", "updates", "samples", "accuracy", "loss")
 DECISION_COLUMNS = ("update", "time", "suspects", "amp", "way", "groups", "batch")
 
 SAMPLED = ("time", "version", "samples", "progress")
@@ -147,6 +149,12 @@ class Recorder:
             if self._on_update is not None:
                 known = None if math.isnan(progress) else progress
                 self._on_update(float(last["time"]), int(last["samples"]), known)
+
+    def evaluated(self, evaluations: Evaluations) -> None:
+        """Take the evaluations of the real learner."""
+        columns = [numbers(np.array(getattr(evaluations, name))) for name in EVALUATION_COLUMNS]
+        batch = pa.RecordBatch.from_arrays(columns, names=list(EVALUATION_COLUMNS))
+        self.storage.add("evaluations", batch)
 
     def totals(self, machine: Any, ranks: Any, progress: float | None) -> None:
         """Take the totals at the end; a sample of updates contains the last one too."""

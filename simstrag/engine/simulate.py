@@ -20,11 +20,14 @@ from simstrag.engine.excerpt import Excerpt
 from simstrag.engine.kernel import Kernel, Stop, Truth
 from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.plain import Plain
+from simstrag.engine.real_training import train
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.rules import Limits
 from simstrag.engine.summary import summarise, unslowed_warning, unused_noise_warning
 from simstrag.errors import InputError, PlanError, StallError
-from simstrag.learning.noise_scale import NoiseScale, unmodelled
+from simstrag.learning.gradient_log import GradientLog
+from simstrag.learning.noise_scale import NoiseScale, unmodelled, untrainable
+from simstrag.learning.training import Trained
 from simstrag.policy import Hints, Plan, Policy, View
 from simstrag.runs.run import TABLES, Run, provenance, write_directory
 from simstrag.runs.tables import OnDisk
@@ -106,16 +109,38 @@ def simulate_into(
     hints: Hints | None = None,
     engine: str = "native",
 ) -> Run:
-    """Run one policy, with the recorder that takes its rows; the rest is as in `simulate`."""
+    """Run one policy, with the recorder that takes its rows; the rest is as in `simulate`.
+
+    A run with a real learner is simulated to the end of its samples, trained, and simulated again
+    up to the update that reached the target.
+    """
+    trained = None
+    if scenario.learner.is_real:
+        log = GradientLog()
+        _run(Recorder(keep_gradients=True, storage=log), scenario, policy, seed, hints, engine)
+        trained = train(scenario, seed, log)
+    return _run(recorder, scenario, policy, seed, hints, engine, trained).result()
+
+
+def _run(
+    recorder: Recorder,
+    scenario: Scenario,
+    policy: str | Policy,
+    seed: int,
+    hints: Hints | None,
+    engine: str,
+    trained: Trained | None = None,
+) -> Simulation:
+    """A finished simulation; with `trained` it ends where the training did."""
     name = policy if isinstance(policy, str) else policies.name_of(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    simulation = Simulation(scenario, fresh, name, seed, recorder, hints, engine)
+    simulation = Simulation(scenario, fresh, name, seed, recorder, hints, engine, trained=trained)
     world = simpy.Environment()
     contention = simulation.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
         world.process(_end_of_trace(world, contention.end))
     world.run(until=world.process(simulation.run(world)))
-    return simulation.result()
+    return simulation
 
 
 def check(scenario: Scenario, policy: str, seed: int) -> None:
@@ -148,6 +173,7 @@ class Simulation:
     telemetry: of a cluster, what `View.telemetry` shows now.
     permit: sees each resolved plan of the policy before it takes force; returns it, or the plan
         that takes force in its place.
+    trained: of a real learner, the training by the gradients of this very run.
     """
 
     def __init__(
@@ -162,6 +188,7 @@ class Simulation:
         timing: Timing | None = None,
         telemetry: Callable[[], npt.NDArray[np.float64]] | None = None,
         permit: Permit | None = None,
+        trained: Trained | None = None,
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -176,6 +203,9 @@ class Simulation:
         self.hints = _hints(self.timing, scenario) if hints is None else hints
         self._telemetry = telemetry
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
+        self.trained = trained
+        if trained is not None and trained.reached is not None:
+            limits = Limits(trained.evaluations.updates[-1], None, None)
         self._asked: Plan | None = None
         self._answered: Plan | None = None
         self._permit, self._permitted = permit, Plan()
@@ -212,8 +242,10 @@ class Simulation:
     def result(self) -> Run:
         """The finished run."""
         inputs = self.scenario.inputs
+        if self.trained is not None:
+            self.recorder.evaluated(self.trained.evaluations)
         summary, warnings = summarise(
-            self.scenario, self.policy, self.name, self.recorder, self.learner
+            self.scenario, self.policy, self.name, self.recorder, self.learner, self.trained
         )
         hashes = {
             name: None if given is None else given.sha256
@@ -277,6 +309,8 @@ class Simulation:
         if plan is self._asked and self._answered is not None:
             return self._answered
         self._refuse_a_target(plan)
+        if self.scenario.learner.is_real and (reason := untrainable(plan)):
+            raise PlanError(f"policy {self.name} cannot train a real learner: {reason}")
         try:
             resolved = plan.resolved(self.scenario.workers)
             resolved.sizes(self.scenario.learner.batch, self.scenario.workers)

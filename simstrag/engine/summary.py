@@ -10,6 +10,7 @@ from typing import Any
 from simstrag import policies
 from simstrag.engine.recorder import Recorder
 from simstrag.learning.noise_scale import NoiseScale
+from simstrag.learning.training import Trained
 from simstrag.policy import Policy
 from simstrag.scenario.scenario import Scenario
 
@@ -17,7 +18,12 @@ BEYOND_WARNING = 0.05
 
 
 def summarise(
-    scenario: Scenario, policy: Policy, name: str, recorder: Recorder, learner: NoiseScale
+    scenario: Scenario,
+    policy: Policy,
+    name: str,
+    recorder: Recorder,
+    learner: NoiseScale,
+    trained: Trained | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The summary of `run.json` and the warnings that go with it.
 
@@ -29,6 +35,9 @@ def summarise(
     deadline cut away; `hits`, `false_alarms` and `misses` count ranks at updates: suspected
     stragglers, other suspects, stragglers that were not suspected; None if the policy judges no
     rank.  Values that depend on progress are None if a plan made it unknown.
+
+    trained: of a real learner.  `accuracy` and `loss` are those of its last evaluation, `diverged`
+        the seconds at which its loss was no longer finite, else None.
     """
     counts = recorder.counts
     last_time, updates = recorder.time, recorder.version
@@ -69,9 +78,15 @@ def summarise(
         "beyond_trace": beyond,
         **_detection(recorder),
     }
+    if trained is not None:
+        found = trained.evaluations
+        summary |= {
+            "time_to_target": trained.reached, "accuracy": found.accuracy[-1],
+            "loss": found.loss[-1], "diverged": trained.diverged,
+        }  # fmt: skip
     summary |= policies.counts(policy, name, taken=summary)
     warnings = [beyond_warning(beyond)] if beyond > BEYOND_WARNING else []
-    if learner.lost:
+    if learner.lost and trained is None:
         warnings.append(unknown_warning(learner.lost))
     return summary, tuple(warnings)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simstrag.errors import InputError
 from simstrag.experiments.comparison import C_TAUS, TABLES, Comparison
 from simstrag.experiments.runner import BASELINE, RunCache, Runner, RunTask, prepare
 from simstrag.experiments.sensitivity import HALVINGS, Trials, choose_seeds, thresholds, variant
@@ -42,7 +43,8 @@ def compare(
     sensitivity: by default every constant that decides the answer, `varied_constants.assumed`, is
         also simulated at its extremes, under the five seeds of `sensitivity.choose_seeds`, which
         meet the contention that all seeds meet.  True: every assumed or fitted constant, and more
-        exactly the value at which another policy leads.  False: none.
+        exactly the value at which another policy leads.  False: none, which is also the default of
+        a real learner, as every value is a training of its own.
     jobs: processes, all cores by default.
     on_progress: called as (done, total, what).
     keep: a folder for runs as they finish; finished runs of the same comparison there are not
@@ -82,6 +84,8 @@ class _Search(NamedTuple):
 
 def _search(scenario: Scenario, sensitivity: bool | None) -> _Search | None:
     """The search that is asked for; None for none."""
+    if scenario.learner.is_real and not sensitivity:
+        return None  # every value is a training of its own
     constants = uncertain(scenario) if sensitivity else assumed(scenario)
     constants = constants if len(scenario.policies) > 1 else []
     if not (sensitivity or (sensitivity is None and constants)):
@@ -101,7 +105,7 @@ def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
         again = tuple(c_tau for c_tau in C_TAUS if c_tau != scenario.learner.c_tau)
     tasks = [RunTask("contended", p, s, s == first, again) for p in asked for s in seeds]
     tasks += [RunTask("clean", BASELINE, s, s == first) for s in seeds]
-    rows, curves, waiting, examples = [], [], [], {}
+    rows, curves, waiting, evaluations, examples = [], [], [], [], {}
     times: dict[tuple[str, int, float], float] = {}
     # Seed by seed, so that the runs finished so far say how long the others take.
     finished = dict(runner.results(sorted(tasks, key=lambda task: seeds.index(task.seed)), ahead))
@@ -109,6 +113,7 @@ def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
         result = finished[task]
         rows.append({"variant": task.variant, **result.row})
         curves += result.curve
+        evaluations += result.evaluations
         waiting += [(task.variant, task.seed, *wait) for wait in enumerate(result.waits)]
         times |= {(task.policy, task.seed, c_tau): seconds for c_tau, seconds in result.times}
         if result.run is not None:
@@ -116,6 +121,7 @@ def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
     import pandas as pd  # here, so that the first run does not wait for it
 
     table = pd.DataFrame(rows)
+    _check_target(scenario, table)
     is_run = (table["variant"] == "contended") & table["policy"].isin(names)
     runs = table[is_run].reset_index(drop=True)
     return Comparison(
@@ -125,8 +131,24 @@ def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
         _sensitivity(scenario, runs, times),
         pd.DataFrame(curves, columns=list(TABLES["curves"])),
         pd.DataFrame(waiting, columns=list(TABLES["waiting"])),
+        pd.DataFrame(evaluations, columns=list(TABLES["evaluations"])),
         {name: examples[name] for name in (*asked, "clean")},
     )
+
+
+def _check_target(scenario: Scenario, table: pd.DataFrame) -> None:
+    """Raise `InputError` where bsp, to which all are compared, missed the target accuracy."""
+    if not (scenario.learner.is_real and scenario.has_target):
+        return
+    bsp = table[table["policy"] == BASELINE]
+    missed = bsp["time_to_target"].isna()
+    if missed.any():
+        raise InputError(
+            f"bsp missed target_accuracy {scenario.target_accuracy:g} in {missed.sum()} of "
+            f"{len(bsp)} runs; its accuracy after samples: {scenario.samples} was "
+            f"{bsp['accuracy'].min():.3g} to {bsp['accuracy'].max():.3g}: raise samples, lower the "
+            "target, or tune learner.optimizer"
+        )
 
 
 def _sensitivity(

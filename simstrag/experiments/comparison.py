@@ -44,6 +44,16 @@ TABLES = {
     "sensitivity": ("policy", "seed", "c_tau", "time_to_target"),
     "curves": ("variant", "policy", "seed", "progress", "time"),
     "waiting": ("variant", "seed", "rank", "seconds"),
+    "evaluations": (
+        "variant",
+        "policy",
+        "seed",
+        "time",
+        "updates",
+        "samples",
+        "accuracy",
+        "loss",
+    ),
 }
 """Their columns; the first two also have a column for each number of a run's summary."""
 SEARCHED = ("thresholds", "extremes")
@@ -51,6 +61,7 @@ SEARCHED = ("thresholds", "extremes")
 WORDS = ("unit", "kind", "rival")
 """Columns of the thresholds that may be empty."""
 OF_RUN = (
+    "accuracy",
     "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
     "efficiency", "amp_share", "rebatched_share", "switches", "efficacy_stops", "probes",
     "detection_precision", "detection_recall", "beyond_trace",
@@ -74,6 +85,8 @@ class Comparison:
         policy, seed, progress, time.
     waiting: seconds that all other ranks waited for a rank under bsp, with contention and without;
         columns variant, seed, rank, seconds.
+    evaluations: of a real learner, its model at each evaluation of each run; columns variant,
+        policy, seed, time, updates, samples, accuracy, loss.
     examples: the first seed's `Run` of each policy, with its steps or, of a long run, an excerpt of
     them (`Run.excerpt`); "clean" is the clean control.
     thresholds: how far each assumed or fitted constant may be off before another policy leads, as
@@ -90,6 +103,7 @@ class Comparison:
     sensitivity: pd.DataFrame
     curves: pd.DataFrame
     waiting: pd.DataFrame
+    evaluations: pd.DataFrame
     examples: dict[str, Run]
     thresholds: pd.DataFrame | None = None
     extremes: pd.DataFrame | None = None
@@ -133,7 +147,7 @@ class Comparison:
     @property
     def has_target(self) -> bool:
         """Whether the scenario declares a target."""
-        return self.scenario.progress_target is not None
+        return self.scenario.has_target
 
     @property
     def answer(self) -> Any:
@@ -153,6 +167,7 @@ class Comparison:
             if share > BEYOND_WARNING
         ]
         unknown = self.runs[["policy", "progress_unknown"]].dropna().drop_duplicates("policy")
+        unknown = unknown[:0] if self.scenario.learner.is_real else unknown
         return (
             *filter(None, [str(self.placeholders), self.unslowed, self.unused_noise]),
             *beyond,
@@ -321,8 +336,8 @@ class Comparison:
                 raise InputError(f"{path}: not of a comparison: it has no column '{missing[0]}'")
         return cls(
             Scenario.read(folder / "scenario.yaml"), tables["comparison"], tables["controls"],
-            tables["sensitivity"], tables["curves"], tables["waiting"], examples, turns,
-            extremes, made,
+            tables["sensitivity"], tables["curves"], tables["waiting"], tables["evaluations"],
+            examples, turns, extremes, made,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:

@@ -66,6 +66,7 @@ class RunResult(NamedTuple):
     times: (c_tau, seconds to the target) of each repetition.
     warned: the policy's warnings, by their place in its file.
     waits: of bsp, seconds that the other ranks waited for each rank.
+    evaluations: of a real learner: (variant, policy, seed, time, updates, samples, accuracy, loss).
     """
 
     row: dict[str, Any]
@@ -74,6 +75,7 @@ class RunResult(NamedTuple):
     times: list[tuple[float, float]]
     warned: Mapping[str, str]
     waits: list[float]
+    evaluations: list[tuple[Any, ...]]
 
 
 class Runner:
@@ -200,7 +202,11 @@ def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunR
     row["staleness_by_rank"] = " ".join(
         "" if value is None else f"{value:.6g}" for value in run.summary["staleness_by_rank"]
     )
-    curve = [] if value else _curve(run, task.variant)
+    curve = [] if value or scenario.learner.is_real else _curve(run, task.variant)
+    evaluations = []
+    if not value and run.evaluations is not None:
+        own = (task.variant, run.policy, run.seed)
+        evaluations = [(*own, *each) for each in zip(*run.evaluations.values(), strict=True)]
     times = []
     if (run.summary["effective_staleness"] or 0) > 0:
         for c_tau in task.again:
@@ -211,7 +217,8 @@ def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunR
     waits: list[float] = []
     if task.policy == BASELINE and not value:
         waits = barrier_waits(varied, task.seed).tolist()
-    result = RunResult(row, curve, run if task.keep_steps else None, times, warned, waits)
+    example = run if task.keep_steps else None
+    result = RunResult(row, curve, example, times, warned, waits, evaluations)
     if cache is not None:
         cache.keep(task, result)
     return result
@@ -278,8 +285,10 @@ class RunCache:
         if run is not None:  # its scenario states the policies and seeds of this comparison
             rest = {key: value for key, value in run.scenario.items() if key not in REQUESTED}
             run = replace(run, scenario={**rest, **self.requested})
-        curve, times = ([tuple(pair) for pair in kept[name]] for name in ("curve", "times"))
-        return RunResult(kept["row"], curve, run, times, kept["warned"], kept["waits"])
+        curve, times, evaluations = (
+            [tuple(pair) for pair in kept[name]] for name in ("curve", "times", "evaluations")
+        )
+        return RunResult(kept["row"], curve, run, times, kept["warned"], kept["waits"], evaluations)
 
     def keep(self, task: RunTask, result: RunResult) -> None:
         """Write a finished run, whole or not at all.  Raises `InputError` where that fails."""

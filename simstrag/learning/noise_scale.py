@@ -23,14 +23,21 @@ def unmodelled(plan: Plan) -> str | None:
     >>> unmodelled(Plan(average=True))
     'it averages private models'
     """
-    if plan.average:
-        return "it averages private models"
-    if any(quorum.rounds > 1 for quorum in plan.quorums):
-        return "its groups compute on models of their own between two updates"
+    if reason := untrainable(plan):
+        return reason
     if plan.weigh is not Weigh.WORLD:
         return "it weighs gradients by the members of their update"
     if plan.damping.power:
         return "it damps stale gradients"
+    return None
+
+
+def untrainable(plan: Plan) -> str | None:
+    """The reason why a plan's updates are not replayed on a real model; None where they are."""
+    if plan.average:
+        return "it averages private models"
+    if any(quorum.rounds > 1 for quorum in plan.quorums):
+        return "its groups compute on models of their own between two updates"
     return None
 
 

@@ -41,7 +41,7 @@ OWN = {
 """By marker: patterns of the files that are written with it into a folder."""
 
 FORMAT = "simstrag-run/1"
-TABLES = ("updates", "steps", "gradients", "decisions")
+TABLES = ("updates", "steps", "gradients", "decisions", "evaluations")
 REQUIRED = ("policy", "seed", "scenario", "provenance", "summary", "warnings")
 """Keys of `run.json`."""
 OPTIONAL = ("excerpt", "recorded")
@@ -58,7 +58,7 @@ UNITS = {
     "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
     "beyond_trace": "share", "detection_precision": "share", "detection_recall": "share",
     "hits": "ranks at updates", "false_alarms": "ranks at updates", "misses": "ranks at updates",
-    "theta": "s",
+    "theta": "s", "diverged": "s",
 }  # fmt: skip
 """The unit of each number of a summary whose name does not say it."""
 COLUMN_UNITS = {
@@ -84,6 +84,7 @@ class Run:
         update and time (s) at which it came into force, suspects (None: it judges no rank), amp
         (ranks), way, groups, batch (shares; None: equal).  None where an older version wrote the
         run.
+    evaluations: of a real learner: time (s), updates, samples, accuracy, loss; else None.
     excerpt: None if all steps and updates are kept.  Else `ranks` whose steps are kept; `period`
         and `window` (s; None: all time): only steps, updates and decisions in the first `window` of
         each `period` are kept, the decision in force before, and updates evenly spread; and seconds
@@ -102,6 +103,7 @@ class Run:
     steps: Mapping[str, Sequence[Any]] | None = None
     gradients: Mapping[str, Sequence[Any]] | None = None
     decisions: Mapping[str, Sequence[Any]] | None = None
+    evaluations: Mapping[str, Sequence[Any]] | None = None
     warnings: tuple[str, ...] = field(default=())
     excerpt: Mapping[str, Any] | None = None
     recorded: Mapping[str, Any] | None = None
@@ -112,7 +114,7 @@ class Run:
         return {k: v for k, v in plain(self.summary).items() if not isinstance(v, list)}
 
     def frame(self, table: str = "updates") -> pd.DataFrame:
-        """A table as a DataFrame: updates, steps, gradients or decisions; units in `.attrs`.
+        """A table as a DataFrame: a name of `TABLES`; units in `.attrs`.
 
         Raises `InputError` for a table that the run did not keep.
         """

@@ -148,7 +148,12 @@ class Scenario(Section):
             )
         if isinstance(self.seeds, tuple) and len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds names a seed twice")
-        if self.target_accuracy is not None:
+        if self.learner.is_real and (self.samples is None or self.target_progress is not None):
+            raise ValueError(
+                "a real learner trains on at most so many samples: give samples, beside it "
+                "target_accuracy if training is to end there, and no other target"
+            )
+        if self.target_accuracy is not None and not self.learner.is_real:
             self.learner.progress_for(self.target_accuracy)
         return self
 
@@ -287,10 +292,15 @@ class Scenario(Section):
 
     @property
     def progress_target(self) -> float | None:
-        """The target, declared as progress or as an accuracy."""
-        if self.target_accuracy is not None:
+        """The target, declared as progress or as an accuracy; None where a real model learns."""
+        if self.target_accuracy is not None and not self.learner.is_real:
             return self.learner.progress_for(self.target_accuracy)
         return self.target_progress
+
+    @property
+    def has_target(self) -> bool:
+        """Whether runs have a time to a target."""
+        return self.target_progress is not None or self.target_accuracy is not None
 
     @property
     def sample_target(self) -> int | None:

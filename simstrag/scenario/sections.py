@@ -167,22 +167,78 @@ class ServerLoadSection(Section):
     net: Factor = 1.0
 
 
+class OptimizerSection(Section):
+    """The optimizer of real training; see `simstrag.learning.optimizers.OptimizerChoice`."""
+
+    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: Positive = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    nesterov: bool = False
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
+        0.9, 0.999,
+    )  # fmt: skip
+    weight_decay: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _settings_are_of_its_kind(self) -> Self:
+        foreign = ("betas",) if self.kind == "sgd" else ("momentum", "nesterov")
+        for name in foreign:
+            if name in self.model_fields_set:
+                raise ValueError(f"{name} is not a setting of {self.kind}; leave it out")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+
 class LearnerSection(Section):
-    """The worth of updates: the noise-scale model of statistical efficiency.
+    """The worth of updates: by the noise-scale model, or a real model that learns (kind "real").
 
     batch: samples per gradient.
     noise_scale: McCandlish's B_noise, in samples.
     c_tau: cost of a stale sample, relative to a fresh one.
     curve: (progress, accuracy) points, increasing.
     staleness_loss: loss of final accuracy per update of mean staleness.
+
+    Of a real learner:
+    task: a name of `simstrag.learning.tasks`, or a function as module:function.
+    optimizer: applies the gradients.
+    evaluate_every: seconds between evaluations; by default a fiftieth of bsp's clean rounds.
+    dirichlet: concentration of the classes in each rank's shard; None for identical shards.
+    full, amp: precisions that "full" and "amp" denote; "fp32" as reduced precision is below fp64.
+    margin: how much less final accuracy than bsp's still counts as equal.
     """
 
-    kind: Literal["noise-scale"] = "noise-scale"
+    kind: Literal["noise-scale", "real"] = "noise-scale"
     batch: Count = 128
     noise_scale: NonNegative = 500.0
     c_tau: NonNegative = 1.0
     curve: tuple[tuple[NonNegative, Share], ...] | None = None
     staleness_loss: NonNegative = 0.0
+    task: str | None = None
+    optimizer: OptimizerSection = OptimizerSection()
+    evaluate_every: Positive | None = None
+    dirichlet: Positive | None = None
+    full: Literal["fp32", "fp64"] = "fp32"
+    amp: Literal["bf16", "fp32"] = "bf16"
+    margin: Share = 0.005
+
+    @model_validator(mode="after")
+    def _keys_are_of_its_kind(self) -> Self:
+        real = ("task", "optimizer", "evaluate_every", "dirichlet", "full", "amp", "margin")
+        foreign = ("curve", "staleness_loss") if self.is_real else real
+        if named := [name for name in foreign if name in self.model_fields_set]:
+            other = "noise-scale" if self.is_real else "real"
+            raise ValueError(f"{named[0]} is a key of kind {other}; this one is {self.kind}")
+        if self.is_real and self.task is None:
+            raise ValueError("kind real needs a task, such as digits")
+        if self.amp == "fp32" and self.full == "fp32" and "amp" in self.model_fields_set:
+            raise ValueError("amp: fp32 is a reduced precision only beside full: fp64")
+        return self
+
+    @property
+    def is_real(self) -> bool:
+        """Whether a model learns by the gradients of the run."""
+        return self.kind == "real"
 
     @model_validator(mode="after")
     def _curve_increases(self) -> Self:

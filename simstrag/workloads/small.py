@@ -120,7 +120,7 @@ def digits() -> Parts:
     import torch
     from torch import nn
 
-    images, labels = _digits(held_out=False)
+    images, labels = digit_images(held_out=False)
     model = nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1),
         nn.ReLU(),
@@ -144,10 +144,11 @@ def digits() -> Parts:
 
 def held_out_digits() -> Batch:
     """Every fifth digit, 360 in all, as the test set."""
-    return _digits(held_out=True)
+    return digit_images(held_out=True)
 
 
-def _digits(held_out: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def digit_images(held_out: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of shape (n, 1, 8, 8) with values 0 to 1, and their digits."""
     import torch
 
     try:

@@ -1,0 +1,60 @@
+"""Trains the real learner of a scenario by the gradients of one of its runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simstrag.errors import InputError
+from simstrag.learning.gradient_log import GradientLog
+from simstrag.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    from simstrag.learning.training import Trained
+
+EVALUATIONS = 50
+"""Evaluations of a run of bsp without contention, where `evaluate_every` is not stated."""
+
+
+def train(scenario: Scenario, seed: int, log: GradientLog) -> Trained:
+    """The training that a run makes, under the run's seed.
+
+    The seed gives the initial parameters, data that are drawn, the shards and the batches, the same
+    for every policy.  Raises `InputError` where the task cannot be trained so.
+    """
+    from simstrag.learning import tasks
+    from simstrag.learning.batches import Batches, dirichlet_shards, iid_shards
+    from simstrag.learning.gradients import GradientEngine
+    from simstrag.learning.optimizers import OptimizerChoice
+    from simstrag.learning.training import GradientReplay
+
+    learner, workers = scenario.learner, scenario.workers
+    assert learner.task is not None
+    task = tasks.load(learner.task, seed)
+    if learner.dirichlet is None:
+        shards = iid_shards(len(task.inputs), workers, seed)
+    elif task.label is None:
+        raise InputError(f"learner.dirichlet: task {learner.task} has no classes to share out")
+    else:
+        shards = dirichlet_shards(task.label.numpy(), workers, learner.dirichlet, seed)
+    replay = GradientReplay(
+        log,
+        GradientEngine(task, learner.full, learner.amp),
+        Batches(shards, learner.batch, seed),
+        OptimizerChoice(**learner.optimizer.model_dump()),
+    )
+    return replay.run(evaluation_interval(scenario), scenario.target_accuracy)
+
+
+def evaluation_interval(scenario: Scenario) -> float:
+    """Seconds between evaluations: as stated, or a fiftieth of the computing of bsp's rounds."""
+    if scenario.learner.evaluate_every is not None:
+        return scenario.learner.evaluate_every
+    if scenario.replays:
+        raise InputError(
+            "learner.evaluate_every is missing: steps take recorded durations, so nothing says how "
+            "long a run is; give the seconds between evaluations"
+        )
+    step, samples = scenario.inputs.step, scenario.sample_target
+    assert samples is not None
+    rounds = samples / (scenario.workers * scenario.learner.batch)
+    return rounds * (step.host + step.gpu) / EVALUATIONS

@@ -1,0 +1,71 @@
+"""Which gradients of a run were applied, and when: all that real training takes from an engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Columns = dict[str, npt.NDArray[Any]]
+
+COLUMNS = ("update", "rank", "step", "version", "samples", "weight")
+
+
+class GradientLog:
+    """The applied gradients of a run and the time of each update, of what a recorder records.
+
+    It is the `simstrag.runs.tables.Storage` of that recorder.
+    """
+
+    excerpt = None
+
+    def __init__(self) -> None:
+        self._gradients: list[Columns] = []
+        self._times: list[npt.NDArray[np.float64]] = []
+
+    def add(self, name: str, batch: pa.RecordBatch) -> None:
+        """Keep what is needed of some rows."""
+        if name == "updates":
+            self._times.append(batch.column("time").to_numpy())
+        elif name == "gradients":
+            fate, precision = batch.column("fate"), batch.column("precision")
+            applied = _is(fate, "applied")
+            columns = {"amp": _is(precision, "amp")} | {
+                column: batch.column(column).to_numpy(zero_copy_only=False) for column in COLUMNS
+            }
+            self._gradients.append({key: values[applied] for key, values in columns.items()})
+
+    def table(self, name: str) -> None:
+        """No table: a log is no part of a run."""
+
+    @property
+    def gradients(self) -> Columns:
+        """Columns of all applied gradients, in the order of updates, versions and precisions.
+
+        update: the version that it made, from 1; version: the one that its rank had pulled.
+        amp: whether it was computed in reduced precision.
+        weight: of the gradient, the mean over its samples, in the sum that the optimizer applies.
+        """
+        columns = {
+            name: np.concatenate([part[name] for part in self._gradients])
+            for name in (*COLUMNS, "amp")
+        }
+        order = np.lexsort([columns[name] for name in ("step", "rank", "amp", "version", "update")])
+        found = {name: column[order] for name, column in columns.items()}
+        return found | {"update": found["update"].astype(np.int64)}
+
+    @property
+    def times(self) -> npt.NDArray[np.float64]:
+        """Seconds of each update; the one that makes version v is entry v - 1."""
+        return np.concatenate(self._times)
+
+
+def _is(words: pa.DictionaryArray, word: str) -> npt.NDArray[np.bool_]:
+    """Which of the words are this one."""
+    number = words.dictionary.to_pylist().index(word)
+    equal: npt.NDArray[np.bool_] = words.indices.to_numpy() == number
+    return equal
