@@ -34,7 +34,8 @@ OWN = {
     "training.json": RUN,  # of a real run that may not have come to an end
     "comparison.csv": (
         "comparison.csv", "controls.csv", "ranking.csv", "sensitivity.csv", "curves.csv",
-        "thresholds.csv", "extremes.csv", "waiting.csv", "examples", "examples.json",
+        "thresholds.csv", "extremes.csv", "waiting.csv", "evaluations.csv", "examples",
+        "examples.json",
         "report.html", "scenario.yaml", "trace.*", "profile.json", "origin.txt", "made.json",
     ),
 }  # fmt: skip
