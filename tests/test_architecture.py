@@ -54,7 +54,12 @@ The two roots, `simstrag` itself and `cli`, may import every room."""
 HEAVY = {
     "simpy": {"cluster", "engine"},
     "torch": {
-        "calibration", "cluster.prediction", "ddp", "learning", "validation", "workloads",
+        "calibration",
+        "cluster.prediction",
+        "ddp",
+        "learning",
+        "validation",
+        "workloads",
     },
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},
