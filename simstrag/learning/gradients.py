@@ -85,6 +85,8 @@ class GradientEngine:
     ) -> list[torch.Tensor]:
         """For each entry, the sum of its samples' gradients at its parameters, by their weights.
 
+        The results may be views of one tensor.
+
         parameters: of each entry, shape (P,).
         samples: numbers of the samples of all entries, one after the other.
         weights: of these samples.
@@ -101,12 +103,9 @@ class GradientEngine:
         found: list[torch.Tensor] = [self.initial] * count
         for places in _alike(sizes):
             stacked = torch.stack([parameters[k] for k in places])
-            chosen, weighed = (
-                torch.nn.utils.rnn.pad_sequence([part[k] for k in places], batch_first=True)
-                for part in parts
-            )
+            chosen, weighed = (_padded([part[k] for k in places]) for part in parts)
             for k, row in zip(places, compute(stacked, chosen, weighed, amp).unbind(), strict=True):
-                found[k] = row.clone()  # not a view that keeps all the others
+                found[k] = row
         return found
 
     def one(
@@ -199,24 +198,33 @@ class GradientEngine:
         pending = iter(leaves)
         with self._precision(amp):
             x = self._reduced(self.inputs[samples], amp)
-            x = x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
+            x = x.flatten(2).mT  # features before samples, so that gradients need no transposition
             for layer in self._layers:
                 if not isinstance(layer, torch.nn.Linear):
                     x = layer(x)
                     continue
-                kernel = self._reduced(next(pending), amp).mT
-                x = (
-                    torch.bmm(x, kernel)
-                    if layer.bias is None
-                    else torch.baddbmm(self._reduced(next(pending), amp).unsqueeze(1), x, kernel)
-                )
-            outputs = x.flatten(0, 1)
+                kernel = self._reduced(next(pending), amp)
+                if layer.bias is None:
+                    x = torch.bmm(kernel, x)
+                else:
+                    bias = self._reduced(next(pending), amp).unsqueeze(-1)
+                    x = torch.baddbmm(bias, kernel, x)
+            outputs = x.mT.flatten(0, 1)
             losses = self.task.loss(
                 outputs.float() if self.autocast else outputs, self.targets[samples].flatten(0, 1)
             )
             loss = (losses.to(self.dtype) * weights.flatten()).sum()
         gradients = torch.autograd.grad(loss, leaves)
         return torch.cat([each.flatten(1) for each in gradients], 1)
+
+
+def _padded(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Rows of one length, zeros behind the shorter ones."""
+    import torch
+
+    if len({len(part) for part in parts}) == 1:
+        return torch.stack(list(parts))
+    return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
 def _perceptron(model: torch.nn.Module) -> list[torch.nn.Module] | None:

@@ -117,7 +117,7 @@ class GradientReplay:
         applied = np.bincount(self._gradients["update"], self._gradients["samples"])
         self._samples_by = np.cumsum(applied).astype(np.int64)
         self.engine, self._batches = engine, batches
-        self._flat = engine.initial.clone().requires_grad_()
+        self._flat = engine.initial.clone()
         self._optimizer = optimizer.make(self._flat)
         users = np.bincount(self._cells.version, minlength=len(self.times) + 1)
         self._users = users.tolist()
@@ -177,6 +177,8 @@ class GradientReplay:
         import torch
 
         cells, order = self._cells, self._cells.by_version
+        # Rows that are still needed, such as a straggler's, no longer keep all those beside them.
+        self._ready = {cell: row.clone() for cell, row in self._ready.items()}
         stop = int(np.searchsorted(cells.version[order], version, "right"))
         while self._next < stop:
             chosen = order[self._next : min(stop, self._next + MOST_AT_ONCE)]
