@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.errors import InputError
+
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from simstrag.runs.run import Run
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -38,6 +42,21 @@ class GradientLog:
                 column: batch.column(column).to_numpy(zero_copy_only=False) for column in COLUMNS
             }
             self._gradients.append({key: values[applied] for key, values in columns.items()})
+
+    @classmethod
+    def of(cls, run: Run) -> GradientLog:
+        """The log of a run that kept its gradients and all updates, such as a real one.
+
+        Raises `InputError` where it did not.
+        """
+        log, gradients = cls(), run.frame("gradients")
+        applied = gradients[gradients["fate"] == "applied"]
+        columns = {name: applied[name].to_numpy() for name in COLUMNS}
+        log._gradients = [columns | {"amp": (applied["precision"] == "amp").to_numpy()}]
+        log._times = [run.frame("updates")["time"].to_numpy()]
+        if len(log.times) != run.summary["updates"]:
+            raise InputError("this run kept only an excerpt of its updates; record all of them")
+        return log
 
     def table(self, name: str) -> None:
         """No table: a log is no part of a run."""

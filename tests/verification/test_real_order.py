@@ -1,0 +1,65 @@
+"""A real training on real ranks, and the same gradients in the recorded order by the replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from simstrag.ddp.record.run_from_journal import finish  # noqa: E402
+from simstrag.learning import tasks  # noqa: E402
+from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
+from simstrag.learning.gradient_log import GradientLog  # noqa: E402
+from simstrag.learning.gradients import GradientEngine  # noqa: E402
+from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
+from simstrag.learning.training import GradientReplay  # noqa: E402
+from tests.ranks import Ranks, ranks  # noqa: E402
+
+__all__ = ["ranks"]
+
+BATCH, STEPS, RATE, MOMENTUM = 8, 60, 0.05, 0.5
+
+
+def batches(world: int) -> Batches:
+    samples = len(tasks.load("tabular").inputs)
+    return Batches(iid_shards(samples, world, 0), BATCH, 0)
+
+
+def train(rank: int, world: int, policy: str, out: str) -> list[float]:
+    """The parameters that a rank pulled last, of a training whose batches are those of the real learner."""
+    from simstrag.ddp import wrap
+
+    task, drawn, step = tasks.load("tabular"), batches(world), 0
+    model = task.model.double()
+    optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
+    samples = BATCH * world * STEPS
+
+    def loss() -> torch.Tensor:
+        own = torch.from_numpy(drawn.of([rank], [step], [BATCH]))
+        return task.loss(model(task.inputs[own].double()), task.targets[own].double()).mean()
+
+    with wrap(
+        model, optimizer, policy, batch=BATCH, samples=samples, precision="stand-in", out=out
+    ) as trainer:
+        while not trainer.over:
+            trainer.step(loss)
+            step += 1
+    return list(nn.utils.parameters_to_vector(model.parameters()).tolist())
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asgd", "ssp:bound=2", "k_async:x=2", "staleness_lr"])
+def test_the_recorded_order_replayed_ends_with_the_same_parameters(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks.run(train, 3, policy, str(tmp_path / "run"))
+    log = GradientLog.of(finish(tmp_path / "run"))
+    engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
+    replay = GradientReplay(log, engine, batches(3), OptimizerChoice("sgd", RATE, MOMENTUM))
+    replayed = replay.run(1e9).parameters
+    assert len(log.times) > STEPS / 2
+    ends = torch.tensor(found, dtype=torch.float64)  # of each rank, as it pulled them last
+    assert float((ends - replayed).abs().amax(dim=1).min()) < 1e-9
