@@ -30,7 +30,7 @@ def batches(world: int) -> Batches:
 
 
 def train(rank: int, world: int, policy: str, out: str) -> list[float]:
-    """The parameters that a rank pulled last, of a training whose batches are those of the real learner."""
+    """The parameters that a rank pulled last; its batches are those of the real learner."""
     from simstrag.ddp import wrap
 
     task, drawn, step = tasks.load("tabular"), batches(world), 0
