@@ -17,12 +17,14 @@ from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
 from simstrag.errors import PlanError  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
+from simstrag.learning.averaging_replay import AveragingReplay  # noqa: E402
 from simstrag.learning.batches import Batches, dirichlet_shards, iid_shards  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
+from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.tasks.task import LearningTask, cross_entropy  # noqa: E402
-from simstrag.learning.training import GradientReplay, Trained  # noqa: E402
+from simstrag.learning.training import Trained  # noqa: E402
 
 WORKERS, BATCH = 4, 8
 KEYS: dict[str, Any] = {
@@ -235,6 +237,51 @@ def test_bsp_is_large_batch_training() -> None:
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
+def averaged_one_at_a_time(log: GradientLog, task: LearningTask, **settings: Any) -> torch.Tensor:
+    """The mean of the models that ranks have at the end, each step by plain torch, in fp64."""
+    drawn, columns = batches(task), log.gradients
+    start = nn.utils.parameters_to_vector(task.model.double().parameters()).detach().clone()
+    averages, held = {0: start}, [0] * WORKERS
+    models = [tasks.load("tabular").model.double() for _ in range(WORKERS)]
+    optimizers = [torch.optim.SGD(model.parameters(), **settings) for model in models]
+    for update in range(1, len(log.times) + 1):
+        mean = torch.zeros_like(start)
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            own = np.flatnonzero((columns["update"] == update) & (columns["rank"] == rank))
+            if not len(own):
+                continue
+            assert set(columns["version"][own]) == {held[rank]}
+            nn.utils.vector_to_parameters(averages[held[rank]].clone(), model.parameters())
+            for k in sorted(own, key=lambda k: columns["step"][k]):
+                samples = torch.from_numpy(
+                    drawn.of([rank], [columns["step"][k]], [columns["samples"][k]])
+                )
+                optimizer.zero_grad()
+                targets = task.targets[samples].double()
+                task.loss(model(task.inputs[samples].double()), targets).mean().backward()
+                optimizer.step()
+            held[rank] = update
+            weight = float(columns["weight"][own].sum())
+            mean += weight * nn.utils.parameters_to_vector(model.parameters()).detach()
+        averages[update] = mean
+    return torch.stack([averages[version] for version in held]).mean(0)
+
+
+@pytest.mark.parametrize("policy", ["local_sgd:h=3", "p_reduce", "p_reduce:p=3"])
+def test_averaged_models_are_those_of_one_step_at_a_time(policy: str) -> None:
+    log, task = log_of(policy), tasks.load("tabular")
+    engine = GradientEngine(task, "fp64", "fp32")
+    replay = AveragingReplay(log, engine, batches(task), OptimizerChoice("sgd", 0.05, 0.9))
+    found = replay.run(1.0).parameters
+    wanted = averaged_one_at_a_time(log, tasks.load("tabular"), lr=0.05, momentum=0.9)
+    assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_local_sgd_with_one_step_is_bsp() -> None:
+    one, other = (simulate(scenario(), policy) for policy in ("local_sgd:h=1", "bsp"))
+    assert one.summary["loss"] == pytest.approx(other.summary["loss"], rel=1e-9)
+
+
 def test_the_same_run_gives_the_same_bytes_whatever_torchs_threads() -> None:
     log, before = log_of("asgd"), torch.get_num_threads()
     found = []
@@ -367,9 +414,14 @@ def test_a_real_learner_needs_a_budget_of_samples() -> None:
         Scenario(workers=2, target_accuracy=0.9, step={"compute": 0.1}, learner=REAL)
 
 
-def test_a_policy_that_averages_models_is_refused() -> None:
-    with pytest.raises(PlanError, match="local_sgd cannot train a real learner: it averages"):
-        simulate(scenario(), "local_sgd")
+def test_a_target_that_is_met_at_once_is_refused() -> None:
+    with pytest.raises(InputError, match=r"before the first update the accuracy is .* raise it"):
+        simulate(scenario(target_accuracy=1e-6, learner={"task": "digits"}), "bsp")
+
+
+def test_a_policy_whose_groups_have_models_of_their_own_is_refused() -> None:
+    with pytest.raises(PlanError, match="cannot train a real learner: its groups compute on"):
+        simulate(scenario(), "cgp:groups=rounds")
 
 
 def test_a_comparison_whose_bsp_misses_the_target_says_what_it_reached() -> None:

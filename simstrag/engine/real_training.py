@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from simstrag.errors import InputError
@@ -15,18 +16,30 @@ EVALUATIONS = 50
 """Evaluations of a run of bsp without contention, where `evaluate_every` is not stated."""
 
 
-def train(scenario: Scenario, seed: int, log: GradientLog) -> Trained:
+AVERAGING = "model averaging"
+"""The architecture of plans whose updates average models."""
+
+
+def train(scenario: Scenario, seed: int, log: GradientLog, ways: Collection[str] = ()) -> Trained:
     """The training that a run makes, under the run's seed.
+
+    ways: the architectures of its updates.
 
     The seed gives the initial parameters, data that are drawn, the shards and the batches, the same
     for every policy.  Raises `InputError` where the task cannot be trained so.
     """
     from simstrag.learning import tasks
+    from simstrag.learning.averaging_replay import AveragingReplay
     from simstrag.learning.batches import Batches, dirichlet_shards, iid_shards
+    from simstrag.learning.gradient_replay import GradientReplay
     from simstrag.learning.gradients import GradientEngine
     from simstrag.learning.optimizers import OptimizerChoice
-    from simstrag.learning.training import GradientReplay
 
+    if AVERAGING in ways and len(ways) > 1:
+        raise InputError(
+            f"a real learner cannot change between {' and '.join(ways)}: nothing says what becomes "
+            "of the optimizers of ranks"
+        )
     learner, workers = scenario.learner, scenario.workers
     assert learner.task is not None
     task = tasks.load(learner.task, seed)
@@ -36,13 +49,19 @@ def train(scenario: Scenario, seed: int, log: GradientLog) -> Trained:
         raise InputError(f"learner.dirichlet: task {learner.task} has no classes to share out")
     else:
         shards = dirichlet_shards(task.label.numpy(), workers, learner.dirichlet, seed)
-    replay = GradientReplay(
+    replay = (AveragingReplay if AVERAGING in ways else GradientReplay)(
         log,
         GradientEngine(task, learner.full, learner.amp),
         Batches(shards, learner.batch, seed),
         OptimizerChoice(**learner.optimizer.model_dump()),
     )
-    return replay.run(evaluation_interval(scenario), scenario.target_accuracy)
+    found = replay.run(evaluation_interval(scenario), scenario.target_accuracy)
+    if found.reached == 0:
+        raise InputError(
+            f"target_accuracy is {scenario.target_accuracy:g}, but before the first update the "
+            f"accuracy is {found.evaluations.accuracy[0]:.3g} already: raise it"
+        )
+    return found
 
 
 def evaluation_interval(scenario: Scenario) -> float:

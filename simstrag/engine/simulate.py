@@ -117,8 +117,9 @@ def simulate_into(
     trained = None
     if scenario.learner.is_real:
         log = GradientLog()
-        _run(Recorder(keep_gradients=True, storage=log), scenario, policy, seed, hints, engine)
-        trained = train(scenario, seed, log)
+        logged = Recorder(keep_gradients=True, storage=log)
+        _run(logged, scenario, policy, seed, hints, engine)
+        trained = train(scenario, seed, log, logged.ways)
     return _run(recorder, scenario, policy, seed, hints, engine, trained).result()
 
 

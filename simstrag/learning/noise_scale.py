@@ -23,6 +23,8 @@ def unmodelled(plan: Plan) -> str | None:
     >>> unmodelled(Plan(average=True))
     'it averages private models'
     """
+    if plan.average:
+        return "it averages private models"
     if reason := untrainable(plan):
         return reason
     if plan.weigh is not Weigh.WORLD:
@@ -34,8 +36,6 @@ def unmodelled(plan: Plan) -> str | None:
 
 def untrainable(plan: Plan) -> str | None:
     """The reason why a plan's updates are not replayed on a real model; None where they are."""
-    if plan.average:
-        return "it averages private models"
     if any(quorum.rounds > 1 for quorum in plan.quorums):
         return "its groups compute on models of their own between two updates"
     return None

@@ -8,11 +8,12 @@ the same scenario gives the same bytes on the same kind of processor.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,6 @@ from simstrag.learning.optimizers import OptimizerChoice
 
 if TYPE_CHECKING:
     import torch
-
-MOST_AT_ONCE = 256
-"""Gradients at different parameters that are computed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +64,7 @@ class Trained:
     parameters: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Gradients of one update at one version in one precision, which are computed as one sum.
-
-    first: the first gradient of each, and the end of the last; shape (C + 1,).
-    update, version, amp: of each; shape (C,).
-    of_update: the first cell of each update, and the end of the last.
-    by_version: cells in the order of their versions.
-    """
-
-    first: npt.NDArray[np.int64]
-    update: npt.NDArray[np.int64]
-    version: npt.NDArray[np.int64]
-    amp: npt.NDArray[np.bool_]
-    of_update: npt.NDArray[np.int64]
-    by_version: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, gradients: dict[str, npt.NDArray[Any]], updates: int) -> _Cells:
-        """Cells of gradients that are sorted by update, version and precision."""
-        keys = np.stack([gradients[name].astype(np.int64) for name in ("update", "version", "amp")])
-        first = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
-        first = np.concatenate([[0], first])
-        update, version, amp = keys[:, first]
-        ends = np.concatenate([first, [keys.shape[1]]])
-        of_update = np.searchsorted(update, np.arange(1, updates + 2))
-        order = np.argsort(version, kind="stable")
-        return cls(ends, update, version, amp.astype(bool), of_update, order)
-
-
-class GradientReplay:
+class Replay(abc.ABC):
     """Trains the model of an engine by a run's gradients.
 
     log: the run.
@@ -112,19 +80,20 @@ class GradientReplay:
         batches: Batches,
         optimizer: OptimizerChoice,
     ) -> None:
-        self._gradients, self.times = log.gradients, log.times
-        self._cells = _Cells.of(self._gradients, len(self.times))
-        applied = np.bincount(self._gradients["update"], self._gradients["samples"])
+        self.gradients, self.times = log.gradients, log.times
+        applied = np.bincount(self.gradients["update"], self.gradients["samples"])
         self._samples_by = np.cumsum(applied).astype(np.int64)
-        self.engine, self._batches = engine, batches
-        self._flat = engine.initial.clone()
-        self._optimizer = optimizer.make(self._flat)
-        users = np.bincount(self._cells.version, minlength=len(self.times) + 1)
-        self._users = users.tolist()
-        self._live: dict[int, torch.Tensor] = {}
-        self._ready: dict[int, torch.Tensor] = {}
-        self._next = 0  # of `by_version`: all cells before it have been computed
+        self.engine, self.batches, self.optimizer = engine, batches, optimizer
         self.computed = 0
+
+    @property
+    @abc.abstractmethod
+    def parameters(self) -> torch.Tensor:
+        """Those of the job's model now, flat, shape (P,)."""
+
+    @abc.abstractmethod
+    def apply(self, update: int) -> None:
+        """Make the update that leads to this version."""
 
     def run(self, every: float, target: float | None = None) -> Trained:
         """Train to the target accuracy, or through all updates of the run.
@@ -139,11 +108,10 @@ class GradientReplay:
             self._evaluate(found, 0)
             reached = 0.0 if target is not None and found.accuracy[0] >= target else None
             due, last, diverged = every, len(self.times), None
-            self._keep(0)
             update = 0
             while update < last and reached is None and diverged is None:
                 update += 1
-                self._apply(update)
+                self.apply(update)
                 time = float(self.times[update - 1])
                 if time < due and update < last:
                     continue
@@ -153,66 +121,32 @@ class GradientReplay:
                     diverged = time
                 elif target is not None and found.accuracy[-1] >= target:
                     reached = time
-        return Trained(found, reached, diverged, self.computed, self._flat.detach())
+        return Trained(found, reached, diverged, self.computed, self.parameters.clone())
 
-    def _apply(self, update: int) -> None:
-        """Make one update, and keep its parameters where a gradient will be computed at them."""
-        start, end = self._cells.of_update[update - 1 : update + 1].tolist()
-        total: torch.Tensor | None = None
-        for cell in range(start, end):
-            if cell not in self._ready:
-                self._compute(update - 1)
-            row = self._ready.pop(cell)
-            total = row if total is None else total + row
-        self._flat.grad = total
-        self._optimizer.step()
-        self._keep(update)
+    def sums(
+        self, parameters: list[torch.Tensor], spans: list[slice], amp: bool, weights: npt.ArrayLike
+    ) -> list[torch.Tensor]:
+        """A sum of gradients at each of several parameters, by weights.
 
-    def _keep(self, version: int) -> None:
-        if self._users[version]:
-            self._live[version] = self._flat.detach().clone()
-
-    def _compute(self, version: int) -> None:
-        """Compute all gradients at the versions that are known, up to `MOST_AT_ONCE` sums."""
+        spans: the rows of `gradients` in each sum.
+        amp: whether in reduced precision.
+        weights: of each gradient, one sum after the other.
+        """
         import torch
 
-        cells, order = self._cells, self._cells.by_version
-        # Rows that are still needed, such as a straggler's, no longer keep all those beside them.
-        self._ready = {cell: row.clone() for cell, row in self._ready.items()}
-        stop = int(np.searchsorted(cells.version[order], version, "right"))
-        while self._next < stop:
-            chosen = order[self._next : min(stop, self._next + MOST_AT_ONCE)]
-            self._next += len(chosen)
-            for amp in (False, True):
-                places = [int(cell) for cell in chosen if cells.amp[cell] == amp]
-                if not places:
-                    continue
-                parameters = [self._live[int(cells.version[cell])] for cell in places]
-                with torch.enable_grad():
-                    rows = self.engine.rows(parameters, *self._samples_of(places), amp)
-                self._ready.update(zip(places, rows, strict=True))
-            for cell in chosen:
-                at = int(cells.version[cell])
-                self._users[at] -= 1
-                if not self._users[at]:
-                    del self._live[at]
-
-    def _samples_of(self, cells: list[int]) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """The samples of cells, one cell after the other, their weights, and how many of each."""
-        import torch
-
-        spans = [slice(*self._cells.first[cell : cell + 2].tolist()) for cell in cells]
-        rank, step, sizes, weight = (
-            np.concatenate([self._gradients[name][span] for span in spans])
-            for name in ("rank", "step", "samples", "weight")
+        rank, step, sizes = (
+            np.concatenate([self.gradients[name][span] for span in spans])
+            for name in ("rank", "step", "samples")
         )
         self.computed += len(rank)
-        weights = torch.from_numpy(np.repeat(weight / sizes, sizes)).to(self.engine.dtype)
-        counts = [int(self._gradients["samples"][span].sum()) for span in spans]
-        return torch.from_numpy(self._batches.of(rank, step, sizes)), weights, counts
+        each = torch.from_numpy(np.repeat(np.asarray(weights) / sizes, sizes))
+        samples = torch.from_numpy(self.batches.of(rank, step, sizes))
+        counts = [int(self.gradients["samples"][span].sum()) for span in spans]
+        with torch.enable_grad():
+            return self.engine.rows(parameters, samples, each.to(self.engine.dtype), counts, amp)
 
     def _evaluate(self, found: Evaluations, update: int) -> None:
-        accuracy, loss = self.engine.evaluate(self._flat.detach())
+        accuracy, loss = self.engine.evaluate(self.parameters)
         found.time.append(float(self.times[update - 1]) if update else 0.0)
         found.updates.append(update)
         found.samples.append(int(self._samples_by[update]))

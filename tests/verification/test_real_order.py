@@ -14,9 +14,9 @@ from simstrag.ddp.record.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
+from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
-from simstrag.learning.training import GradientReplay  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402
 
 __all__ = ["ranks"]

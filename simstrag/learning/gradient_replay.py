@@ -1,0 +1,109 @@
+"""Replays updates that are sums of gradients: one model, which an optimizer changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.learning.training import Replay
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_AT_ONCE = 256
+"""Gradients at different parameters that are computed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Gradients of one update at one version in one precision, which are computed as one sum.
+
+    first: the first gradient of each, and the end of the last; shape (C + 1,).
+    update, version, amp: of each; shape (C,).
+    of_update: the first cell of each update, and the end of the last.
+    by_version: cells in the order of their versions.
+    """
+
+    first: npt.NDArray[np.int64]
+    update: npt.NDArray[np.int64]
+    version: npt.NDArray[np.int64]
+    amp: npt.NDArray[np.bool_]
+    of_update: npt.NDArray[np.int64]
+    by_version: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, gradients: dict[str, npt.NDArray[Any]], updates: int) -> _Cells:
+        """Cells of gradients that are sorted by update, version and precision."""
+        keys = np.stack([gradients[name].astype(np.int64) for name in ("update", "version", "amp")])
+        first = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
+        first = np.concatenate([[0], first])
+        update, version, amp = keys[:, first]
+        ends = np.concatenate([first, [keys.shape[1]]])
+        of_update = np.searchsorted(update, np.arange(1, updates + 2))
+        order = np.argsort(version, kind="stable")
+        return cls(ends, update, version, amp.astype(bool), of_update, order)
+
+
+class GradientReplay(Replay):
+    """Training whose updates are steps of one optimizer, with a sum of gradients."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._cells = _Cells.of(self.gradients, len(self.times))
+        self._flat = self.engine.initial.clone()
+        self._optimizer = self.optimizer.make(self._flat)
+        users = np.bincount(self._cells.version, minlength=len(self.times) + 1)
+        self._users = users.tolist()
+        self._live: dict[int, torch.Tensor] = {}
+        self._ready: dict[int, torch.Tensor] = {}
+        self._next = 0  # of `by_version`: all cells before it have been computed
+        self._keep(0)
+
+    @property
+    def parameters(self) -> torch.Tensor:
+        """Those after the last update."""
+        return self._flat
+
+    def apply(self, update: int) -> None:
+        """Make one update, and keep its parameters where a gradient will be computed at them."""
+        start, end = self._cells.of_update[update - 1 : update + 1].tolist()
+        total: torch.Tensor | None = None
+        for cell in range(start, end):
+            if cell not in self._ready:
+                self._compute(update - 1)
+            row = self._ready.pop(cell)
+            total = row if total is None else total + row
+        self._flat.grad = total
+        self._optimizer.step()
+        self._keep(update)
+
+    def _keep(self, version: int) -> None:
+        if self._users[version]:
+            self._live[version] = self._flat.clone()
+
+    def _compute(self, version: int) -> None:
+        """Compute all gradients at the versions that are known, up to `MOST_AT_ONCE` sums."""
+        cells, order = self._cells, self._cells.by_version
+        # Rows that are still needed, such as a straggler's, no longer keep all those beside them.
+        self._ready = {cell: row.clone() for cell, row in self._ready.items()}
+        stop = int(np.searchsorted(cells.version[order], version, "right"))
+        while self._next < stop:
+            chosen = order[self._next : min(stop, self._next + MOST_AT_ONCE)]
+            self._next += len(chosen)
+            for amp in (False, True):
+                places = [int(cell) for cell in chosen if cells.amp[cell] == amp]
+                if not places:
+                    continue
+                parameters = [self._live[int(cells.version[cell])] for cell in places]
+                spans = [slice(*cells.first[cell : cell + 2].tolist()) for cell in places]
+                weights = np.concatenate([self.gradients["weight"][span] for span in spans])
+                rows = self.sums(parameters, spans, amp, weights)
+                self._ready.update(zip(places, rows, strict=True))
+            for cell in chosen:
+                at = int(cells.version[cell])
+                self._users[at] -= 1
+                if not self._users[at]:
+                    del self._live[at]
