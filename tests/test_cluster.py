@@ -170,6 +170,19 @@ def test_a_load_of_others_that_begins_later_is_felt_from_then_on() -> None:
     assert simulate_cluster(slowed, "bsp").jobs[0]["end"] == pytest.approx(5 + 5 * 3)
 
 
+def test_a_load_of_others_that_repeats_is_felt_in_every_cycle() -> None:
+    """In 3.3 s of a cycle, half of them at half speed, 2.475 s of work are done: 20 s in 26.6."""
+    times = ((0.0, 1.0), (1.65, 2.0), (3.3, 1.0))
+    row = {"node": 0, "resource": "host", "kind": "slowdown"}
+    scenario = {"step": {"compute": 0.1, "host_share": 1.0}, "learner": {"batch": 8}}
+    slowed = study(
+        nodes=[{"gpus": 1, "cores": 8}], workloads={"host": {"scenario": scenario}},
+        trace=[row | {"time": time, "value": value} for time, value in times], trace_end="loop",
+        jobs=[{"workload": "host", "workers": 1, "samples": 1600}],
+    )  # fmt: skip
+    assert simulate_cluster(slowed, "bsp").jobs[0]["end"] == pytest.approx(26.6)
+
+
 def test_a_run_stops_at_its_horizon() -> None:
     run = simulate_cluster(study(horizon=30.0), "bsp")
     assert run.summary["finished"] == 0
