@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simstrag import policies
 from simstrag.cluster.colocation import LAWS
+from simstrag.cluster.demands import Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.negotiation import Nodes
 from simstrag.cluster.placer import Placement
@@ -109,6 +112,21 @@ def test_a_gradient_tree_halves_what_a_full_card_of_the_server_carries() -> None
     )  # fmt: skip
     ends = [simulate_cluster(full, policy).jobs[0]["end"] for policy in ("bsp:via=server", "tree")]
     assert ends[1] == pytest.approx(ends[0] / 2, rel=0.01)
+
+
+def test_a_server_is_asked_for_the_gradients_that_come_whichever_rank_is_slowed() -> None:
+    """10 cores for 0.01 s a gradient."""
+    apart = study(
+        nodes=[{"gpus": 1, "cores": 64.0, "count": 3}],
+        workloads={"small": WORKLOAD | {"server_cores": 10}},
+        jobs=[{"workload": "small", "workers": 2, "samples": 32000}],
+    )
+    (job,) = apart.arriving("asgd", 0)
+    running = RunningJob(apart, job, Placement((0, 1), (2,)), (0, 1), 0.0, seed=0)
+    running.slow(0.0, replace(Slowdowns.none(2), net=np.array([1.0, 100.0])))
+    assert not running.advance(40.0)
+    service = running.demands(40.0).service
+    assert service == pytest.approx([10 * 0.01 * running.updates / 40], rel=0.02)
 
 
 def test_two_workers_of_one_device_take_turns() -> None:

@@ -317,12 +317,11 @@ class RunningJob:
         """From steps and gradients per second of each rank."""
         s, step = self.slowdowns, self._inputs.step
         gain = np.where(self._in_amp(), self._gain, 1.0)
-        gradients = gradients * s.net
-        none = np.zeros(len(steps))
-        pushed, reduced = (gradients, none) if self.uses_server else (none, gradients)
+        none, unslowed = np.zeros(len(steps)), gradients * s.net
+        pushed, reduced = (unslowed, none) if self.uses_server else (none, unslowed)
         shards = np.array(self._inputs.server.shards)
         messages = gradients[self.parents < 0].sum()  # a child's gradient is in its parent's [11a]
-        served = messages / s.net.mean() * s.server if self.uses_server else 0.0
+        served = messages * s.server if self.uses_server else 0.0
         return Demands(
             steps * step.host * self._host_cores * s.host,
             steps * step.gpu / gain * s.gpu,
