@@ -21,6 +21,7 @@ from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Simulation, simulate
+from simstrag.experiments.paired_statistics import ratio
 from simstrag.timing.noise import keys
 
 STEP = {"compute": 0.2, "host_share": 0.5, "cv": 0.1}
@@ -259,6 +260,19 @@ def test_placers_and_mixes_are_compared_pair_by_pair(tmp_path: Path) -> None:
     assert list(table["policies"]) == ["bsp", "bsp", "small=asgd", "small=asgd"]
     assert table["ratio"][0] == 1.0
     assert (table["ratio_low"] <= table["ratio"]).all()
+
+
+def test_a_ratio_is_of_the_seeds_that_ended_in_both_rows(tmp_path: Path) -> None:
+    """A seed is missing in each row: the two that both have are compared."""
+    placers = study(placers=["spread", "packed"], seeds=4)
+    whole = cluster(placers, tmp_path, jobs=1)
+    for run in (whole.runs[0], whole.runs[-1]):  # the first seed, and the last one
+        (tmp_path / "runs" / f"{run.key}.json").unlink()
+    both = whole.table("jobs").query("seed in (1, 2)")
+    means = both.groupby(["placer", "seed"])["completion_time"].mean().unstack()
+    expected = ratio(means.loc["packed"], means.loc["spread"])
+    found = whole.summary().iloc[-1][["ratio", "ratio_low", "ratio_high"]]
+    assert list(found) == pytest.approx(list(expected))
 
 
 def test_a_fitted_law_of_colocation_takes_the_place_of_turns() -> None:
