@@ -241,8 +241,7 @@ class ClusterStudy(Section):
         for name in study.workloads:
             study.scenario(name, 1, samples=1)  # a mistake in it is said now
         study.others(0)
-        if study.arrivals is not None:
-            study.rows()
+        study.arriving(study.policies[0], study.seed_list[0])
         return study
 
     @property
@@ -322,7 +321,7 @@ class ClusterStudy(Section):
         return sorted({*filter(None, stated), *own})
 
     def arriving(self, mix: str | Mapping[str, str], seed: int) -> list[ArrivingJob]:
-        """All jobs in order of arrival, then of name."""
+        """All jobs in order of arrival, then of name.  Raises `InputError` for a name of two."""
         found = []
         bases = [section.name or section.workload for section in self.jobs]
         totals = Counter(np.repeat(bases, [section.count for section in self.jobs]).tolist())
@@ -340,6 +339,9 @@ class ClusterStudy(Section):
         if self.arrivals is not None:
             found += self._from_file(self.arrivals, mix, seed)
         found.sort(key=lambda job: job[:2])
+        name, times = Counter(job[1] for job in found).most_common(1)[0]
+        if times > 1:
+            raise InputError(f"{self._source}: {times} jobs are named '{name}'; rename one of them")
         return [
             ArrivingJob(k, name, workload, workers, arrival, policy, samples, target)
             for k, (arrival, name, workload, workers, policy, samples, target) in enumerate(found)
