@@ -206,6 +206,22 @@ def test_a_run_stops_at_its_horizon() -> None:
     run = simulate_cluster(study(horizon=30.0), "bsp")
     assert run.summary["finished"] == 0
     assert [math.isnan(job["start"]) for job in run.jobs] == [False, False, True, True]
+    assert [job["nodes"] for job in run.jobs] == ["0 1", "0 1", "", ""]
+
+
+def test_stragglers_are_counted_up_to_the_horizon() -> None:
+    """From 1 s on a rank of two takes 0.3 s a step in place of 0.1: of 20 + 40 gradients 10.
+
+    At 1 s ten steps of each rank are done.  Then one makes 10 gradients a second, the other 10/3.
+    """
+    trace = [{"time": 1, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 3.0}]
+    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
+    cut = study(
+        nodes=[{"gpus": 1, "cores": 8, "count": 2}], workloads={"gpu": {"scenario": scenario}},
+        trace=trace, jobs=[{"workload": "gpu", "workers": 2, "samples": 8000}], horizon=4.05,
+    )  # fmt: skip
+    (job,) = simulate_cluster(cut, "asgd").jobs
+    assert job["stragglers"] == pytest.approx(1000 * 10 / (20 + 30 + 10))
 
 
 def test_a_job_has_the_same_luck_whatever_runs_beside_it() -> None:

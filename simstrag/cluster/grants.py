@@ -78,7 +78,6 @@ class Grants:
     def close(self, now: float) -> None:
         """The run is over; some jobs may not be."""
         for job in list(self._delays):
-            job.advance(now - job.start)
             self._note(now, job)
 
     def _unreserved(self, spare: Floats) -> Floats:

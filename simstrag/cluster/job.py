@@ -121,6 +121,13 @@ class RunningJob:
             return True
         return False
 
+    def stop(self, now: float) -> None:
+        """The run is over, and it is not: count what it has done."""
+        ends = self.advance(now - self.start)
+        assert not ends, "a job that ends is found before"
+        self._simulation.kernel.pause(now - self.start)
+        self._judge()
+
     @property
     def next_event(self) -> float:
         """When something happens in it next, on its own clock."""

@@ -111,6 +111,8 @@ class SharedNodes:
         """Run until all jobs have ended, or to the horizon."""
         world = simpy.Environment()
         world.run(until=world.process(self._run(world)))
+        for bound in self.running:
+            bound.job.stop(self.now)
         if self._grants is not None:
             self._grants.close(self.now)
 
