@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,15 +66,17 @@ false_positive=0.3333333333333333, false_negative=0.0)
         )  # fmt: skip
 
 
-def score(recordings: Sequence[Recording], network: Lstm | None, held_out: bool) -> list[Score]:
+def score(
+    recordings: Sequence[Recording], network: Lstm | None, trained: Container[str] = ()
+) -> list[Score]:
     """The scores of every predictor, of states in which all of them know all ranks.
 
-    held_out: of the last 30 % of each run alone, which no training saw.
+    trained: digests of runs of which the last 30 % alone count, which no training saw.
     """
     states: dict[int, list[tuple[dict[str, bool], bool]]] = {ahead: [] for ahead in HORIZONS}
     for recording in recordings:
         rolled_out = None if network is None else _roll_out(network, recording)
-        start = int(TRAINED * len(recording.loads)) if held_out else 0
+        start = int(TRAINED * len(recording.loads)) if recording.digest in trained else 0
         for job in recording.jobs.values():
             times = np.array(job.times)
             predicted = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.cluster.prediction.recording import Recording, digest
+from simstrag.cluster.prediction.recording import Recording
 from simstrag.cluster.prediction.scores import TRAINED, score
 from simstrag.documents.weights_file import Weights
 from simstrag.errors import InputError
@@ -50,7 +50,7 @@ def train(recordings: Sequence[Recording], seed: int, epochs: int, command: str)
     load_mean, load_std = loads.mean(axis=(0, 1)), loads.std(axis=(0, 1))
     load_std[load_std == 0] = 1.0
     time_mean, time_std = np.nanmean(times), np.nanstd(times) or 1.0
-    data = [
+    tensors = [
         torch.tensor(array, dtype=torch.float32)
         for array in (
             (loads - load_mean) / load_std, (following - load_mean) / load_std,
@@ -63,7 +63,7 @@ def train(recordings: Sequence[Recording], seed: int, epochs: int, command: str)
     optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
     for _ in range(epochs):
         for batch in np.array_split(draws.permutation(len(loads)), -(-len(loads) // BATCH)):
-            x, y, t = (each[batch] for each in data)
+            x, y, t = (each[batch] for each in tensors)
             optimizer.zero_grad()
             _loss(network, x, y, t).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -71,11 +71,12 @@ def train(recordings: Sequence[Recording], seed: int, epochs: int, command: str)
         "load_mean": load_mean, "load_std": load_std,
         "time_mean": np.float64(time_mean), "time_std": np.float64(time_std),
     }  # fmt: skip
+    data = [recording.digest for recording in recordings]
     about = {
         "window": INTERVALS, "interval": recordings[0].interval, "seed": seed, "epochs": epochs,
-        "windows": len(loads), "data": digest(list(recordings)), "command": command,
+        "windows": len(loads), "data": data, "command": command,
     }  # fmt: skip
-    scores = score(recordings, Lstm(Weights(KIND, arrays, about)), held_out=True)
+    scores = score(recordings, Lstm(Weights(KIND, arrays, about)), data)
     return Weights(KIND, arrays, about | {"scores": [asdict(each) for each in scores]})
 
 
