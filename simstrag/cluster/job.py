@@ -18,6 +18,7 @@ from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Simulation
 from simstrag.plan import NEVER
+from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.quorum import Via
 from simstrag.runs.run import Run
 from simstrag.timing.collectives import ranks_per_node
@@ -29,21 +30,10 @@ from simstrag.view import View
 
 Ints = npt.NDArray[np.int64]
 
-
 STRAGGLES = 0.2
 """A rank straggles if its iteration is longer than the fastest rank's by more than this share."""
 CYCLES = 8
 """Least steps over which use is averaged; over fewer it depends on where an interval begins."""
-
-
-def straggle(seconds: Floats) -> npt.NDArray[np.bool_]:
-    """The ranks whose iterations are too long.
-
-    >>> straggle(np.array([1.0, 1.2, 1.3]))
-    array([False, False,  True])
-    """
-    slow: npt.NDArray[np.bool_] = seconds > (1 + STRAGGLES) * seconds.min()
-    return slow
 
 
 class RunningJob:
@@ -184,7 +174,8 @@ class RunningJob:
     def _judge(self) -> None:
         """Count the gradients of ranks that straggled since the last change of its speed."""
         made = self._simulation.kernel.applied_by_rank
-        self._straggled += int((made - self._judged)[straggle(self.iteration_seconds())].sum())
+        slow = straggle(self.iteration_seconds(), STRAGGLES)
+        self._straggled += int((made - self._judged)[slow].sum())
         self._judged = made
 
     # -- what a manager sees, and what it does -------------------------------------------------

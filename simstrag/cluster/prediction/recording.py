@@ -95,4 +95,3 @@ def record(study: ClusterStudy, seed: int) -> Recording:
             f"give one that does, such as {SSGD}"
         )
     return recording
-

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from simstrag.cluster.job import STRAGGLES
 from simstrag.cluster.prediction.recording import Recording
 from simstrag.policies.estimators.lstm import Lstm
+from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.view import INTERVALS
 
 Floats = npt.NDArray[np.float64]
 
-RATIO = 0.2
-"""A job has a straggler if its slowest iteration exceeds its fastest by more than this share."""
 TRAINED = 0.7
 """The share of a run's intervals, from the first on, that is trained on, as in STAR's code."""
 HORIZONS = (1, INTERVALS)
@@ -89,8 +89,8 @@ def score(
                 for k in range(max(start - job.first, 0), len(times) - ahead + 1):
                     said = {name: values[k, :, ahead - 1] for name, values in predicted.items()}
                     if not any(np.isnan(each).any() for each in said.values()):
-                        flags = {name: _straggles(each) for name, each in said.items()}
-                        states[ahead].append((flags, _straggles(times[k + ahead - 1])))
+                        flags = {name: _any_straggles(each) for name, each in said.items()}
+                        states[ahead].append((flags, _any_straggles(times[k + ahead - 1])))
     names = list(states[1][0][0]) if states[1] else []
     return [
         Score.of(name, ahead, [flags[name] for flags, _ in rows], [true for _, true in rows])
@@ -110,5 +110,5 @@ def _roll_out(network: Lstm, recording: Recording) -> Floats:
     return found
 
 
-def _straggles(times: Floats) -> bool:
-    return bool(times.max() > (1 + RATIO) * times.min())
+def _any_straggles(times: Floats) -> bool:
+    return bool(straggle(times, STRAGGLES).any())
