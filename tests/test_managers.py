@@ -19,7 +19,7 @@ from simstrag.cluster.manager import (
     load_manager,
     names,
 )
-from simstrag.cluster.measured_constants import measure_all
+from simstrag.cluster.measured_constants import largest, measure_all
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import ClusterRun, simulate_cluster
 from simstrag.cluster.study import ClusterStudy
@@ -337,6 +337,18 @@ def test_measured_constants_are_those_by_hand() -> None:
     found = measure_all(ClusterStudy.of(CERTAIN))["even"]
     expected = Constants(0.0, 0.0, 0.5 * 0.2 * 3, 0.5e6, 1.2 * 1.6, 1.5 * 2.5)
     assert astuple(found) == pytest.approx(astuple(expected), rel=0.01)
+
+
+def test_constants_do_not_depend_on_which_workloads_a_seed_draws(tmp_path: Any) -> None:
+    """A finished run is kept whatever other seeds a study has: its constants must stay."""
+    (tmp_path / "jobs.csv").write_text("submit,gpus,samples,workload\n0,4,8,\n1,2,8,asks\n2,1,8,\n")
+    data = CASE | {"jobs": [], "arrivals": {"file": "jobs.csv"}}
+    for seeds in ([0], [1], [2], [3]):
+        study = ClusterStudy.of(data | {"seeds": seeds}, folder=tmp_path)
+        assert largest(study) == {"asks": 4, "gives": 4}
+    only = data["arrivals"] | {"workloads": ["gives"]}
+    study = ClusterStudy.of(data | {"arrivals": only}, folder=tmp_path)
+    assert largest(study) == {"asks": 2, "gives": 4}
 
 
 def test_what_asgd_asks_for_more_is_that_of_its_gradients(tmp_path: Any) -> None:

@@ -39,12 +39,23 @@ def constants_of(study: ClusterStudy) -> dict[str, Constants]:
 
 
 def measure_all(study: ClusterStudy) -> dict[str, Constants]:
-    """The constants of each workload by simulation; of one without jobs as the largest job."""
-    sizes: dict[str, int] = {}
-    for job in study.arriving(study.policies[0], study.seed_list[0]):
-        sizes[job.workload] = max(sizes.get(job.workload, 1), job.workers)
-    largest = max(sizes.values())
-    return {name: measure(study, name, sizes.get(name, largest)) for name in study.workloads}
+    """The constants of each workload by simulation: the same under every seed of a study."""
+    return {name: measure(study, name, workers) for name, workers in largest(study).items()}
+
+
+def largest(study: ClusterStudy) -> dict[str, int]:
+    """The most workers of a job that each workload may have; for one without jobs those of any."""
+    jobs = [(job.workload, job.workers) for job in study.jobs]
+    if study.arrivals is not None:
+        drawn = tuple(study.arrivals.weights(tuple(study.workloads)))
+        for row in study.rows():
+            names = drawn if row.workload is None else (row.workload,)
+            jobs += [(name, row.workers) for name in names]
+    any_ = max(workers for _, workers in jobs)
+    return {
+        name: max((workers for own, workers in jobs if own == name), default=any_)
+        for name in study.workloads
+    }
 
 
 def measure(study: ClusterStudy, workload: str, workers: int) -> Constants:
