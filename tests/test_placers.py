@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simstrag.cluster import study
 from simstrag.cluster.placer import NodeView, Placement, Request, load_placer, names
+from simstrag.cluster.placers import random
+from simstrag.timing.noise import OFFSET_STREAM
 
 
 def node(number: int, free: int, **changes: float) -> NodeView:
@@ -62,3 +65,10 @@ def test_star_puts_workers_beside_their_server_last() -> None:
     nodes = [node(0, 8), node(1, 2), node(2, 4)]
     star = load_placer("star", 0)
     assert star.place(nodes, request(7)) == Placement((2,) * 4 + (1,) * 2 + (0,), (0,))
+
+
+def test_what_is_placed_at_random_and_what_is_drawn_of_arrivals_have_their_own_numbers() -> None:
+    """A stream per job; another one, and that of a trace's beginning, lie beyond them all."""
+    streams = {random.STREAM - number for number in range(10_000)}
+    assert not streams & {study.STREAM, OFFSET_STREAM}
+    assert study.STREAM != OFFSET_STREAM

@@ -30,8 +30,8 @@ OF_JOB = ("workers", "samples", "target_progress", "policies", "seeds", "nodes",
 """Keys of a scenario that a job states, or its placement."""
 NOT_SHARED = ("trace", "server_load", "placeholders", "updates", "durations", "contention")
 """Keys of a scenario that have no meaning where contention follows from what jobs do."""
-STREAM = 2**64 - 4
-"""The number of the stream that draws the workloads of arrivals; no rank has it."""
+STREAM = 2**64 - 1
+"""The number of the stream that draws the workloads of arrivals; no rank and no placer has it."""
 
 
 class NodeSection(Section):
