@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -262,6 +262,16 @@ def test_no_donor_is_delayed_where_it_costs_more_than_is_saved() -> None:
 def test_refused_jobs_run_as_if_their_policy_were_a_barrier() -> None:
     assert ends(run("refuse")) == ends(run("none", asks="bsp:via=server"))
     assert ends(run("refuse", asks="asgd")) == ends(run("refuse"))
+
+
+@pytest.mark.parametrize(("need", "granted"), [(7.1, 1), (7.5, 0)])
+def test_what_jobs_use_of_a_node_that_is_not_full_is_no_room(need: float, granted: int) -> None:
+    """`gives` uses 0.8 of 8 cores, and nobody can free any."""
+    roomy = {key: value for key, value in CASE.items() if key != "trace"}
+    roomy["nodes"] = [{"gpus": 2, "cores": 8.0, "count": 2}]
+    constants = {"asks": replace(NOTHING, extra_cores=need), "gives": NOTHING}
+    done = simulate_cluster(ClusterStudy.of(roomy), manager="star", constants=constants)
+    assert done.jobs[0]["granted"] == granted
 
 
 def test_a_delay_ends_when_the_job_returns_to_its_barrier() -> None:

@@ -231,9 +231,9 @@ class SharedNodes:
     def _spare(self) -> Floats:
         """Cores and bytes/s, inwards and outwards, of each node that nobody asks for."""
         left = self.nodes.capacity.copy()
-        for job in self._contended:
-            job.advance(self.now - job.start)
-            left -= self.nodes.asked(job, job.demands(self.now))
+        for bound in self.running:
+            bound.job.advance(self.now - bound.job.start)
+            left -= self.nodes.asked(bound.job, bound.job.demands(self.now))
         spare: Floats = np.maximum(left[:, :3], 0.0)
         return spare
 
