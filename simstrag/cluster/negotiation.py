@@ -12,7 +12,7 @@ from simstrag.cluster.colocation import ColocationLaw, colocated_slowdowns
 from simstrag.cluster.demands import Demands, Floats, Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.sharing import fair_level, fill, slowdowns
-from simstrag.cluster.study import NodeSection
+from simstrag.cluster.study_sections import NodeSection
 from simstrag.timing.contention import Contention
 
 Ints = npt.NDArray[np.int64]
