@@ -69,8 +69,7 @@ class RunningJob:
         self.colocates_as = workload.colocates_as
         self._host_cores, self._server_cores = workload.host_cores, workload.server_cores
         inputs = self._inputs = self.scenario.inputs
-        stated = workload.gradient_bytes
-        self.bytes = inputs.allreduce.bytes if stated is None else stated
+        self.bytes = workload.bytes_of(inputs.allreduce)
         self._gain = amp_gain(inputs.step) if inputs.step.amp_ratio else 1.0
         self.shares = inputs.server.shards
         self.transfer_seconds = inputs.server.push, inputs.server.pull

@@ -8,6 +8,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from simstrag.scenario.sections import Amount, Count, NonNegative, Positive, Section
+from simstrag.timing.constants import AllReduce
 
 OF_JOB = ("workers", "samples", "target_progress", "policies", "seeds", "nodes", "ranks_per_node")
 """Keys of a scenario that a job states, or its placement."""
@@ -56,6 +57,10 @@ class WorkloadSection(Section):
                     f"scenario.{key}: contention follows from the jobs of the cluster; leave it out"
                 )
         return self
+
+    def bytes_of(self, allreduce: AllReduce) -> float:
+        """Size of a gradient; allreduce: of the workload's scenario."""
+        return allreduce.bytes if self.gradient_bytes is None else self.gradient_bytes
 
 
 class JobSection(Section):
