@@ -73,13 +73,6 @@ class Recording:
             found.update(name.encode() + np.array(job.times).tobytes())
         return found.hexdigest()
 
-    def windows(self, node: Ints, ended: int, length: int) -> Floats:
-        """The loads of nodes in the last `length` of `ended` intervals, NaN before the first."""
-        rows = np.array(self.loads[max(ended - length, 0) : ended])[:, node]
-        short = np.full((length - len(rows), *rows.shape[1:]), np.nan)
-        answer: Floats = np.concatenate([short, rows]).swapaxes(0, 1)
-        return answer
-
 
 def record(study: ClusterStudy, seed: int) -> Recording:
     """A run of a study with its first placer, where jobs without a policy of their own do `SSGD`.

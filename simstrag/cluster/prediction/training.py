@@ -87,16 +87,15 @@ def _samples(recordings: Sequence[Recording]) -> tuple[Floats, Floats, Floats]:
     """
     loads, following, times = list[Floats](), list[Floats](), list[Floats]()
     for recording in recordings:
-        last = int(TRAINED * len(recording.loads))
+        seen, last = np.array(recording.loads), int(TRAINED * len(recording.loads))
         for job in recording.jobs.values():
             for node in np.unique(job.nodes):
-                known = np.full(len(recording.loads), np.nan)
+                known = np.full(len(seen), np.nan)
                 rows = np.array(job.times)[:, job.nodes == node].mean(axis=1)
                 known[job.first : job.first + len(rows)] = rows[: len(known) - job.first]
-                for end in range(INTERVALS + 1, min(job.first + len(rows), last) + 1):
-                    if end <= job.first + 1:
-                        continue
-                    window = recording.windows(np.array([node]), end, INTERVALS + 1)[0]
+                first = max(INTERVALS, job.first + 1) + 1
+                for end in range(first, min(job.first + len(rows), last) + 1):
+                    window = seen[end - INTERVALS - 1 : end, node]
                     loads.append(window[:-1])
                     following.append(window[1:])
                     times.append(known[end - INTERVALS : end])
