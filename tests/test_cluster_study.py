@@ -120,3 +120,15 @@ def test_workloads_are_drawn_by_their_weights_and_by_the_seed(tmp_path: Path) ->
 def test_jobs_of_one_workload_have_different_names() -> None:
     study = ClusterStudy.of(SMALL | {"jobs": [JOB, JOB | {"count": 2}]})
     assert [job.name for job in study.arriving("bsp", 0)] == ["small-0", "small-1", "small-2"]
+
+
+def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
+    """`small-1` is the second of two jobs without a name, too; and a row's name."""
+    named = JOB | {"name": "small-1"}
+    with pytest.raises(InputError, match=r"cluster: 2 jobs are named 'small-1'; rename one"):
+        ClusterStudy.of(SMALL | {"jobs": [JOB | {"count": 2}, named]})
+    (tmp_path / "jobs.csv").write_text("submit,gpus,samples,name\n0,1,8,small-1\n")
+    with pytest.raises(InputError, match="2 jobs are named 'small-1'"):
+        ClusterStudy.of(
+            SMALL | {"jobs": [named], "arrivals": {"file": "jobs.csv"}}, folder=tmp_path
+        )

@@ -213,7 +213,7 @@ def combinations(results: ClusterResults) -> Combinations:
     first, best = next(iter(found)), min(times, key=lambda name: times[name].mean())
     every = []
     for name, of in counted.items():
-        summaries, whole = pd.DataFrame([kept["summary"] for kept in found[name]]), pd.concat(of)
+        whole = pd.concat(of)
         every.append(
             Combination(
                 values=dict(zip(columns, values[name], strict=True)),
@@ -222,8 +222,8 @@ def combinations(results: ClusterResults) -> Combinations:
                 change=_change(times[name], times[first]),
                 place=(1 + sum(name in those for those in ahead.values()),
                        len(found) - len(ahead[name])),
-                p95=float(summaries["p95_completion_time"].mean()),
-                makespan=float(summaries["makespan"].mean()),
+                p95=float(np.mean([table["completion_time"].quantile(0.95) for table in of])),
+                makespan=float(np.mean([table["end"].max() for table in of])),
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
                 shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
                 held=_held(results, tables[name]),

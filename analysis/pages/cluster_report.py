@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from simstrag.analysis.charts import cluster_charts
@@ -54,7 +55,7 @@ def render(results: ClusterResults) -> str:
     Raises `InputError` where no seed has ended under every combination.
     """
     found = combinations(results)
-    until = float(max(found.table(one, "jobs")["end"].max() for one in found.shown))
+    until = max(_end(found, one) for one in found.shown)
     ranking, workloads = cluster_tables.ranking_table(found), cluster_tables.workload_table(found)
     return template("cluster.html").render(
         found=found,
@@ -80,6 +81,13 @@ def render(results: ClusterResults) -> str:
                (("slowdowns", "shares"), ("asked-of-nodes", "nodes"))},
         }),
     )  # fmt: skip
+
+
+def _end(found: Combinations, one: Combination) -> float:
+    """When the drawn run of a combination ended: with its last job, or at the horizon."""
+    jobs = found.table(one, "jobs")
+    last = jobs["end"].max(skipna=False)
+    return float(found.results.study["horizon"] if np.isnan(last) else last)
 
 
 def _draw(found: Combinations, one: Combination, until: float, k: int) -> DrawnRun:

@@ -150,6 +150,11 @@ def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
         print_table(headers, rows)
     for run, error in result.kept.failed.items():
         print(f"failed: {describe(run)}: {error}")
+    if len(summary) and (summary["finished"] < summary["jobs"]).any():
+        print(
+            "some jobs had not ended at the horizon: a row is of the jobs that ended in it, the "
+            "report of those that ended in every row"
+        )
 
 
 def _cells(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:

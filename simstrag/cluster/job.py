@@ -18,6 +18,7 @@ from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Simulation
 from simstrag.plan import NEVER
+from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.quorum import Via
 from simstrag.runs.run import Run
 from simstrag.timing.collectives import ranks_per_node
@@ -29,21 +30,10 @@ from simstrag.view import View
 
 Ints = npt.NDArray[np.int64]
 
-
 STRAGGLES = 0.2
 """A rank straggles if its iteration is longer than the fastest rank's by more than this share."""
 CYCLES = 8
 """Least steps over which use is averaged; over fewer it depends on where an interval begins."""
-
-
-def straggle(seconds: Floats) -> npt.NDArray[np.bool_]:
-    """The ranks whose iterations are too long.
-
-    >>> straggle(np.array([1.0, 1.2, 1.3]))
-    array([False, False,  True])
-    """
-    slow: npt.NDArray[np.bool_] = seconds > (1 + STRAGGLES) * seconds.min()
-    return slow
 
 
 class RunningJob:
@@ -79,8 +69,7 @@ class RunningJob:
         self.colocates_as = workload.colocates_as
         self._host_cores, self._server_cores = workload.host_cores, workload.server_cores
         inputs = self._inputs = self.scenario.inputs
-        stated = workload.gradient_bytes
-        self.bytes = inputs.allreduce.bytes if stated is None else stated
+        self.bytes = workload.bytes_of(inputs.allreduce)
         self._gain = amp_gain(inputs.step) if inputs.step.amp_ratio else 1.0
         self.shares = inputs.server.shards
         self.transfer_seconds = inputs.server.push, inputs.server.pull
@@ -120,6 +109,13 @@ class RunningJob:
             self.end = self.start + kernel.now
             return True
         return False
+
+    def stop(self, now: float) -> None:
+        """The run is over, and it is not: count what it has done."""
+        ends = self.advance(now - self.start)
+        assert not ends, "a job that ends is found before"
+        self._simulation.kernel.pause(now - self.start)
+        self._judge()
 
     @property
     def next_event(self) -> float:
@@ -177,7 +173,8 @@ class RunningJob:
     def _judge(self) -> None:
         """Count the gradients of ranks that straggled since the last change of its speed."""
         made = self._simulation.kernel.applied_by_rank
-        self._straggled += int((made - self._judged)[straggle(self.iteration_seconds())].sum())
+        slow = straggle(self.iteration_seconds(), STRAGGLES)
+        self._straggled += int((made - self._judged)[slow].sum())
         self._judged = made
 
     # -- what a manager sees, and what it does -------------------------------------------------
@@ -317,12 +314,11 @@ class RunningJob:
         """From steps and gradients per second of each rank."""
         s, step = self.slowdowns, self._inputs.step
         gain = np.where(self._in_amp(), self._gain, 1.0)
-        gradients = gradients * s.net
-        none = np.zeros(len(steps))
-        pushed, reduced = (gradients, none) if self.uses_server else (none, gradients)
+        none, unslowed = np.zeros(len(steps)), gradients * s.net
+        pushed, reduced = (unslowed, none) if self.uses_server else (none, unslowed)
         shards = np.array(self._inputs.server.shards)
         messages = gradients[self.parents < 0].sum()  # a child's gradient is in its parent's [11a]
-        served = messages / s.net.mean() * s.server if self.uses_server else 0.0
+        served = messages * s.server if self.uses_server else 0.0
         return Demands(
             steps * step.host * self._host_cores * s.host,
             steps * step.gpu / gain * s.gpu,

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from simstrag.documents.file_io import path_of, refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
-from simstrag.experiments.paired_statistics import Estimate, mean, ratio
+from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
 from simstrag.experiments.runner import attribution, key_of
 from simstrag.policies import load
 from simstrag.rendering import html_fragment
@@ -114,25 +114,29 @@ class ClusterResults:
     def summary(self) -> pd.DataFrame:
         """A row for each mix of policies, placer and manager: means over seeds, 95 % intervals.
 
-        ratio: of the mean completion time to that of the first row, paired over seeds.
+        ratio: of the mean completion time to that of the first row, of the seeds of both rows.
         """
         import pandas as pd
 
-        by: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+        by: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
         for run, kept in self.kept.outcomes().items():
             if not kept["error"]:
                 key = run.policies, run.placer, run.manager
-                by.setdefault(key, []).append(kept["summary"])
-        rows, first = [], None
+                by.setdefault(key, {})[run.seed] = kept["summary"]
+
+        def times(runs: Mapping[int, Mapping[str, Any]], seeds: Iterable[int]) -> Array:
+            return np.array([_number(runs[seed]["mean_completion_time"]) for seed in seeds])
+
+        rows = []
         for (policies, placer, manager), found in by.items():
-            times = np.array([_number(each["mean_completion_time"]) for each in found])
-            first = times if first is None else first
-            even = len(times) == len(first)
+            first = next(iter(by.values()))
+            both = [seed for seed in first if seed in found]
+            change = ratio(times(found, both), times(first, both)) if both else UNKNOWN
             rows.append({
                 "policies": policies, "placer": placer, "manager": manager, "seeds": len(found),
-                **_interval("mean_completion_time", mean(times)),
-                **_interval("ratio", ratio(times, first) if even else Estimate(*[math.nan] * 3)),
-                **{name: float(np.mean([_number(each.get(name)) for each in found]))
+                **_interval("mean_completion_time", mean(times(found, found))),
+                **_interval("ratio", change),
+                **{name: float(np.mean([_number(each.get(name)) for each in found.values()]))
                    for name in MEANS},
             })  # fmt: skip
         return pd.DataFrame(rows)
@@ -148,6 +152,7 @@ class ClusterResults:
 
 SHOWN = ("mean_completion_time", "ratio", "mean_slowdown")
 """Columns of the summary that `print` shows beside those that name a combination."""
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 MEANS = (
     "p95_completion_time", "makespan", "mean_queueing", "mean_slowdown", "jobs", "finished",
     "stragglers", "granted", "refused", "donors", "lost", "largest_lost_share", "delays",

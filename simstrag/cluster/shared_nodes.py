@@ -10,7 +10,7 @@ case study in design and verification of distributed programs", IEEE TSE 5(5), 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from simstrag.cluster.job import RunningJob
 from simstrag.cluster.job_rows import finished, started, unfinished
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
 from simstrag.cluster.placed_jobs import PlacedJobs
-from simstrag.cluster.placer import NodeView, Placement, Placer, Request
+from simstrag.cluster.placer import Placement, Placer
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.cluster.telemetry import Monitors, reads_telemetry
 from simstrag.timing.contention import Contention
@@ -36,17 +36,6 @@ OnProgress = Callable[[int, int], None]
 OnInterval = Callable[[float, Monitors, list[RunningJob]], None]
 SHARES = ("time", "job", "node", "resource", "slowdown")
 """Columns of the table of slowdowns."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPlacer:
-    """Places a job where it was before."""
-
-    placement: Placement
-
-    def place(self, nodes: Sequence[NodeView], request: Request) -> Placement:
-        """There."""
-        return self.placement
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +100,8 @@ class SharedNodes:
         """Run until all jobs have ended, or to the horizon."""
         world = simpy.Environment()
         world.run(until=world.process(self._run(world)))
+        for bound in self.running:
+            bound.job.stop(self.now)
         if self._grants is not None:
             self._grants.close(self.now)
 
@@ -229,9 +220,9 @@ class SharedNodes:
     def _spare(self) -> Floats:
         """Cores and bytes/s, inwards and outwards, of each node that nobody asks for."""
         left = self.nodes.capacity.copy()
-        for job in self._contended:
-            job.advance(self.now - job.start)
-            left -= self.nodes.asked(job, job.demands(self.now))
+        for bound in self.running:
+            bound.job.advance(self.now - bound.job.start)
+            left -= self.nodes.asked(bound.job, bound.job.demands(self.now))
         spare: Floats = np.maximum(left[:, :3], 0.0)
         return spare
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simstrag.cluster.alone import seconds_alone
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.grants import Grants
 from simstrag.cluster.job_rows import add_delays, summarise_jobs
 from simstrag.cluster.manager import load_manager
 from simstrag.cluster.measured_constants import constants_of
-from simstrag.cluster.placer import Placement, load_placer
-from simstrag.cluster.shared_nodes import FixedPlacer, OnInterval, OnProgress, SharedNodes
-from simstrag.cluster.study import ArrivingJob, ClusterStudy, mix_name
+from simstrag.cluster.placer import load_placer
+from simstrag.cluster.shared_nodes import OnInterval, OnProgress, SharedNodes
+from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.engine.simulate import require_gain
-from simstrag.timing.contention import Contention
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def simulate_cluster(
     if alone:
         for job, placement in simulation.placed:
             row = rows[job.number]
-            row["alone"] = _seconds_alone(study, job, placement, seed)
+            row["alone"] = seconds_alone(study, replace(job, arrival=0.0), placement, seed)
             row["slowdown"] = row["run_time"] / row["alone"]
     delays = grants.rows if grants else []
     add_delays(rows, delays, simulation.now)
@@ -101,13 +101,3 @@ def simulate_cluster(
         mix_name(mix), name, manager, seed, rows, simulation.shares, simulation.asked, delays,
         summarise_jobs(rows, delays),
     )  # fmt: skip
-
-
-def _seconds_alone(study: ClusterStudy, job: ArrivingJob, placement: Placement, seed: int) -> float:
-    """How long a job takes on the same nodes where no other job is."""
-    coming, placer = [replace(job, arrival=0.0)], FixedPlacer(placement)
-    simulation = SharedNodes(study, coming, placer, seed, record=False, others=Contention())
-    simulation.watch()
-    simulation.go()
-    end: float = simulation.rows()[0]["end"]
-    return end
