@@ -22,7 +22,7 @@ from simstrag.documents.yaml_file import read_mapping
 from simstrag.experiments.paired_statistics import Estimate, mean, ratio
 
 EXAMPLE = Path("examples/cluster.yaml")
-PLACERS = ("packed", "star", "spread")
+PLACERS = ("packed", "star", "random", "spread")
 POLICY_PLACERS = ("packed", "spread")
 POLICIES = ("asgd", "korel", "star_h", "cgp")
 INTERVALS = (2.0, 1.0, 0.5, 0.25)
