@@ -13,11 +13,12 @@ import numpy.typing as npt
 from simstrag import policies
 from simstrag.cluster.demands import Demands, Floats, Slowdowns
 from simstrag.cluster.gate import Gate, is_barrier
+from simstrag.cluster.job_use import JobUse, ring_bytes
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.simulate import Simulation
-from simstrag.plan import NEVER
+from simstrag.engine.simulate import Engine, Simulation
+from simstrag.plan import NEVER, Plan
 from simstrag.quorum import Via
 from simstrag.runs.run import Run
 from simstrag.timing.collectives import ranks_per_node
@@ -55,6 +56,7 @@ class RunningJob:
         job has the same luck whatever runs beside it.
     gate: holds it at its barrier; None where its policy decides alone.
     telemetry: of nodes the windows of their monitors, for a policy that reads them.
+    on_use: gets what it has used; None where nobody asks.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class RunningJob:
         seed: int,
         gate: Gate | None = None,
         telemetry: Callable[[Ints], Floats] | None = None,
+        on_use: Callable[[RunningJob, Demands], None] | None = None,
     ) -> None:
         self.job, self.placement, self.start = job, placement, start
         self.nodes, self.servers = np.array(placement.workers), np.array(placement.servers)
@@ -86,16 +89,19 @@ class RunningJob:
         self.transfer_seconds = inputs.server.push, inputs.server.pull
         self._noise = Noise(self.seed, inputs.step.noise)
         self.slowdowns = Slowdowns.none(job.workers)
-        self._ring = self._ring_bytes()
+        self._ring = ring_bytes(self.bytes, self.nodes, job.workers, self.reduces_by_node)
         self._reduced_in = self._seconds_of_allreduce()
         policy, self.gate = policies.load(job.policy), gate
+        self._use: JobUse | None = None
         shown = None
         if telemetry is not None and getattr(policy, "reads_telemetry", False):
             shown = partial(telemetry, self.nodes)
         self._simulation = Simulation(
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
-            timing=self._timing(self.slowdowns), permit=gate, telemetry=shown,
+            timing=self._timing(self.slowdowns), permit=self._permit, telemetry=shown,
         )  # fmt: skip
+        if on_use is not None:
+            self._use = JobUse(self, on_use)
         self.most = self._most()
         self.quickest = self._seconds_at_least()
         self._past: list[tuple[float, float, Floats]] = []
@@ -115,6 +121,8 @@ class RunningJob:
             kernel = self._simulation.kernel
             if self.delayed:
                 self._paused_at_end = float(kernel.usage(kernel.now)[2].max())
+            if self._use is not None:
+                self._use.count(kernel.now)
             kernel.end()
             self._judge()
             self.end = self.start + kernel.now
@@ -161,8 +169,29 @@ class RunningJob:
             kernel, at = self._simulation.kernel, now - self.start
             kernel.pause(at)
             self._judge()
+            if self._use is not None:
+                self._use.count_computing(at)
             kernel.retime(at, self._timing(slowdowns))
             self.slowdowns = slowdowns
+
+    def count_use(self, now: float) -> None:
+        """Advance it until then, and hand over what it has used."""
+        ends = self.advance(now - self.start)
+        assert not ends, "a job that ends is found before"
+        if self._use is not None:
+            self._use.count(now - self.start)
+
+    def _permit(self, plan: Plan) -> Plan:
+        """The plan that takes force, which its gate may choose."""
+        plan = plan if self.gate is None else self.gate(plan)
+        if self._use is not None:
+            self._use.follow(plan, self.kernel.plan)
+        return plan
+
+    @property
+    def kernel(self) -> Engine:
+        """Its engine."""
+        return self._simulation.kernel
 
     def result(self) -> Run:
         """The finished run, without tables."""
@@ -374,11 +403,6 @@ class RunningJob:
         parents = self.parents
         return np.where(parents < 0, shard, self.nodes[parents])
 
-    @property
-    def crossing(self) -> bool:
-        """Whether its ranks are on more than one node."""
-        return len(set(self.placement.workers)) > 1
-
     def _in_amp(self) -> npt.NDArray[np.bool_]:
         return self._simulation.kernel.plan.in_amp
 
@@ -401,6 +425,27 @@ class RunningJob:
         seconds: Floats = step.host * s.host + gpu * s.gpu
         return seconds
 
+    def seconds_of_parts(self) -> tuple[Floats, Floats]:
+        """Of each rank, processor and device seconds of one second of computing, as things are.
+
+        A worker that waits for its share of either uses neither meanwhile.
+        """
+        step, s = self._inputs.step, self.slowdowns
+        gpu = np.where(self._in_amp(), step.gpu / self._gain, step.gpu)
+        seconds = self._seconds_of_step(s)
+        return step.host * self._host_cores / seconds, gpu / seconds
+
+    @property
+    def service_seconds(self) -> Floats:
+        """Processor seconds of a message at each server shard."""
+        server = self._inputs.server
+        return server.service * np.array(server.shards) * self._server_cores
+
+    @property
+    def reduces_by_node(self) -> bool:
+        """Whether ranks of a node reduce among themselves first."""
+        return self._inputs.allreduce.algorithm == "hierarchical"
+
     def _seconds_of_communication(self, s: Slowdowns) -> Floats:
         """Of one gradient of each rank, without waiting for others."""
         server = self._inputs.server
@@ -414,18 +459,3 @@ class RunningJob:
     def _seconds_of_allreduce(self) -> float:
         members = ranks_per_node(range(self.job.workers), self.placement.workers)
         return self._inputs.allreduce.seconds(members)
-
-    def _ring_bytes(self) -> Floats:
-        """Bytes that each rank sends, and receives, through the card of its node in an all-reduce.
-
-        A ring's 2(n-1)/n of the gradient; with a hierarchical algorithm those of a node count once.
-        """
-        n, nodes = self.job.workers, self.nodes
-        if n == 1 or not self.crossing:
-            return np.zeros(n)
-        if self._inputs.allreduce.algorithm == "hierarchical":
-            _, where, counts = np.unique(nodes, return_inverse=True, return_counts=True)
-            m = len(counts)
-            shared: Floats = 2 * (m - 1) / m * self.bytes / counts[where]
-            return shared
-        return np.full(n, 2 * (n - 1) / n * self.bytes)
