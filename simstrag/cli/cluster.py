@@ -144,20 +144,20 @@ def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
     if len(summary):
         managed = set(summary["manager"]) != {"none"}
         names = ("policies", "placer", *(("manager",) if managed else ()))
-        headers = (*names, "completion time, s", "over the first", "slowdown", *USED)
+        headers = (*names, "completion time, s", "over the first", "slowdown")
         rows = [_cells(row, names) for row in summary.to_dict("records")]
         if managed:  # the most that any job lost to delays, of its completion time
             headers += ("lost at most",)
             shares = summary["largest_lost_share"]
             rows = [[*row, f"{share:.2%}"] for row, share in zip(rows, shares, strict=True)]
-        print_table(headers, rows, least=USED)
+        print_table(headers, rows)
+        print_table((*names, *USED), [_used(row, names) for row in summary.to_dict("records")])
     for run, error in result.kept.failed.items():
         print(f"failed: {describe(run)}: {error}")
 
 
 def _cells(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:
-    from simstrag.analysis.text.number_format import MISSING, estimate, number, percent
-    from simstrag.cluster.utilisation import UTILISATION
+    from simstrag.analysis.text.number_format import MISSING, estimate, number
 
     shown = [
         estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high"))).removesuffix(
@@ -165,6 +165,13 @@ def _cells(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:
         )
         for name in ("mean_completion_time", "ratio")
     ]
-    used = [f"{percent(row[name], 2)} %" for name in UTILISATION[: len(USED)]]
-    used = [MISSING if cell.startswith(MISSING) else cell for cell in used]
-    return [*(str(row[name]) for name in names), *shown, number(row["mean_slowdown"]), *used]
+    return [*(str(row[name]) for name in names), *shown, number(row["mean_slowdown"])]
+
+
+def _used(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:
+    from simstrag.analysis.text.number_format import MISSING, percent
+    from simstrag.cluster.utilisation import UTILISATION
+
+    shares = [f"{percent(row[name], 2)} %" for name in UTILISATION[: len(USED)]]
+    shown = [MISSING if share.startswith(MISSING) else share for share in shares]
+    return [*(str(row[name]) for name in names), *shown]

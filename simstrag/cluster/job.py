@@ -110,7 +110,7 @@ class RunningJob:
         self._counted, self._counted_at = self._seen, 0.0
         self.end: float | None = None
         self.delayed = 0.0
-        self._paused_at_end = 0.0
+        self._at_end: tuple[Floats, ...] | None = None
         self._judged, self._straggled = np.zeros(job.workers, np.int64), 0
 
     # -- time ----------------------------------------------------------------------------------
@@ -119,8 +119,7 @@ class RunningJob:
         """Go on to that time of its own clock, or to its end; whether it ends."""
         if self._simulation.advance(until):
             kernel = self._simulation.kernel
-            if self.delayed:
-                self._paused_at_end = float(kernel.usage(kernel.now)[2].max())
+            self._at_end = kernel.usage(kernel.now)  # `end` accounts for the last steps, too
             if self._use is not None:
                 self._use.count(kernel.now)
             kernel.end()
@@ -180,6 +179,10 @@ class RunningJob:
         assert not ends, "a job that ends is found before"
         if self._use is not None:
             self._use.count(now - self.start)
+
+    def discard(self) -> None:
+        """Free its engine, which refers back to the job, once nobody asks it anything."""
+        del self._simulation, self._use
 
     def _permit(self, plan: Plan) -> Plan:
         """The plan that takes force, which its gate may choose."""
@@ -249,12 +252,10 @@ class RunningJob:
         """Seconds of the delayed rank that pauses longest, in the steps that it has begun."""
         if not self.delayed:
             return 0.0
-        kernel = self._simulation.kernel
-        seconds = self._paused_at_end
-        if self.end is None:
-            kernel.pause(now - self.start)
-            seconds = float(kernel.usage(now - self.start)[2].max())
-        return seconds * self.delayed / kernel.plan.pause  # a policy's own pause is not the delay's
+        seconds = float(self._usage(now - self.start)[2].max())
+        return (
+            seconds * self.delayed / self.kernel.plan.pause
+        )  # a policy's own pause is not the delay's
 
     # -- what it asks for ----------------------------------------------------------------------
 
@@ -264,9 +265,7 @@ class RunningJob:
         since = at - self._seen_at
         if since <= 0:
             return self._mean_of_past() if self._past else self._at_full_speed()
-        kernel = self._simulation.kernel
-        kernel.pause(at)
-        seen = np.array(kernel.usage(at)[:2])
+        seen = np.array(self._usage(at)[:2])
         steps, gradients = self._rates((seen - self._seen) / since)
         self._seen, self._seen_at = seen, at
         values = [each.joined() for each in (self._demands(steps, gradients), self._limits(steps))]
@@ -277,6 +276,13 @@ class RunningJob:
             left -= self._past[-kept][1]
         self._past = self._past[-kept:]
         return self._mean_of_past()
+
+    def _usage(self, at: float) -> tuple[Floats, ...]:
+        """What its engine counts until a time of its own clock, or until its end."""
+        if self._at_end is not None:
+            return self._at_end
+        self.kernel.pause(at)
+        return self.kernel.usage(at)
 
     def _rates(self, busy: Floats) -> tuple[Floats, Floats]:
         """Steps and gradients per second; busy: shares of time in computing and communication."""
@@ -293,8 +299,7 @@ class RunningJob:
         since = at - self._counted_at
         if since <= 0:
             return 0.0, self.most
-        self._simulation.kernel.pause(at)
-        seen = np.array(self._simulation.kernel.usage(at)[:2])
+        seen = np.array(self._usage(at)[:2])
         steps, gradients = self._rates((seen - self._counted) / since)
         self._counted, self._counted_at = seen, at
         d = self._demands(steps, gradients)

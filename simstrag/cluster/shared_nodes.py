@@ -201,6 +201,7 @@ class SharedNodes:
                 self._grants.end(job)
             self.ended.append(finished(job))
             self.placed.append((job.job, job.placement))
+            job.discard()
             if self._on_progress is not None:
                 self._on_progress(len(self.ended), self.count)
 
