@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.cluster.demands import Demands, Floats, Slowdowns
+from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
 from simstrag.cluster.gate import Gate, is_barrier
-from simstrag.cluster.job_use import JobUse, ring_bytes
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
@@ -47,6 +47,19 @@ def straggle(seconds: Floats) -> npt.NDArray[np.bool_]:
     return slow
 
 
+class CountsUse(Protocol):
+    """Counts what a job uses of its nodes; times are of the job's own clock."""
+
+    def count_computing(self, at: float) -> None:
+        """Its speed changes then."""
+
+    def count(self, at: float) -> None:
+        """It was advanced until then, and may have ended."""
+
+    def follow(self, plan: Plan, old: Plan) -> None:
+        """A plan takes force in place of another one."""
+
+
 class RunningJob:
     """A job on its nodes, from its start to its end.
 
@@ -56,7 +69,7 @@ class RunningJob:
         job has the same luck whatever runs beside it.
     gate: holds it at its barrier; None where its policy decides alone.
     telemetry: of nodes the windows of their monitors, for a policy that reads them.
-    on_use: gets what it has used; None where nobody asks.
+    counter: makes what counts its use; None where nobody asks.
     """
 
     def __init__(
@@ -69,7 +82,7 @@ class RunningJob:
         seed: int,
         gate: Gate | None = None,
         telemetry: Callable[[Ints], Floats] | None = None,
-        on_use: Callable[[RunningJob, Demands], None] | None = None,
+        counter: Callable[[RunningJob], CountsUse] | None = None,
     ) -> None:
         self.job, self.placement, self.start = job, placement, start
         self.nodes, self.servers = np.array(placement.workers), np.array(placement.servers)
@@ -92,7 +105,7 @@ class RunningJob:
         self._ring = ring_bytes(self.bytes, self.nodes, job.workers, self.reduces_by_node)
         self._reduced_in = self._seconds_of_allreduce()
         policy, self.gate = policies.load(job.policy), gate
-        self._use: JobUse | None = None
+        self._use: CountsUse | None = None
         shown = None
         if telemetry is not None and getattr(policy, "reads_telemetry", False):
             shown = partial(telemetry, self.nodes)
@@ -100,8 +113,8 @@ class RunningJob:
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
             timing=self._timing(self.slowdowns), permit=self._permit, telemetry=shown,
         )  # fmt: skip
-        if on_use is not None:
-            self._use = JobUse(self, on_use)
+        if counter is not None:
+            self._use = counter(self)
         self.most = self._most()
         self.quickest = self._seconds_at_least()
         self._past: list[tuple[float, float, Floats]] = []

@@ -225,7 +225,7 @@ class SharedNodes:
                 self.seed,
                 gate,
                 shown,
-                self.use.take,
+                self.use.counter,
             )
             self._placed.take(running)
             self.running.append(_Bound(running))
