@@ -217,7 +217,7 @@ def cluster(
 
 
 def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> ClusterResults:
-    """Write the list of runs."""
+    """Write the list of runs; tables and the report of another study in the folder are removed."""
     origin = study.digest
     combinations = itertools.product(
         enumerate(study.policies), study.placers, study.managers, study.seed_list
@@ -230,7 +230,12 @@ def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> Cluste
         for (k, mix), placer, manager, seed in combinations
     ]  # fmt: skip
     with contextlib.suppress(InputError):
-        made = ClusterResults.read(folder).made
+        before = ClusterResults.read(folder)
+        if {run.key for run in before.runs} <= {run.key for run in runs}:
+            made = before.made
+        else:  # what is shown of another study
+            for name in (*TABLES, "report.html"):
+                (folder / name).unlink(missing_ok=True)
     text = json.dumps({
         "format": FORMAT, "made": made, "study": study.declared,
         "provenance": dict(provenance()), "runs": runs,
