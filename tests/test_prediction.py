@@ -13,6 +13,7 @@ import pytest
 
 from simstrag.cluster.prediction.recording import record
 from simstrag.cluster.prediction.scores import Score, score
+from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.ddp.policy_support import refusal_reason
 from simstrag.documents.weights_file import Weights, read_weights
@@ -201,6 +202,19 @@ def test_a_cluster_runs_under_the_lstm_and_again_the_same(file: Path) -> None:
 
 
 # -- scores ----------------------------------------------------------------------------------
+
+
+def test_a_cluster_refuses_weights_of_another_interval(tmp_path: Path) -> None:
+    weights(interval=1.0).write(tmp_path / "one.npz")
+    policy = f"star_h:predictor=lstm:{tmp_path / 'one.npz'}"
+    simulate_cluster(study(**CONTENDED, interval=1.0), policy, alone=False)
+    with pytest.raises(
+        InputError, match=r"trained on intervals of 1 s, and the study's are of 2 s"
+    ):
+        simulate_cluster(study(**CONTENDED, interval=2.0), policy, alone=False)
+    with pytest.raises(InputError, match=r"trained on intervals of 1 s"):
+        cluster(study(**CONTENDED, interval=2.0, policies=[policy]), tmp_path / "out", jobs=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_rates_are_shares_of_the_states_without_and_with_a_straggler() -> None:

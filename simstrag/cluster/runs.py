@@ -21,7 +21,7 @@ import numpy as np
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.manager import load_manager
 from simstrag.cluster.measured_constants import constants_of
-from simstrag.cluster.simulate import simulate_cluster
+from simstrag.cluster.simulate import require_interval, simulate_cluster
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.documents.file_io import path_of, refuse_file, write_atomically
 from simstrag.errors import InputError
@@ -249,7 +249,12 @@ def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> Cluste
 
 
 def _weights(study: ClusterStudy, mix: str | Mapping[str, str]) -> str | None:
-    """The digests of the weights that policies read from files; None if none does."""
+    """The digests of the weights that policies read from files; None if none does.
+
+    Raises `InputError` for weights that do not fit the study.
+    """
+    for spec in study.specs(mix):
+        require_interval(study, spec)
     found = [getattr(load(spec), "weights", "") for spec in study.specs(mix)]
     return "".join(found) or None
 
