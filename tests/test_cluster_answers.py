@@ -1,10 +1,17 @@
 """What `simstrag cluster` tells its reader, and what it leaves in a folder that is used again."""
 
+# ruff: noqa: RUF001 - minus signs are meant
+
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
+
+from simstrag.analysis.derived.cluster_combinations import combinations
+from simstrag.analysis.tables.cluster_tables import job_facts
+from simstrag.analysis.text.cluster_text import sentences
 from simstrag.cluster.runs import cluster
 from tests.commands import Call
 from tests.test_cluster_report import CERTAIN
@@ -35,3 +42,37 @@ def test_a_folder_keeps_nothing_to_read_of_another_study(tmp_path: Path) -> None
     assert names == [
         "cluster.json", "jobs.csv", "nodes.csv", "runs", "shares.csv", "summary.csv",
     ]  # fmt: skip
+
+
+def test_a_manager_is_compared_with_the_same_jobs_without_one(tmp_path: Path) -> None:
+    study = NOISY | {"managers": ["none", "refuse"], "placers": ["packed", "spread"], "seeds": 2}
+    results = cluster(study, tmp_path, jobs=1)
+    table = results.table("jobs").groupby(["placer", "manager", "seed"])["completion_time"].mean()
+    for one in combinations(results).every:
+        if one.managed is not None:
+            placer = one.values["placer"]
+            assert one.managed.against == f"{placer} (manager none)"
+            managed, plain = (table[placer, of].mean() for of in ("refuse", "none"))
+            assert one.managed.change.value == pytest.approx(managed / plain - 1)
+
+
+def test_a_manager_without_another_to_compare_with_says_what_it_granted(tmp_path: Path) -> None:
+    found = combinations(cluster(NOISY | {"managers": ["refuse"]}, tmp_path, jobs=1))
+    assert sentences(found)[-1].startswith("Under bsp (spread, manager refuse) 0 requests were")
+
+
+def test_where_policies_are_alike_the_answer_says_who_pays_under_a_placer(tmp_path: Path) -> None:
+    """Spread, the jobs that share a core take 20 s in place of 40 s."""
+    found = combinations(cluster(CERTAIN, tmp_path, jobs=1))
+    assert "Against the first row: under spread, host (−50 %) profits." in sentences(found)
+
+
+def test_the_load_of_others_is_not_called_sharing_with_jobs(tmp_path: Path) -> None:
+    trace = [{"time": 1, "node": 0, "resource": "host", "kind": "slowdown", "value": 3}]
+    text = sentences(combinations(cluster(CERTAIN | {"trace": trace}, tmp_path, jobs=1)))[1]
+    assert "sharing nodes with other jobs and the load of others cost" in text
+
+
+def test_a_job_on_the_first_node_from_the_beginning_on_says_so() -> None:
+    row = {"name": "a", "nodes": "0", "start": 0.0, "granted": 0, "alone": 2.0}
+    assert job_facts(row) == {"nodes": "0", "start": "0 s", "alone": "2.000 s"}
