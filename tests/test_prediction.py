@@ -238,6 +238,18 @@ def test_a_policy_without_reviews_gives_nothing_to_train_on() -> None:
         record(study(**CONTENDED | {"jobs": jobs}), 0)
 
 
+def test_runs_that_are_too_short_to_train_on_say_how_long_they_are() -> None:
+    pytest.importorskip("torch")
+    from simstrag.cluster.prediction.training import train
+
+    short = record(study(**CONTENDED), 0)
+    del short.loads[44:]
+    with pytest.raises(
+        InputError, match="a window has 31 intervals of the first 70% of a run, and"
+    ):
+        train([short], 0, 1, "")
+
+
 # -- commands --------------------------------------------------------------------------------
 
 

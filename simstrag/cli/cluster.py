@@ -80,9 +80,10 @@ def cluster(
         "report": page,
     }
     shown = partial(_print, result, summary)
-    last = [result.folder, *tables][-1]
     shown_page = None if quiet else page
-    print_result(as_json, quiet, document, shown, warnings, results=last, report=shown_page)
+    print_result(
+        as_json, quiet, document, shown, warnings, results=result.folder, report=shown_page
+    )
     if failed:
         raise typer.Exit(1)
 
