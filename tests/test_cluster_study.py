@@ -41,6 +41,12 @@ def with_rows(tmp_path: Path, rows: str, **section: Any) -> ClusterStudy:
         ("step:", "trace: slow.csv, step:", "workloads.small: scenario.trace: contention"),
         ("jobs:", "placers: [star_]\njobs:", "there is no placer 'star_'; known: packed,"),
         ("jobs:", "policies: [{smal: asgd}]\njobs:", "policies names 'smal', which is no"),
+        ("3200}", "3200, policy: bps}", "jobs.0.policy: there is no policy 'bps'; known:"),
+        ("3200}", "3200, arrival: 1.7e+9}", "jobs.0.arrival is 1700000000.0: must be"),
+        ("jobs:", "policies: [{small: asgd}, asgd, {small: asgd}]\njobs:",
+         "policies names small=asgd twice"),
+        ("jobs:", "placers: [packed, packed]\njobs:", "placers names packed twice"),
+        ("jobs:", "seeds: [3, 3]\njobs:", "seeds names 3 twice"),
     ],
 )  # fmt: skip
 def test_a_wrong_study_is_answered_in_one_line(
@@ -65,6 +71,14 @@ def test_a_wrong_study_is_answered_in_one_line(
         ("submit,gpus,duration,name\n0,2,9,a\n1,2,9,a\n", "row 3: name 'a' is that of row 2"),
         ('submit,gpus,duration\n0,2,"9\n1,2,9\n', "row 2: not CSV: a quote"),
         ("submit,gpus,duration\n", "no row is left"),
+        ("submit;gpus;duration\n0,5;2;9\n", "the header is 'submit;gpus;duration'; put commas"),
+        ("submit,gpus,duration,polcy\n", "column 'polcy' is not read. Did you mean 'policy'?"),
+        ("submit,gpus,duration,Workload\n", "'Workload' is not read. Did you mean 'workload'?"),
+        ("submit,submit_s,gpus,duration\n", "column submit stands twice"),
+        ("submit,gpus,duration\n0,2,-9\n", "must be a number of seconds above 0"),
+        ("submit,gpus,duration\n-1,2,9\n", "must be a number of seconds from 0 on"),
+        ("submit,gpus,duration\n1.7e9,2,9\n", "row 2: submit is 1700000000, over 1e+09 seconds"),
+        ("submit,gpus,duration\n0,2,1e300\n", "row 2: duration is 1e+300, over 1e+09 seconds"),
     ],
 )  # fmt: skip
 def test_a_wrong_row_of_arrivals_is_named(tmp_path: Path, rows: str, answer: str) -> None:
@@ -132,3 +146,29 @@ def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
         ClusterStudy.of(
             SMALL | {"jobs": [named], "arrivals": {"file": "jobs.csv"}}, folder=tmp_path
         )
+
+
+def test_other_columns_of_a_recorded_trace_may_stand_beside_those_that_are_read(
+    tmp_path: Path,
+) -> None:
+    rows = "submit,gpus,duration,job_name,user,vc,gpu_type\n0,2,9,a,b,c,d\n"
+    assert [job.name for job in with_rows(tmp_path, rows).arriving("bsp", 0)] == ["job-00000"]
+
+
+def test_a_time_of_the_epoch_is_read_from_the_first_row_on(tmp_path: Path) -> None:
+    study = with_rows(tmp_path, "submit,gpus,samples\n1700000005,1,100\n", first=1_700_000_000)
+    assert [job.arrival for job in study.arriving("bsp", 0)] == [5.0]
+
+
+def test_no_limit_may_be_written_as_it_is_printed() -> None:
+    """The defaults of the format's table: `.inf`."""
+    nodes = [node | {"nic_in": float("inf")} for node in SMALL["nodes"]]
+    study = ClusterStudy.of(SMALL | {"nodes": nodes, "horizon": float("inf")})
+    assert study.horizon == study.each_node[0].nic_in == float("inf")
+    with pytest.raises(InputError, match="horizon is nan"):
+        ClusterStudy.of(SMALL | {"horizon": float("nan")})
+
+
+def test_a_folder_is_no_file_of_arrivals(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is no file; arrivals\.file names a CSV file"):
+        ClusterStudy.of(SMALL | {"arrivals": {"file": "."}}, "mine.yaml", tmp_path)

@@ -13,6 +13,7 @@ import pytest
 
 from simstrag.cluster.prediction.recording import Recording, record
 from simstrag.cluster.prediction.scores import Score, score
+from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.ddp.policy_support import refusal_reason
 from simstrag.documents.weights_file import Weights, read_weights
@@ -203,6 +204,19 @@ def test_a_cluster_runs_under_the_lstm_and_again_the_same(file: Path) -> None:
 # -- scores ----------------------------------------------------------------------------------
 
 
+def test_a_cluster_refuses_weights_of_another_interval(tmp_path: Path) -> None:
+    weights(interval=1.0).write(tmp_path / "one.npz")
+    policy = f"star_h:predictor=lstm:{tmp_path / 'one.npz'}"
+    simulate_cluster(study(**CONTENDED, interval=1.0), policy, alone=False)
+    with pytest.raises(
+        InputError, match=r"trained on intervals of 1 s, and the study's are of 2 s"
+    ):
+        simulate_cluster(study(**CONTENDED, interval=2.0), policy, alone=False)
+    with pytest.raises(InputError, match=r"trained on intervals of 1 s"):
+        cluster(study(**CONTENDED, interval=2.0, policies=[policy]), tmp_path / "out", jobs=1)
+    assert not (tmp_path / "out").exists()
+
+
 def test_rates_are_shares_of_the_states_without_and_with_a_straggler() -> None:
     found = Score.of("x", 1, [True, False, True, False], [True, True, False, False])
     assert (found.accuracy, found.false_positive, found.false_negative) == (0.5, 0.5, 0.5)
@@ -234,6 +248,18 @@ def test_a_policy_without_reviews_gives_nothing_to_train_on() -> None:
     jobs = [job | {"policy": "bsp"} for job in CONTENDED["jobs"]]
     with pytest.raises(InputError, match="no job's own policy asks for reviews"):
         record(study(**CONTENDED | {"jobs": jobs}), 0)
+
+
+def test_runs_that_are_too_short_to_train_on_say_how_long_they_are() -> None:
+    pytest.importorskip("torch")
+    from simstrag.cluster.prediction.training import train
+
+    short = record(study(**CONTENDED), 0)
+    del short.loads[44:]
+    with pytest.raises(
+        InputError, match="a window has 31 intervals of the first 70% of a run, and"
+    ):
+        train([short], 0, 1, "")
 
 
 # -- commands --------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ the placer, and others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,6 +25,10 @@ SECONDS = (
 )  # fmt: skip
 
 
+UNMANAGED = "none"
+"""The manager whom nobody asks."""
+
+
 class Managed(NamedTuple):
     """What a manager did under a combination, over all seeds.
 
@@ -31,6 +36,8 @@ class Managed(NamedTuple):
     donors: jobs that lost seconds to its delays, and how many: `lost`, each at most the share
         `most` of its completion time.
     delays: times in which it delayed a job; `over` of them took more per iteration than it said.
+    against: the combination of the same policies and placer without a manager, if it was run.
+    change: by which share of that one's the mean completion time is longer; NaN without it.
     """
 
     granted: int
@@ -40,6 +47,8 @@ class Managed(NamedTuple):
     most: float
     delays: int
     over: int
+    against: str
+    change: Estimate
 
 
 class Effect(NamedTuple):
@@ -200,7 +209,8 @@ def combinations(results: ClusterResults) -> Combinations:
         raise InputError(f"{results.folder}: no seed has ended under every combination yet")
     several = [k for k in range(len(columns)) if len({key[k] for key in runs}) > 1]
     varied = several or [*range(len(columns))]
-    values = {_name(*(key[k] for k in varied)): key for key in runs}
+    values = {_name(*(_word(columns[k], key[k]) for k in varied)): key for key in runs}
+    names = {key: name for name, key in values.items()}
     found = {name: [runs[key][seed] for seed in seeds] for name, key in values.items()}
     tables = {name: [_frame(kept["jobs"]) for kept in of] for name, of in found.items()}
     by_seed = zip(*tables.values(), strict=True)
@@ -216,6 +226,9 @@ def combinations(results: ClusterResults) -> Combinations:
     first, best = next(iter(found)), min(times, key=lambda name: times[name].mean())
     every = []
     for name, of in counted.items():
+        alike = dict(zip(columns, values[name], strict=True)) | {"manager": UNMANAGED}
+        against = names.get(tuple(alike.values()), "")
+        change = _change(times[name], times[against or name])
         summaries, whole = pd.DataFrame([kept["summary"] for kept in found[name]]), pd.concat(of)
         every.append(
             Combination(
@@ -231,7 +244,7 @@ def combinations(results: ClusterResults) -> Combinations:
                 shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
                 held=_held(results, tables[name]),
                 used={key: float(summaries[key].astype(float).mean()) for key in UTILISATION},
-                managed=_managed(found[name]),
+                managed=_managed(found[name], against, change),
                 effects=tuple(_effects(of, counted[first])),
             )
         )  # fmt: skip
@@ -262,6 +275,11 @@ def _name(first: str, *others: str) -> str:
     ('asgd (packed)', 'asgd')
     """
     return f"{first} ({', '.join(others)})" if others else first
+
+
+def _word(column: str, value: str) -> str:
+    """A value in the name of a combination; those of managers are words of other columns, too."""
+    return f"manager {value}" if column == "manager" else value
 
 
 def _effects(of: list[pd.DataFrame], first: list[pd.DataFrame]) -> list[Effect]:
@@ -297,15 +315,16 @@ def _means(tables: list[pd.DataFrame], name: str) -> Array:
     return np.array([table[name].mean() for table in tables])
 
 
-def _managed(runs: Sequence[Mapping[str, Any]]) -> Managed | None:
-    if runs[0].get("manager", "none") == "none":
+def _managed(runs: Sequence[Mapping[str, Any]], against: str, change: Estimate) -> Managed | None:
+    if runs[0].get("manager", UNMANAGED) == UNMANAGED:
         return None
     jobs = pd.concat([pd.DataFrame(kept["jobs"]) for kept in runs])
     delays = [row for kept in runs for row in kept["delays"]]
     return Managed(
         int(jobs["granted"].sum()), int(jobs["refused"].sum()), int((jobs["lost"] > 0).sum()),
         float(jobs["lost"].sum()), float(jobs["lost_share"].max()), len(delays),
-        sum(not row["within_grant"] for row in delays),
+        sum(not row["within_grant"] for row in delays), against,
+        change if against else Estimate(math.nan, math.nan, math.nan),
     )  # fmt: skip
 
 

@@ -72,6 +72,7 @@ def render(results: ClusterResults) -> str:
         used=used,
         runs=[_draw(found, one, until, k) for k, one in enumerate(found.shown)],
         most_bars=cluster_charts.MOST_JOBS,
+        most_lanes=cluster_charts.MOST_LANES,
         fullest=FULLEST,
         asked=_asked(found),
         study=facts.as_yaml(results.study),

@@ -117,8 +117,10 @@ def beside_table(found: list[Stay], workloads: list[str]) -> Table:
     headers = ("slowdown of", "no other job", *(f"beside {name}" for name in workloads))
     notes = (
         "The mean over time of the largest slowdown on a node, while a job of the other workload "
-        "has workers or its server there. It says what stood beside it, not what caused it: a "
-        "push is slowed at the server's node, too, and ranks of one job slow each other.",
+        "has workers or its server there: of one part of its work, such as the service of "
+        "gradients, so it may be far above that of the run time. It says what stood beside it, not "
+        "what caused it: a push is slowed at the server's node, too, and ranks of one job slow "
+        "each other.",
     )
     return Table(headers, rows, 1, (), notes).trimmed()
 
@@ -150,7 +152,7 @@ def beside_job_table(found: list[Stay], job: str) -> Table:
         (one.job, one.workload, str(one.node), Number.of(one.seconds), Number.of(one.slowdown))
         for one in beside_job(found, job)[:MOST_BESIDE]
     )
-    headers = ("beside", "workload", "on node", "for (s)", "slowdown of this job there meanwhile")
+    headers = ("beside", "workload", "on node", "for (s)", "largest slowdown of its parts there")
     return Table(headers, rows, 3)
 
 
@@ -173,7 +175,7 @@ def job_facts(row: Mapping[Any, Any]) -> dict[str, str]:
     shown = {}
     for name, value in row.items():
         text = value if isinstance(value, str) else number(value, 4)
-        if name not in nothing and text not in ("", "0", MISSING):
+        if name not in nothing and text not in ("", MISSING, "0" if name in OPTIONAL else ""):
             unit = " s" if name in UNITS else ""
             shown[name.replace("_", " ")] = f"{text}{unit}"
     return shown

@@ -22,6 +22,8 @@ LITTLE = 0.01
 """Shares below it are not given as numbers."""
 MOST = 4
 """Most mixes of policies that have a sentence of their own, and most failed runs that are named."""
+LEADING = 2
+"""Most combinations that have such a sentence where policies are alike."""
 NAMED = 3
 """Most combinations that a sentence names."""
 
@@ -30,6 +32,9 @@ def sentences(found: Combinations) -> tuple[str, ...]:
     """Which combination has the shortest mean completion time, what jobs lost, and who pays."""
     mixes = [one for one in found.every[1:] if _differs_in_policies_alone(one, found)]
     paying = [_who_pays(one, found) for one in mixes[:MOST]]
+    if not mixes:  # placers or managers alone are compared
+        mixes = [one for one in found.ranking if one is not found.first][:LEADING]
+        paying = [_effects(f"under {one.name}", one.effects) for one in mixes]
     if found.best is not found.first and found.best not in mixes[:MOST]:
         paying.insert(0, _effects(f"under {found.best.name}", found.best.effects))
     against = [f"Against the first row: {text}" for text in paying[:1]]
@@ -94,17 +99,23 @@ def _shortest(found: Combinations) -> str:
 
 
 def _lost(found: Combinations) -> str:
-    texts = []
+    texts, others = [], " and the load of others" if found.results.study.get("trace") else ""
     for one in found.shown:
         waited = f"{_share(one.waited)} of all completion time was waiting for devices"
-        shared = f"sharing nodes with other jobs cost {_share(one.shared)} of all run time"
+        shared = f"sharing nodes with other jobs{others} cost {_share(one.shared)} of all run time"
         texts.append(f"Under {one.name} {waited}, and {shared}.")
     return " ".join(texts)
 
 
 def _harm(one: Combination, managed: Managed) -> str:
-    """How many requests were granted, and what that cost whom."""
-    text = f"Under {one.name} {managed.granted} requests were granted, {managed.refused} refused"
+    """What a manager changed, how many requests it granted, and what that cost whom."""
+    text = f"Under {one.name} "
+    if managed.against:
+        change = managed.change
+        shown = change.low > 0 or change.high < 0
+        what = f"jobs {longer(change)} than under" if shown else "jobs are not shown to differ from"
+        text += f"{what} {managed.against}; "
+    text += f"{managed.granted} requests were granted, {managed.refused} refused"
     if not managed.donors:
         return f"{text}; no job lost time to a delay."
     jobs = "1 job lost" if managed.donors == 1 else f"{managed.donors} jobs lost"

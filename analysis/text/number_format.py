@@ -23,8 +23,8 @@ def join(words: Sequence[str]) -> str:
 def number(value: float | int | None, digits: int = 3, sign: bool = False) -> str:
     """A number with `digits` significant digits, and at least those of its integer part.
 
-    >>> number(1234.5), number(0.01234), number(math.nan), number(7)
-    ('1234', '0.0123', '–', '7')
+    >>> number(1234.5), number(0.01234), number(math.nan), number(7), number(0.9999)
+    ('1234', '0.0123', '–', '7', '1.00')
     """
     if value is None or math.isnan(value):
         return MISSING
@@ -34,7 +34,8 @@ def number(value: float | int | None, digits: int = 3, sign: bool = False) -> st
         return _fixed(value, 0, sign)
     if not 1e-4 <= abs(value) < 1e7:
         return f"{value:.{digits - 1}e}".replace("-", "−")
-    return _fixed(value, max(digits - 1 - _magnitude(value), 0), sign)
+    shown = round(value, digits - 1 - _magnitude(value))
+    return _fixed(value, max(digits - 1 - _magnitude(shown), 0), sign)
 
 
 def seconds(value: float) -> str:

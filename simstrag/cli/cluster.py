@@ -71,6 +71,7 @@ def cluster(
         kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
         raise Interrupted(kept or "nothing was written") from None
     failed, summary = result.kept.failed, result.summary()
+    warnings += _warn_of_unfinished(summary)
     tables = [path for name in TABLES if (path := result.folder / name).exists()]
     document = {
         "runs": len(result.runs),
@@ -82,11 +83,24 @@ def cluster(
         "report": page,
     }
     shown = partial(_print, result, summary)
-    last = [result.folder, *tables][-1]
     shown_page = None if quiet else page
-    print_result(as_json, quiet, document, shown, warnings, results=last, report=shown_page)
+    print_result(
+        as_json, quiet, document, shown, warnings, results=result.folder, report=shown_page
+    )
     if failed:
         raise typer.Exit(1)
+
+
+def _warn_of_unfinished(summary: pd.DataFrame) -> list[str]:
+    """That means are of other jobs in each row, where a horizon cuts some."""
+    if summary.empty or (summary["finished"] == summary["jobs"]).all():
+        return []
+    least, most = summary["finished"].min(), summary["finished"].max()
+    ended = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+    return [
+        f"only {ended} of {summary['jobs'][0]:g} jobs ended by the horizon, and each row is of its "
+        "own; the report compares those that ended in every row; raise `horizon` to compare all"
+    ]
 
 
 def _print_constants(path: Path, as_json: bool, quiet: bool) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
 
 from simstrag import policies
 from simstrag.documents.csv_rows import read_rows
@@ -16,6 +19,13 @@ from simstrag.scenario.sections import Count, NonNegative, Positive, Section
 COLUMNS = ("submit", "gpus", "samples", "duration", "workload", "policy", "name")
 """The columns of the file; `submit_s` and `duration_s` are read, too."""
 LEAST = {"submit": 0.0, "gpus": 1.0, "samples": 1.0, "duration": 1e-9}
+MEANT = 0.8
+"""Likeness to a column that is read from which a column that is not is taken for a mistake."""
+LATEST = 1e9
+"""Most seconds of a time, ASSUMED: a clock beyond has too few digits left for a step."""
+Instant = Annotated[float, Field(ge=0, le=LATEST)]
+Endless = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+"""A number above 0, or `.inf`."""
 
 
 class ArrivalRow(NamedTuple):
@@ -45,7 +55,7 @@ class ArrivalsSection(Section):
     file: str
     workloads: tuple[str, ...] | dict[str, Positive] = ()
     first: NonNegative = 0.0
-    seconds: Positive = math.inf
+    seconds: Endless = math.inf
     most: Count | None = None
     largest: Count | None = None
     compress: Positive = 1.0
@@ -82,6 +92,15 @@ class ArrivalsSection(Section):
             if row.name is not None and names.setdefault(row.name, line) != line:
                 raise InputError(f"{where}: name '{row.name}' is that of row {names[row.name]}")
             submit = (row.submit - self.first) / self.compress
+            for name, given, scaled in (
+                ("submit", row.submit, submit),
+                ("duration", row.duration, (row.duration or 0.0) / self.compress),
+            ):
+                if scaled > LATEST:
+                    raise InputError(
+                        f"{where}: {name} is {given:.10g}, over {LATEST:g} seconds; set "
+                        "arrivals.first to begin later, or arrivals.compress"
+                    )
             rows.append(row._replace(submit=submit))
         if not rows:
             raise InputError(f"{path}: no row is left; look at arrivals.first, seconds and largest")
@@ -90,6 +109,8 @@ class ArrivalsSection(Section):
 
 def _read(path: Path) -> Iterator[tuple[int, ArrivalRow]]:
     """Each row with its line."""
+    if not path.is_file():
+        raise InputError(f"{path}: is no file; arrivals.file names a CSV file")
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
             rows = read_rows(file, str(path))
@@ -99,14 +120,19 @@ def _read(path: Path) -> Iterator[tuple[int, ArrivalRow]]:
             for line, cells in rows:
                 row = _row(f"{path}, row {line}", dict(zip(head, cells, strict=True)))
                 if row.policy is not None and row.policy not in checked:
-                    _check_policy(f"{path}, row {line}", row.policy)
+                    check_policy(f"{path}, row {line}", row.policy)
                     checked.add(row.policy)
                 yield line, row
         except UnicodeDecodeError:
             raise InputError(f"{path}: not text in UTF-8") from None
 
 
-def _require_columns(path: Path, head: list[str]) -> None:
+def _require_columns(path: Path, head: Sequence[str]) -> None:
+    """Raise `InputError` for a column that is missing, stands twice, or has nearly a known name."""
+    if len(head) == 1 and ";" in head[0]:
+        raise InputError(
+            f"{path}: the header is '{head[0]}'; put commas between columns, and points in numbers"
+        )
     work = {"samples", "duration"} & set(head)
     for name in ("submit", "gpus", *(() if work else ("duration",))):
         if name not in head:
@@ -114,9 +140,20 @@ def _require_columns(path: Path, head: list[str]) -> None:
                 f"{path}: no column {name}{nearest(name, head)}; arrivals need submit, gpus, and "
                 "samples or duration; workload, policy and name may stand beside them"
             )
+    for name in COLUMNS:
+        if head.count(name) > 1:
+            raise InputError(f"{path}: column {name} stands twice; {name}_s is the same column")
+    missing = [name for name in COLUMNS if name not in head]
+    for name in {*head} - {*COLUMNS}:
+        for meant in difflib.get_close_matches(name.lower(), missing, 1, MEANT):
+            raise InputError(
+                f"{path}: column '{name}' is not read. Did you mean '{meant}'? Rename it, or leave "
+                "it out"
+            )
 
 
-def _check_policy(where: str, policy: str) -> None:
+def check_policy(where: str, policy: str) -> None:
+    """Raise `InputError` that says where a policy is named that does not exist."""
     try:
         policies.load(policy)
     except InputError as error:
@@ -148,5 +185,6 @@ def _number(where: str, name: str, text: str) -> float:
     whole = name in ("gpus", "samples")
     if not LEAST[name] <= value < math.inf or (whole and value % 1):
         kind = "a whole number from 1 on" if whole else "a number of seconds"
+        kind += "" if whole else " above 0" if LEAST[name] else " from 0 on"
         raise InputError(f"{where}: {name} is '{text}', but must be {kind}")
     return value

@@ -21,7 +21,7 @@ import numpy as np
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.manager import load_manager
 from simstrag.cluster.measured_constants import constants_of
-from simstrag.cluster.simulate import simulate_cluster
+from simstrag.cluster.simulate import require_interval, simulate_cluster
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.cluster.utilisation import UTILISATION
 from simstrag.documents.file_io import path_of, refuse_file, write_atomically
@@ -225,7 +225,7 @@ def cluster(
 
 
 def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> ClusterResults:
-    """Write the list of runs."""
+    """Write the list of runs; tables and the report of another study in the folder are removed."""
     origin = study.digest
     combinations = itertools.product(
         enumerate(study.policies), study.placers, study.managers, study.seed_list
@@ -238,7 +238,12 @@ def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> Cluste
         for (k, mix), placer, manager, seed in combinations
     ]  # fmt: skip
     with contextlib.suppress(InputError):
-        made = ClusterResults.read(folder).made
+        before = ClusterResults.read(folder)
+        if {run.key for run in before.runs} <= {run.key for run in runs}:
+            made = before.made
+        else:  # what is shown of another study
+            for name in (*TABLES, "report.html"):
+                (folder / name).unlink(missing_ok=True)
     text = json.dumps({
         "format": FORMAT, "made": made, "study": study.declared,
         "provenance": dict(provenance()), "runs": runs,
@@ -252,7 +257,12 @@ def _start(study: ClusterStudy, folder: Path, made: Mapping[str, str]) -> Cluste
 
 
 def _weights(study: ClusterStudy, mix: str | Mapping[str, str]) -> str | None:
-    """The digests of the weights that policies read from files; None if none does."""
+    """The digests of the weights that policies read from files; None if none does.
+
+    Raises `InputError` for weights that do not fit the study.
+    """
+    for spec in study.specs(mix):
+        require_interval(study, spec)
     found = [getattr(load(spec), "weights", "") for spec in study.specs(mix)]
     return "".join(found) or None
 

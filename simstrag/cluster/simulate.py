@@ -17,6 +17,9 @@ from simstrag.cluster.shared_nodes import OnInterval, OnProgress, SharedNodes
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.cluster.utilisation import mean_utilisation
 from simstrag.engine.simulate import require_gain
+from simstrag.errors import InputError
+from simstrag.policies import load
+from simstrag.policies.estimators.predictors import OfLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def simulate_cluster(
     coming = study.arriving(mix, seed)
     for workload, policy in {(job.workload, job.policy) for job in coming}:
         require_gain(study.scenario(workload, 1, samples=1), policy)
+        require_interval(study, policy)
     manager = study.managers[0] if manager is None else manager
     grants, loaded = None, load_manager(manager)
     if loaded.asked:
@@ -106,3 +110,15 @@ def simulate_cluster(
         mix_name(mix), name, manager, seed, rows, simulation.shares, simulation.asked, delays,
         utilisation, summarise_jobs(rows, delays) | mean_utilisation(utilisation),
     )  # fmt: skip
+
+
+def require_interval(study: ClusterStudy, policy: str) -> None:
+    """Raise `InputError` where a policy's LSTM was trained on intervals of another length."""
+    predictor = getattr(load(policy), "predictor_", None)
+    if isinstance(predictor, OfLoad):
+        trained = predictor.network.about.get("interval", study.interval)
+        if trained != study.interval:
+            raise InputError(
+                f"policy '{policy}' was trained on intervals of {trained:g} s, and the study's are "
+                f"of {study.interval:g} s; change `interval`, or train again"
+            )

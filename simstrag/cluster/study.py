@@ -14,12 +14,12 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
 from simstrag.cluster import constants, manager, placer
-from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection
+from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection, Endless, check_policy
 from simstrag.cluster.colocation import LAWS, TIME_SLICES
 from simstrag.cluster.study_sections import JobSection, NodeSection, WorkloadSection
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.suggestions import nearest
-from simstrag.documents.validation_errors import explain
+from simstrag.documents.validation_errors import explain, require_distinct
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
@@ -80,7 +80,7 @@ class ClusterStudy(Section):
     policies: Annotated[tuple[str | dict[str, str], ...], Field(min_length=1)] = ("bsp",)
     managers: Annotated[tuple[str, ...], Field(min_length=1)] = ("none",)
     constants: Literal["measured", "star"] = "measured"
-    horizon: Positive = math.inf
+    horizon: Endless = math.inf
     seeds: Amount | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("cluster")
@@ -92,6 +92,8 @@ class ClusterStudy(Section):
             raise ValueError("there are no jobs: give jobs or arrivals")
         for k, job in enumerate(self.jobs):
             self._require_workload(job.workload, f"jobs.{k}.workload")
+            if job.policy is not None:
+                check_policy(f"jobs.{k}.policy", job.policy)
             if job.workers > self.slots:
                 raise ValueError(
                     f"jobs.{k}.workers is {job.workers}, but the nodes have room for {self.slots} "
@@ -113,6 +115,10 @@ class ClusterStudy(Section):
         if self.arrivals is not None:
             for name in self.arrivals.workloads:
                 self._require_workload(name, "arrivals.workloads")
+        require_distinct(
+            policies=map(mix_name, self.policies), placers=self.placers, managers=self.managers,
+            seeds=self.seed_list,
+        )  # fmt: skip
         for name in self.placers:
             placer.load_placer(name, 0)
         for name in self.managers:
@@ -298,15 +304,11 @@ class ClusterStudy(Section):
     def pace(self, workload: str, workers: int) -> tuple[int, float]:
         """Samples of a bsp update, and its seconds without noise on idle nodes."""
         if (workload, workers) not in self._paces:
-            self._paces[workload, workers] = self._pace(workload, workers)
+            scenario = self.scenario(workload, workers, samples=1)
+            step, timing = scenario.inputs.step, scenario.timing(0)
+            seconds = step.host + step.gpu + timing.reduce(tuple(range(workers)), 0.0)
+            self._paces[workload, workers] = workers * scenario.learner.batch, seconds
         return self._paces[workload, workers]
-
-    def _pace(self, workload: str, workers: int) -> tuple[int, float]:
-        scenario = self.scenario(workload, workers, samples=1)
-        timing = scenario.timing(0)
-        step = scenario.inputs.step
-        seconds = step.host + step.gpu + timing.reduce(tuple(range(workers)), 0.0)
-        return workers * scenario.learner.batch, seconds
 
     def rows(self) -> list[ArrivalRow]:
         """The rows of the file of arrivals that are simulated, checked."""

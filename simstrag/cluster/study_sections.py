@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from simstrag.cluster.arrivals import Endless, Instant
 from simstrag.scenario.sections import Amount, Count, NonNegative, Positive, Section
 from simstrag.timing.constants import AllReduce
 
@@ -27,8 +28,8 @@ class NodeSection(Section):
     count: Amount = 1
     gpus: Count
     cores: Positive
-    nic_in: Positive = math.inf
-    nic_out: Positive = math.inf
+    nic_in: Endless = math.inf
+    nic_out: Endless = math.inf
 
 
 class WorkloadSection(Section):
@@ -76,9 +77,9 @@ class JobSection(Section):
     workers: Amount
     samples: Count | None = None
     target_progress: Positive | None = None
-    arrival: NonNegative = 0.0
+    arrival: Instant = 0.0
     count: Amount = 1
-    every: NonNegative = 0.0
+    every: Instant = 0.0
     policy: str | None = None
     name: str | None = None
 

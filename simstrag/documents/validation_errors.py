@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -54,6 +55,19 @@ class Checked(BaseModel):
                 raise InputError(explain(error, type(self), source)) from None
 
         __init__.__pydantic_base_init__ = True  # parts of others do not come through here
+
+
+def require_distinct(**lists: Iterable[object]) -> None:
+    """Raise `ValueError` where a list, by the name of its key, has an entry twice.
+
+    >>> require_distinct(seeds=[1, 2, 1])
+    Traceback (most recent call last):
+    ValueError: seeds names 1 twice
+    """
+    for key, entries in lists.items():
+        for entry, times in Counter(entries).most_common(1):
+            if times > 1:
+                raise ValueError(f"{key} names {entry} twice")
 
 
 def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:

@@ -42,7 +42,12 @@ def train(recordings: Sequence[Recording], seed: int, epochs: int, command: str)
 
     loads, following, times = _samples(recordings)
     if not len(loads):
-        raise InputError("no job runs for a whole interval of the monitors: nothing to train on")
+        most, interval = max(len(each.loads) for each in recordings), recordings[0].interval
+        raise InputError(
+            f"nothing to train on: a window has {INTERVALS + 1} intervals of the first "
+            f"{TRAINED:.0%} of a run, and the longest run has {most} of {interval:g} s; let jobs "
+            "run longer, or shorten `interval`"
+        )
     draws = np.random.default_rng(seed)
     if len(loads) > MOST:
         chosen = draws.choice(len(loads), MOST, replace=False)
