@@ -187,8 +187,8 @@ def mitigation_table(result: Result) -> Table:
     )  # fmt: skip
     note = (
         "M is the share of the delay by load that a policy removes: (bsp - policy) / (bsp - bsp "
-        "without load). Brackets: 95 % intervals (Fieller's) over repetitions or seeds. At one pace: "
-        "with real makespans normalised to the profile's pace. "
+        "without load). Brackets: 95 % intervals (Fieller's) over repetitions or seeds. At one "
+        "pace: with real makespans normalised to the profile's pace. "
         f"{MISSING}: load delays bsp by less than 0.5 %, or there is only one repetition. Reduced: "
         "share of steps in reduced precision."
     )

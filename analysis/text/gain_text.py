@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from simstrag import policies
 from simstrag.analysis.derived.decision import MODEL_ERROR, Decision, State
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, saved_share
 from simstrag.analysis.text.number_format import MISSING, estimate, percent
 from simstrag.analysis.text.sensitivity_text import value_text
 from simstrag.errors import SimstragError
@@ -38,7 +36,7 @@ class PolicyNames:
 
 def saved(s: Standings, p: Standing) -> Estimate:
     """The share of bsp's time that a policy saves, with its interval."""
-    return Estimate(*(1 - 1 / x if x > 0 else math.nan for x in p.speedup[s.decides]))
+    return saved_share(p.speedup[s.decides])
 
 
 def describe_gain(s: Standings, p: Standing) -> str:

@@ -27,7 +27,7 @@ from simstrag.documents.file_io import path_of, refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
-from simstrag.experiments.paired_statistics import Estimate, mean, ratio
+from simstrag.experiments.paired_statistics import Estimate, mean, ratio_of_times
 from simstrag.experiments.runner import attribution, key_of
 from simstrag.policies import load
 from simstrag.rendering import html_fragment
@@ -131,7 +131,10 @@ class ClusterResults:
             rows.append({
                 "policies": policies, "placer": placer, "manager": manager, "seeds": len(found),
                 **_interval("mean_completion_time", mean(times)),
-                **_interval("ratio", ratio(times, first) if even else Estimate(*[math.nan] * 3)),
+                **_interval(
+                    "ratio",
+                    ratio_of_times(times, first) if even else Estimate(*[math.nan] * 3),
+                ),
                 **{name: float(np.mean([_number(each.get(name)) for each in found]))
                    for name in MEANS},
             })  # fmt: skip
