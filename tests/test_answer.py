@@ -463,6 +463,19 @@ def test_a_lead_that_changes_from_a_cost_of_0_on_has_a_condition(base: Compariso
     assert answer(s).conditions.startswith("asgd, the fastest here, has the best mean as long as ")
 
 
+def test_a_stated_cost_of_0_is_varied_all_the_same_and_the_answer_says_why(
+    base: Comparison,
+) -> None:
+    """Nothing measures it, so that who states 0 assumes it."""
+    found = answer(times_of(base, TIMES, learner={"c_tau": 0.0}, at_4=120))
+    costs = {value for key, value in found.decision.states if key == "learner.c_tau"}
+    assert costs == {0.5, 1.0, 4.0}
+    assert "(c_tau 0); as no command measures this, 0.5, 1 and 4 are among the settings." in (
+        found.safety
+    )
+    assert "(c_tau 0)" not in answer(times_of(base, TIMES)).safety
+
+
 def test_worth_that_is_unknown_has_no_regret() -> None:
     case = Scenario.of(CASE | {"target_progress": None, "samples": 10_240, "seeds": 3})
     found = compare(case, ["bsp", "local_sgd:h=4"], sensitivity=True, jobs=1).answer
