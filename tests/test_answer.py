@@ -21,7 +21,7 @@ from simstrag.analysis.charts.comparison_charts import draw_thresholds
 from simstrag.analysis.derived.decision import MODEL_ERROR, decide
 from simstrag.analysis.derived.standings import Standings, standings
 from simstrag.analysis.pages.report import render
-from simstrag.analysis.pages.templates import code
+from simstrag.analysis.pages.templates import prose
 from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.analysis.text.answer import Answer, answer
 from simstrag.analysis.text.cautions import cautions
@@ -596,7 +596,7 @@ def test_words_between_backticks_are_code_on_the_page_and_stay_in_the_text(
     assert "change the <code>resource</code> of the trace" in bullets
     assert "<code>simstrag ddp</code>" in bullets
     assert "`" not in bullets
-    assert str(code("`<b>` & `")) == "<code>&lt;b&gt;</code> &amp; `"
+    assert str(prose("`<b>` & `")) == "<code>&lt;b&gt;</code> &amp; `"
 
 
 def test_a_load_of_zero_slows_nothing() -> None:
