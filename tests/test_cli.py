@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from simstrag.analysis.text.number_format import MISSING
 from simstrag.cli import commands
 from simstrag.cli.commands import EXAMPLES
 from simstrag.cli.doctor import examine
@@ -104,6 +105,17 @@ def test_two_spellings_of_one_policy_are_compared_once_and_it_is_said(
         "bsp is bsp:via=allreduce; compared once"
     ]
     assert call(*asked, "-p", "bsp", "-o", "c", "-q") == (0, "c/report.html\n", "")
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_dash_in_the_ranking_is_explained_below_it(folder: Path, call: Call) -> None:
+    asked = ("compare", "case.yaml", "--jobs", "1", "-o", "c", "--no-sensitivity")
+    assert "for M" not in call(*asked)[1]
+    case = (folder / "case.yaml").read_text().replace("trace: slow.csv", "")
+    (folder / "case.yaml").write_text(case.replace("trace_end: loop", ""))
+    out = call(*asked, "--seeds", "1")[1]
+    assert f"{MISSING} for M: not defined, because contention delays bsp by less than" in out
+    assert f"({MISSING}): one seed gives no interval" in out
 
 
 @TWICE

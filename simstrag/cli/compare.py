@@ -129,10 +129,13 @@ def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, alone: str) -> str:
 
 def _print_ranking(comparison: Comparison) -> None:
     from simstrag.analysis.derived.standings import standings
-    from simstrag.analysis.tables.comparison_tables import ranking_table
+    from simstrag.analysis.tables.comparison_tables import explain_dashes, ranking_table
 
     if banner := str(comparison.placeholders):
         print_sentences(f"{banner}\n")
-    ranking = ranking_table(standings(comparison))
+    found = standings(comparison)
+    ranking = ranking_table(found)
     print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
+    for note in explain_dashes(found):
+        print_sentences(note)
     print_paragraphs(*comparison.answer.sentences)
