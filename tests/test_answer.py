@@ -241,6 +241,16 @@ def test_doing_nothing_may_be_safer_than_the_fastest(base: Comparison) -> None:
                                  "(where the cost of staleness (c_tau) is 4).")  # fmt: skip
 
 
+@pytest.mark.parametrize(("mean", "shown"), [(95.5, "4.5 % (2"), (95.41, "4.59 % (2")])
+def test_a_gain_below_the_known_error_is_not_rounded_above_it(
+    base: Comparison, mean: float, shown: str
+) -> None:
+    """It once read "5 % (2-7 %). That is less than the simulation's known error of 4.6 %"."""
+    lane = answer(times_of(base, {"bsp": 100, "korel": mean}, spread=3.0)).lanes["B"]
+    assert f", {shown}" in lane
+    assert "That is less than the simulation's known error of 4.6 %." in lane
+
+
 def test_one_seed_shows_no_difference(base: Comparison) -> None:
     one = compare(base.scenario, ["bsp", "asgd"], seeds=1, jobs=1)
     assert one.answer.choice.startswith("No difference can be shown with one seed: run more.")

@@ -40,8 +40,15 @@ def saved(s: Standings, p: Standing) -> Estimate:
 
 
 def describe_gain(s: Standings, p: Standing) -> str:
-    """`saved` in percent."""
-    return percent_of(saved(s, p))
+    """`saved` in percent, with more digits where fewer would hide that it is below the error."""
+    gain = saved(s, p)
+    text = percent_of(gain)
+    shown, space, rest = text.partition(" ")
+    limit = float(percent(MODEL_ERROR, 2))
+    if not is_slight(s, p) or shown.startswith("−") or float(shown) < limit:  # noqa: RUF001
+        return text
+    finer = (percent(gain.value, digits) for digits in range(2, 17))
+    return f"{next(each for each in finer if float(each) < limit)}{space}{rest}"
 
 
 def describe_regret(d: Decision, policy: str) -> str:
