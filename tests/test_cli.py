@@ -154,6 +154,18 @@ def test_report_renders_what_compare_wrote_earlier(
     assert "<html" in (folder / "page.html").read_text()
 
 
+@pytest.mark.usefixtures("no_page")
+def test_report_takes_the_file_of_a_scenario_for_the_folder_of_its_results(
+    folder: Path, finished: Path, call: Call
+) -> None:
+    code, out, err = call("report", "case.yaml")
+    where = Path("reports") / "case"
+    assert (code, out) == (2, "")
+    assert err == f"error: case.yaml: {where} has no results of it; give the folder that has them\n"
+    shutil.copytree(finished, folder / where)
+    assert call("report", "case.yaml", "-q") == (0, f"{where / 'report.html'}\n", "")
+
+
 def test_report_renders_a_run(folder: Path, call: Call) -> None:
     call("run", "case.yaml", "--out", "r", "--steps")
     assert call("report", "r")[0] == 0
