@@ -19,7 +19,7 @@ from simstrag.cluster.measured_constants import constants_of, measure_all
 from simstrag.cluster.simulate import ClusterRun, simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.documents.yaml_file import read_mapping
-from simstrag.experiments.paired_statistics import Estimate, mean, ratio
+from simstrag.experiments.paired_statistics import Estimate, mean, ratio_of_times
 
 EXAMPLE = Path("examples/cluster.yaml")
 PLACERS = ("packed", "star", "random", "spread")
@@ -80,7 +80,8 @@ def managers(seeds: int) -> None:
                 worst = max(one.summary["largest_lost_share"] for one in runs)
                 straggling = np.mean([one.summary["stragglers"] for one in runs])
                 rows.append((
-                    placer, name, show_seconds(mean(found)), show_change(ratio(found, first)),
+                    placer, name, show_seconds(mean(found)),
+                    show_change(ratio_of_times(found, first)),
                     f"{straggling:.0f}", *map(str, total), f"{100 * worst:.1f} %",
                 ))  # fmt: skip
         print(title)
@@ -146,7 +147,8 @@ def _with_precision() -> ClusterStudy:
 
 def _change_of(base: Runs, runs: Runs, workloads: Sequence[str]) -> Estimate:
     """By which ratio the jobs of some workloads take longer."""
-    return ratio(*(times(each, lambda row: row["workload"] in workloads) for each in (runs, base)))
+    own, others = (times(each, lambda row: row["workload"] in workloads) for each in (runs, base))
+    return ratio_of_times(own, others)
 
 
 def _split(changes: Mapping[str, Estimate]) -> str:

@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks.cluster_tables import OTHERS, print_table, run, show_change, show_seconds, times
 from benchmarks.cluster_tables import study as example
-from simstrag.experiments.paired_statistics import mean, ratio
+from simstrag.experiments.paired_statistics import mean, ratio_of_times
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "cluster.yaml"
 STUDIES = {"train-0": 0, "train-1": 1, "train-2": 2, "held-out-0": 100, "held-out-1": 101}
@@ -77,7 +77,7 @@ def compare(weights: Path, seeds: int) -> None:
             straggling = np.mean([one.summary["stragglers"] for one in runs])
             rows.append((
                 predictor.partition(":")[0], show_seconds(mean(found)),
-                show_change(ratio(found, first)), f"{straggling:.0f}",
+                show_change(ratio_of_times(found, first)), f"{straggling:.0f}",
             ))  # fmt: skip
         print(f"The example {title}", flush=True)
         print_table(("predictor", "completion, s", "against median", "stragglers"), rows)

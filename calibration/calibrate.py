@@ -31,7 +31,13 @@ from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.steps import Jobs
 from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
-from simstrag.calibration.measurement_rounds import FEWEST, TARGET, CampaignLimits, OnVisit
+from simstrag.calibration.measurement_rounds import (
+    FEWEST,
+    TARGET,
+    CampaignLimits,
+    OnPlan,
+    OnVisit,
+)
 from simstrag.calibration.samples import Samples, VisitJournal
 from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.documents.suggestions import nearest
@@ -241,7 +247,12 @@ class Calibration:
             FEWEST * sum(rounds.values()), limits.seconds, len(choose_held_out(cells)),
         )  # fmt: skip
 
-    def run(self, on_visit: OnVisit | None = None, minutes: float | None = None) -> Profile:
+    def run(
+        self,
+        on_visit: OnVisit | None = None,
+        minutes: float | None = None,
+        on_plan: OnPlan = lambda text: None,
+    ) -> Profile:
         """Measure, write samples and `profile.json`, and return the profile.
 
         An interrupted calibration goes on, and so does a finished one if it now gets more minutes;
@@ -249,6 +260,7 @@ class Calibration:
 
         minutes: stop after this part of the requested minutes, but not before every cell has a
             visit, if all the minutes suffice for that.
+        on_plan: receives a sentence on rounds that do not fit, once the first one is timed.
 
         Raises `InputError` if a part cannot be measured here or the folder has another calibration.
         """
@@ -268,7 +280,7 @@ class Calibration:
             with self.journal.lock():
                 samples = measurement_rounds.run(
                     self.benches, self.journal, self._limits(minutes),
-                    on_visit or (lambda used, total, what: None), planned.__contains__,
+                    on_visit or (lambda used, total, what: None), planned.__contains__, on_plan,
                 )  # fmt: skip
                 files.write(Samples(header, samples.visits), self.folder)
         profile = derive(self.folder)

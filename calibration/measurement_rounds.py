@@ -49,6 +49,9 @@ SHOWN = 5
 OnVisit = Callable[[float, float, str], None]
 """Receives seconds used, seconds to use, and what comes next."""
 
+OnPlan = Callable[[str], None]
+"""Receives a sentence on what does not fit, as soon as the first round tells."""
+
 
 @dataclass(frozen=True, slots=True)
 class CampaignLimits:
@@ -85,6 +88,7 @@ def run(
     limits: CampaignLimits,
     on_visit: OnVisit = lambda used, total, what: None,
     is_wanted: Callable[[MeasurementCell], bool] = lambda cell: True,
+    on_plan: OnPlan = lambda text: None,
 ) -> Samples:
     """Visit the wanted cells of all benches; visits that the journal already has count.
 
@@ -108,6 +112,7 @@ def run(
             on_visit(used, limits.seconds, "starting the benches")
             stack.enter_context(bench)
         while due := _due(visits, limits):
+            is_first = not all(visits.values())
             for cell in due:
                 if used >= limits.until(visits):
                     _check_all_visited(visits, limits)
@@ -118,6 +123,8 @@ def run(
                 visits[cell].append(visit)
                 used += visit.facts["took"]
                 _check_pace(visits, planned, used, limits)
+            if is_first and (text := _describe_round(visits, planned, limits)):
+                on_plan(text)
     return journal.read()
 
 
@@ -135,15 +142,39 @@ def _check_pace(
     if len(begun) == len(visits) or len(begun) < EARLY * len(visits):
         return
     ratio = used / sum(planned[cell] for cell in begun)
-    total = sum(planned.values())
-    if ratio * total > MARGIN * limits.until(visits):
-        needed = math.ceil((ratio + FEWEST - 1) * total / 60)
+    one = ratio * sum(planned.values())
+    if one > MARGIN * limits.until(visits):
         raise InputError(
             f"{limits.until(visits) / 60:.3g} minutes of calibration: the first {len(begun)} of "
             f"{len(visits)} cells took {ratio:.1f} times as long here as planned, so that one "
-            f"round takes about {ratio * total / 60:.2g} minutes; the visits are kept: the same "
-            f"command with {needed} minutes goes on, or leave out parts or batches"
+            f"round takes about {one / 60:.2g} minutes and {FEWEST} rounds "
+            f"{_minutes_of_fewest(one)}; the visits are kept: the same command with that many "
+            "minutes goes on, or leave out parts or batches"
         )
+
+
+def _describe_round(
+    visits: Mapping[MeasurementCell, Sequence[Visit]],
+    planned: Mapping[MeasurementCell, float],
+    limits: CampaignLimits,
+) -> str:
+    """What does not fit by the time of the first round; empty if all rounds fit."""
+    took = {cell: of[0].facts["took"] for cell, of in visits.items() if not of[0].skipped}
+    one, whole = sum(took.values()), max(limits.seconds, limits.first_round)
+    if FEWEST * one <= MARGIN * whole:
+        return ""
+    return (
+        f"{whole / 60:.3g} minutes of calibration: a round of {len(took)} cells took "
+        f"{one / 60:.2g} minutes here, {one / sum(planned[cell] for cell in took):.1f} times as "
+        f"long as planned, so that {whole // one:.0f} of {FEWEST} rounds fit and intervals will be "
+        f"wide; all take about {_minutes_of_fewest(one)} minutes. Visits are kept: stop, and the "
+        "same command with that many minutes goes on, or leave out parts or batches"
+    )
+
+
+def _minutes_of_fewest(one: float) -> int:
+    """Whole minutes of the fewest rounds; one: seconds of a round."""
+    return math.ceil(FEWEST * one / 60)
 
 
 def interval_widths(

@@ -21,7 +21,7 @@ from simstrag.analysis.charts.comparison_charts import draw_thresholds
 from simstrag.analysis.derived.decision import MODEL_ERROR, decide
 from simstrag.analysis.derived.standings import Standings, standings
 from simstrag.analysis.pages.report import render
-from simstrag.analysis.pages.templates import code
+from simstrag.analysis.pages.templates import prose
 from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.analysis.text.answer import Answer, answer
 from simstrag.analysis.text.cautions import cautions
@@ -239,6 +239,16 @@ def test_doing_nothing_may_be_safer_than_the_fastest(base: Comparison) -> None:
     assert found.choice.startswith("Change nothing: keep synchronous training (bsp)")
     assert found.safety.endswith("asgd, the fastest here, is at most 20 % behind the best policy "
                                  "(where the cost of staleness (c_tau) is 4).")  # fmt: skip
+
+
+@pytest.mark.parametrize(("mean", "shown"), [(95.5, "4.5 % (2"), (95.41, "4.59 % (2")])
+def test_a_gain_below_the_known_error_is_not_rounded_above_it(
+    base: Comparison, mean: float, shown: str
+) -> None:
+    """It once read "5 % (2-7 %). That is less than the simulation's known error of 4.6 %"."""
+    lane = answer(times_of(base, {"bsp": 100, "korel": mean}, spread=3.0)).lanes["B"]
+    assert f", {shown}" in lane
+    assert "That is less than the simulation's known error of 4.6 %." in lane
 
 
 def test_one_seed_shows_no_difference(base: Comparison) -> None:
@@ -463,6 +473,19 @@ def test_a_lead_that_changes_from_a_cost_of_0_on_has_a_condition(base: Compariso
     assert answer(s).conditions.startswith("asgd, the fastest here, has the best mean as long as ")
 
 
+def test_a_stated_cost_of_0_is_varied_all_the_same_and_the_answer_says_why(
+    base: Comparison,
+) -> None:
+    """Nothing measures it, so that who states 0 assumes it."""
+    found = answer(times_of(base, TIMES, learner={"c_tau": 0.0}, at_4=120))
+    costs = {value for key, value in found.decision.states if key == "learner.c_tau"}
+    assert costs == {0.5, 1.0, 4.0}
+    assert "(c_tau 0); as no command measures this, 0.5, 1 and 4 are among the settings." in (
+        found.safety
+    )
+    assert "(c_tau 0)" not in answer(times_of(base, TIMES)).safety
+
+
 def test_worth_that_is_unknown_has_no_regret() -> None:
     case = Scenario.of(CASE | {"target_progress": None, "samples": 10_240, "seeds": 3})
     found = compare(case, ["bsp", "local_sgd:h=4"], sensitivity=True, jobs=1).answer
@@ -583,7 +606,7 @@ def test_words_between_backticks_are_code_on_the_page_and_stay_in_the_text(
     assert "change the <code>resource</code> of the trace" in bullets
     assert "<code>simstrag ddp</code>" in bullets
     assert "`" not in bullets
-    assert str(code("`<b>` & `")) == "<code>&lt;b&gt;</code> &amp; `"
+    assert str(prose("`<b>` & `")) == "<code>&lt;b&gt;</code> &amp; `"
 
 
 def test_a_load_of_zero_slows_nothing() -> None:

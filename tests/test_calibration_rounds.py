@@ -143,9 +143,36 @@ def test_a_round_that_cannot_fit_is_said_when_an_eighth_of_it_is_done(
     cells = [MeasurementCell("step", precision="fp32", batch=n) for n in range(1, 17)]
     with pytest.raises(InputError, match=r"the first 2 of 16 cells took 10\.0 times as long") as it:
         measurement_rounds.run([Fake(cells)], journal, CampaignLimits(seconds=120.0))
-    assert "one round takes about 2.7 minutes" in str(it.value)
-    assert "the same command with 4 minutes goes on" in str(it.value)
+    assert "one round takes about 2.7 minutes and 5 rounds 14; " in str(it.value)
     assert len(journal.read().visits) == 2
+
+
+@pytest.mark.parametrize(
+    ("minutes", "sentence"),
+    [
+        (9.0, "9 minutes of calibration: a round of 16 cells took 2.7 minutes here, 5.0 times as "
+         "long as planned, so that 3 of 5 rounds fit and intervals will be wide; all take about 14 "
+         "minutes. "),
+        (14.0, ""),
+    ],
+)  # fmt: skip
+def test_rounds_that_cannot_fit_are_said_after_the_first(
+    minutes: float, sentence: str, journal: VisitJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 cells at 10 s a visit take 160 s a round, and five rounds 800 s; 32 s were planned.
+
+    The first half of the minutes is due before the real runs of a validation.
+    """
+    taking(10.0, monkeypatch)
+    monkeypatch.setattr(Fake, "seconds", lambda self, cell: 2.0)
+    bench = Fake([MeasurementCell("step", precision="fp32", batch=n) for n in range(1, 17)])
+    said: list[tuple[int, str]] = []
+    measurement_rounds.run(
+        [bench], journal, CampaignLimits(30 * minutes, first_round=60 * minutes),
+        on_plan=lambda text: said.append((len(bench.visited), text)),
+    )  # fmt: skip
+    assert [text.startswith(sentence) for _, text in said] == [True] * bool(sentence)
+    assert [visits for visits, _ in said] == [16] * bool(sentence)
 
 
 def test_two_calibrations_do_not_write_into_one_folder(journal: VisitJournal) -> None:

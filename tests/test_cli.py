@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from simstrag.analysis.text.number_format import MISSING
 from simstrag.cli import commands
 from simstrag.cli.commands import EXAMPLES
 from simstrag.cli.doctor import examine
@@ -106,6 +107,17 @@ def test_two_spellings_of_one_policy_are_compared_once_and_it_is_said(
     assert call(*asked, "-p", "bsp", "-o", "c", "-q") == (0, "c/report.html\n", "")
 
 
+@pytest.mark.usefixtures("no_page")
+def test_a_dash_in_the_ranking_is_explained_below_it(folder: Path, call: Call) -> None:
+    asked = ("compare", "case.yaml", "--jobs", "1", "-o", "c", "--no-sensitivity")
+    assert "for M" not in call(*asked)[1]
+    case = (folder / "case.yaml").read_text().replace("trace: slow.csv", "")
+    (folder / "case.yaml").write_text(case.replace("trace_end: loop", ""))
+    out = call(*asked, "--seeds", "1")[1]
+    assert f"{MISSING} for M: not defined, because contention delays bsp by less than" in out
+    assert f"({MISSING}): one seed gives no interval" in out
+
+
 @TWICE
 def test_two_spellings_of_one_policy_are_no_rivals(folder: Path, call: Call) -> None:
     asked = ("sensitivity", "case.yaml", "--jobs", "1", "--seeds", "1", "-k", "learner.c_tau")
@@ -140,6 +152,18 @@ def test_report_renders_what_compare_wrote_earlier(
     code, out, _ = call("report", "c", "--out", "page.html")
     assert (code, out.strip()) == (0, "report: page.html")
     assert "<html" in (folder / "page.html").read_text()
+
+
+@pytest.mark.usefixtures("no_page")
+def test_report_takes_the_file_of_a_scenario_for_the_folder_of_its_results(
+    folder: Path, finished: Path, call: Call
+) -> None:
+    code, out, err = call("report", "case.yaml")
+    where = Path("reports") / "case"
+    assert (code, out) == (2, "")
+    assert err == f"error: case.yaml: {where} has no results of it; give the folder that has them\n"
+    shutil.copytree(finished, folder / where)
+    assert call("report", "case.yaml", "-q") == (0, f"{where / 'report.html'}\n", "")
 
 
 def test_report_renders_a_run(folder: Path, call: Call) -> None:

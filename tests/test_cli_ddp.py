@@ -88,6 +88,7 @@ MISTAKES = {
     "a policy that is told the truth": (
         ("digits", "-p", "star_h_oracle"), {}, "is for simulation only: it reads the true",
     ),
+    "more ranks than a core bears": (("digits", "--ranks", "100000"), {}, "ranks: 100000; give"),
     "a policy of more ranks": (("digits", "-p", "backup:b=2"), {}, "cannot run here"),
     "unknown precision": (("digits", "--precision", "fp8"), {}, "fp8"),
     "a missing profile": (("digits", "--profile", "none.json"), {}, "none.json"),
@@ -186,6 +187,7 @@ def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, c
             ("--profile", "p.json", "--batch", "8"),
             "--batch: --profile is already a calibration",
         ),
+        (("--workload", "digts"), "there is no workload 'digts'"),
         (("--workload", "digits", "--policy", "dropcompute"), "is for simulation only"),
         (("--workload", "digits", "--out", "full"), "full: holds other files"),
         (
@@ -211,6 +213,8 @@ def test_a_validation_that_cannot_be_ends_before_it_calibrates(
     code, out, err = call("validate", *options)
     assert (code, out) == (2, "")
     assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
     assert not (folder / "reports").exists()
 
 

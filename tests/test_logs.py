@@ -617,6 +617,20 @@ def test_semicolons_and_decimal_commas_are_read_and_said(header: str, tmp_path: 
     assert "(decimal commas), in percent" in note(found, "Measured: utilisation")
 
 
+def test_the_ranks_of_a_log_stay_ranks(tmp_path: Path) -> None:
+    """The bill once said "node 10" of rank 10; several files keep the numbers of their ranks."""
+    rows = ["rank,step,seconds", *(f"{{rank}},{step},0.{step % 3 + 4}" for step in range(40))]
+    parts = [
+        written(tmp_path, f"part{rank}.csv", "\n".join(rows).format(rank=rank)) for rank in (10, 2)
+    ]
+    whole = written(
+        tmp_path, "whole.csv",
+        "\n".join([rows[0], *(row.format(rank=r) for r in (10, 2) for row in rows[1:])]),
+    )  # fmt: skip
+    for files in (parts, [whole]):
+        assert import_trace("steps", files).trace.names == {2: "rank 2", 10: "rank 10"}
+
+
 def test_a_column_with_decimal_commas_and_points_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "load.csv", "time;host;gpu_util\n0;a;12,5\n1;a;50.5\n")
     with pytest.raises(InputError, match=r"row 3: gpu_util '50.5' has a point, where other rows"):

@@ -54,6 +54,18 @@ def test_a_difference_is_paired_so_that_common_luck_cancels() -> None:
     assert unpaired.high - unpaired.low > 5
 
 
+def test_no_interval_of_times_reaches_below_0_as_one_of_differences_may() -> None:
+    """Two seeds: Student's half width is 12.7 times the standard error."""
+    times, nothing = np.array([520.0, 600.0]), np.zeros(2)
+    assert difference(times, nothing).high == mean(times).high == pytest.approx(560 + 508.2, abs=1)
+    assert mean(times) == difference(times, nothing)
+    wide = np.array([500.0, 620.0])
+    assert difference(wide, nothing).low < 0
+    assert mean(wide) == (560.0, 0.0, difference(wide, nothing).high)
+    assert speedup(np.array([10.0, 10.1]), wide)[:2] == (560 / 10.05, 0.0)
+    assert difference(wide, 2 * wide).low < mean(wide).low
+
+
 def test_a_speed_up_by_the_same_factor_under_every_seed_is_certain() -> None:
     baseline = 100 + 20 * LUCK
     assert speedup(baseline / 1.25, baseline) == pytest.approx((1.25, 1.25, 1.25))
@@ -125,7 +137,8 @@ def test_the_interval_is_the_same_every_time() -> None:
 
 def test_the_interval_of_a_mean_is_that_of_scipys_t_test() -> None:
     theirs = stats.ttest_1samp(LUCK, 0).confidence_interval(0.95)
-    assert mean(LUCK)[1:] == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+    nothing = np.zeros(len(LUCK))
+    assert difference(LUCK, nothing)[1:] == pytest.approx((theirs.low, theirs.high), rel=1e-12)
 
 
 def test_the_ends_of_a_ratio_are_where_the_t_test_turns() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import simstrag
 from simstrag import ALL, InputError, Plan, PlanError, Quorum, Review, Via, View, check_policy
-from simstrag.validation.contract_rules import ENDS, RULES
+from simstrag.validation.contract_rules import ENDS, RULES, RuleCheck
 from simstrag.validation.policy_contract import PolicyCheck
 from tests.commands import Call
 
@@ -186,6 +186,16 @@ def test_a_broken_rule_is_found_with_its_remedy(policy: type) -> None:
     assert broken.ok is False
     assert message in broken.detail
     assert not found.ok
+
+
+def test_ranks_whose_plans_differ_are_not_let_wait_for_each_other() -> None:
+    """Two real ranks under a random policy once waited five minutes for each other."""
+    shown: list[RuleCheck] = []
+    found = check_policy(Moody, on_check=shown.append)
+    assert tuple(shown) == found.checks
+    assert found.checks[-1] == RuleCheck(
+        "two real ranks train under it", None, "only if the same facts give the same plan"
+    )
 
 
 def test_a_policy_that_fails_is_tried_no_further() -> None:

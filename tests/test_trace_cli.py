@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 from simstrag.cli import main
+from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
+from tests.commands import Call
 
 LOAD = "node,time,gpu\ngpu-a,0,70\ngpu-b,0,0\ngpu-a,60,90\n"
 SLOW = "time,node,resource,kind,value\n10,0,gpu,slowdown,2\n20,1,gpu,slowdown,1\n"
+
+
+@pytest.fixture(name="simstrag")
+def simstrag_command(call: Call) -> Call:
+    """The whole command, as `call` of other tests."""
+    return call
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +108,13 @@ def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None
         (("import", "load.csv", "load.csv", "-o", "t.csv"), "import utilisation load.csv --resp"),
         (("import", "lod.csv"), "Did you mean 'load.csv'?"),
         (("import", "slow.csv", "-o", "t.csv"), "slow.csv: is a trace already"),
+        *(
+            (
+                ("import", name, "slow.csv", "-o", "t.csv"),
+                "slow.csv: is a trace already; simstrag init slow.csv writes a first scenario",
+            )
+            for name in ("steps", "kineto", "prometheus")
+        ),
         (("import", "utilisation", "load.csv"), "--out TRACE is missing: simstrag trace import ut"),
         (("import", "utilisation", "-o", "t.csv"), "FILE... is missing: simstrag trace import ut"),
         (("import", "kineto", "load.csv", "-o", "t.csv"), "load.csv: not a PyTorch profile"),
@@ -148,3 +164,32 @@ def test_a_trace_of_speed_ups_alone_is_described_without_a_mean_slowdown(
     assert "nan" not in out
     code, out, err = call(capsys, "describe", "fast.csv", "--json")
     assert json.loads(out)["slowdowns"][0]["mean_slowdown"] is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [("0.5", ""), ("0,5", " Decimal commas are read as points in: seconds.")],
+)
+def test_describe_says_of_a_log_that_it_has_decimal_commas(
+    seconds: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("steps.csv").write_text(f"rank;step;seconds\n0;0;{seconds}\n1;0;{seconds}\n")
+    text = "steps.csv: a log in format steps, and no trace yet."
+    assert call(capsys, "describe", "steps.csv")[1].splitlines()[0] == text + sentence
+
+
+def test_an_import_names_its_placeholders_and_a_command_that_gives_them(
+    capsys: pytest.CaptureFixture[str], simstrag: Call
+) -> None:
+    """The command's numbers are examples: the last line stays the one to type as it is."""
+    rows = [f"{k % 4},{k // 4},0.{5 + k % 3}" for k in range(200)]
+    Path("steps.csv").write_text("\n".join(["rank,step,seconds", *rows]))
+    _, out, _ = call(capsys, "import", "steps", "steps.csv", "-o", "t.csv", "--scenario", "s.yaml")
+    assert out.splitlines()[-1] == "next: simstrag compare s.yaml"
+    (line,) = (line for line in out.splitlines() if line.startswith("placeholders: "))
+    names, _, rest = line.removeprefix("placeholders: ").partition("; replace them in s.yaml, ")
+    assert names.split(", ") == list(Scenario.read("s.yaml").placeholders)
+    program, *words = shlex.split(rest.partition("such as: ")[2])
+    assert (program, simstrag(*words)[0]) == ("simstrag", 0)
+    left = {"allreduce.alpha", "learner.noise_scale", "learner.c_tau"}
+    assert set(Scenario.read(words[-1]).placeholders) == left

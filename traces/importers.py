@@ -82,6 +82,10 @@ def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labe
         raise InputError(f"{option} is no option of {name}, but of {' and '.join(having)}")
     if len(paths) > 1 and not importer.many:
         raise InputError(f"{paths[1]}: {name} takes one file; import them one by one")
+    for path in map(Path, paths):
+        if has_columns_of_trace(path):
+            init = shlex.join(["simstrag", "init", str(path)])
+            raise InputError(f"{path}: is a trace already; {init} writes a first scenario for it")
     return importer.read(*paths, **stated)
 
 
@@ -92,6 +96,25 @@ def require_format(name: str) -> Format:
             f"there is no format '{name}'{nearest(name, FORMATS)}; known: {', '.join(FORMATS)}"
         )
     return FORMATS[name]
+
+
+def has_columns_of_trace(path: Path) -> bool:
+    """Whether a file has the columns of a trace; not so where it cannot be read."""
+    try:
+        if path.suffix == ".parquet":
+            return set(COLUMNS) <= _parquet_columns(path)
+        with path.open("rb") as file:  # a log may be large
+            header = file.readline(4096).decode(errors="replace")
+    except (OSError, InputError):
+        return False
+    return set(COLUMNS) <= {name.strip('\ufeff" \r\n') for name in header.split(",")}
+
+
+def decimal_commas(path: str | Path) -> tuple[str, ...]:
+    """The columns of a log in CSV whose numbers have decimal commas."""
+    if Path(path).suffix == ".parquet" or is_json(path):
+        return ()
+    return tuple(sorted(LogTable.read(path).commas))
 
 
 def recognise(path: str | Path) -> tuple[str, tuple[str, ...]] | None:
@@ -175,15 +198,19 @@ TRACE: Found = ("", ())
 ASSUMED = ("--response", "fair-share")
 
 
-def _of_parquet(path: str | Path) -> Found | None:
+def _parquet_columns(path: str | Path) -> set[str]:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        names = set(pyarrow.parquet.read_schema(path).names)
+        return set(pyarrow.parquet.read_schema(path).names)
     except (pyarrow.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as parquet: {reason:.80}") from None
+
+
+def _of_parquet(path: str | Path) -> Found | None:
+    names = _parquet_columns(path)
     if set(COLUMNS) <= names:
         return TRACE
     return (import_bytedance.NAME, ()) if set(import_bytedance.COLUMNS) <= names else None

@@ -112,8 +112,9 @@ class LogColumns:
     def nodes(self) -> tuple[list[int], dict[int, str]]:
         """The node of each row as a number, and the names of nodes.
 
-        Ranks and whole numbers stay as they are; names are numbered in their order. A host with
-        several ranks or cards has a node for each, with the number after its name.
+        Ranks and whole numbers stay as they are; names are numbered in their order. A rank whose
+        host is not known is called by its number, and a host with several ranks or cards has a node
+        for each, with the number after its name.
         """
         if "rank" in self:
             rank = self.cells("rank")
@@ -122,7 +123,7 @@ class LogColumns:
                 raise self.mistake(wrong, "rank", "is no whole number, 0 or more")
             ranks = [int(float(cell)) for cell in rank]
             if "node" not in self:
-                return ranks, {}
+                return ranks, {rank: rank_name(rank) for rank in sorted(set(ranks))}
         hosts = self.cells("node")
         if "" in hosts:
             raise self.mistake(hosts.index(""), "node", "is empty; every row needs its node")
@@ -173,14 +174,24 @@ class LogColumns:
         return seconds * scale
 
 
+def rank_name(rank: int | str) -> str:
+    """The name of a node where a log speaks of ranks."""
+    return f"rank {rank}"
+
+
 def number(labels: Sequence[str]) -> tuple[list[int], dict[int, str]]:
-    """Numbers for labels, and the labels of numbers; whole numbers stay as they are.
+    """Numbers for labels, and the labels of numbers; whole numbers and ranks stay as they are.
 
     >>> number(["gpu-b", "gpu-a", "gpu-b"]), number(["7", "3"])
     (([0, 1, 0], {0: 'gpu-b', 1: 'gpu-a'}), ([7, 3], {}))
+    >>> number([rank_name(2), rank_name(1)])
+    ([2, 1], {2: 'rank 2', 1: 'rank 1'})
     """
-    if all(map(_is_whole, labels)):
-        return [int(float(label)) for label in labels], {}
+    bare = [label.removeprefix(rank_name("")) for label in labels]
+    if all(map(_is_whole, bare)):
+        known = [int(float(label)) for label in bare]
+        named = sorted(set(zip(known, labels, strict=True)) - set(zip(known, bare, strict=True)))
+        return known, dict(named)
     numbers = {label: k for k, label in enumerate(dict.fromkeys(labels))}
     return [numbers[label] for label in labels], {k: label for label, k in numbers.items()}
 

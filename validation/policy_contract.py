@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from simstrag import policies
@@ -34,12 +35,18 @@ class PolicyCheck:
         return "\n".join(map(str, self.checks))
 
 
-def check_policy(policy: str | type | Policy, *, real: bool = True) -> PolicyCheck:
+def check_policy(
+    policy: str | type | Policy,
+    *,
+    real: bool = True,
+    on_check: Callable[[RuleCheck], None] = lambda check: None,
+) -> PolicyCheck:
     """Try every rule of the contract on a policy.
 
     policy: a class whose parameters have defaults, an object, or a spec such as
         ``mine.py:AllBut:few=2``.
     real: also train on two real ranks, where torch is installed; that takes up to a minute.
+    on_check: receives each rule as soon as it was tried.
 
     Raises `InputError` where there is no such policy.
 
@@ -47,13 +54,13 @@ def check_policy(policy: str | type | Policy, *, real: bool = True) -> PolicyChe
     ok         the same facts give the same plan
     """
     subject = _subject(policy)
-    first, *others = (rule for rule in RULES if real or rule.attempt is not trains_on_real_ranks)
-    checks = [first.check(subject)]
-    for rule in others:
-        if checks[0].ok:
-            checks.append(rule.check(subject))
-        else:
-            checks.append(RuleCheck(rule.text, None, f"only if {first.text}"))
+    checks: list[RuleCheck] = []
+    for rule in RULES:
+        if real or rule.attempt is not trains_on_real_ranks:
+            tried = not checks or checks[0].ok
+            missing = RuleCheck(rule.text, None, f"only if {RULES[0].text}")
+            checks.append(rule.check(subject) if tried else missing)
+            on_check(checks[-1])
     return PolicyCheck(subject.name, tuple(checks))
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from simstrag.calibration.benches.machine_state import FOREIGN_LIMIT
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
-from simstrag.calibration.measurement_rounds import OnVisit
+from simstrag.calibration.measurement_rounds import OnPlan, OnVisit
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.errors import InputError
@@ -91,8 +91,8 @@ class InterleavedCalibration:
     folder: folder of the validation; the calibration goes into its subfolder `calibration`.
     policies, ranks: the cases of the validation, checked before anything is measured.
 
-    Raises `InputError` for a policy that cannot run for real and for a folder that holds runs of
-    another profile.
+    Raises `InputError` for an unknown workload, for a policy that cannot run for real and for a
+    folder that holds runs of another profile or another calibration.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class InterleavedCalibration:
         self.request, self.place = replace(request, device="cpu"), Path(folder) / CALIBRATION
         refuse_others(Path(folder))
         _check_cases(policies, ranks)
+        Calibration(self.request, self.place).check_folder()
         if (Path(folder) / RUNS).exists() and not self.first_profile.exists():
             raise InputError(
                 f"{folder}: holds a validation of a finished profile; choose another folder, or "
@@ -116,20 +117,24 @@ class InterleavedCalibration:
         """File of the profile before the first repetition; it determines the plan."""
         return self.place / BEGUN
 
-    def begin(self, on_visit: OnVisit | None = None) -> Path:
+    def begin(self, on_visit: OnVisit | None = None, on_plan: OnPlan = lambda text: None) -> Path:
         """Measure the part before the first repetition; returns its profile."""
-        Calibration(self.request, self.place).check_folder()
         if not self.first_profile.exists():
-            text = self.go_on(0.0, on_visit).read_text(encoding="utf-8")
+            text = self.go_on(0.0, on_visit, on_plan).read_text(encoding="utf-8")
             write_atomically(
                 self.first_profile, lambda part: part.write_text(text, encoding="utf-8")
             )
         return self.first_profile
 
-    def go_on(self, done: float, on_visit: OnVisit | None = None) -> Path:
+    def go_on(
+        self,
+        done: float,
+        on_visit: OnVisit | None = None,
+        on_plan: OnPlan = lambda text: None,
+    ) -> Path:
         """Measure the part due after a share of the repetitions; returns the whole profile."""
         calibration = Calibration(self.request, self.place)
-        calibration.run(on_visit, calibration.minutes * (FIRST + (1 - FIRST) * done))
+        calibration.run(on_visit, calibration.minutes * (FIRST + (1 - FIRST) * done), on_plan)
         return self.place / PROFILE
 
 

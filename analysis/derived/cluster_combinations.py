@@ -18,7 +18,7 @@ from simstrag.analysis.derived.standings import leads
 from simstrag.cluster.runs import ClusterResults, describe
 from simstrag.cluster.utilisation import UTILISATION
 from simstrag.errors import InputError
-from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
+from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio_of_times
 
 SECONDS = (
     "arrival", "start", "end", "queueing", "completion_time", "run_time", "alone", "time_to_target",
@@ -307,7 +307,7 @@ def _effects(of: list[pd.DataFrame], first: list[pd.DataFrame]) -> list[Effect]:
 
 
 def _change(times: Array, others: Array) -> Estimate:
-    return Estimate(*(x - 1 for x in ratio(times, others)))
+    return Estimate(*(x - 1 for x in ratio_of_times(times, others)))
 
 
 def _means(tables: list[pd.DataFrame], name: str) -> Array:

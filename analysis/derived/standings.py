@@ -17,7 +17,7 @@ from simstrag.scenario.scenario import Scenario
 
 __all__ = [
     "NEGLIGIBLE", "TIMES", "Standing", "Standings", "exact", "faster", "leads", "places",
-    "standings",
+    "saved_share", "standings",
 ]  # fmt: skip
 
 TIMES = {"time_to_target": "time to target", "makespan": "makespan"}
@@ -230,6 +230,15 @@ class Standings:
 def faster(difference: Estimate) -> bool:
     """Whether a paired difference shows the first to be faster: its whole interval is below 0."""
     return not math.isnan(difference.high) and difference.high < 0
+
+
+def saved_share(speedup: Estimate) -> Estimate:
+    """The share of the baseline's time that a speed-up saves; an end at 0 gives none.
+
+    >>> saved_share(Estimate(2.0, 1.0, 4.0))
+    Estimate(value=0.5, low=0.0, high=0.75)
+    """
+    return Estimate(*(1 - 1 / x if x > 0 else math.nan for x in speedup))
 
 
 def leads(times: Mapping[str, Any], suffices: bool) -> dict[str, set[str]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.derived.standings import exact, leads, places
+from simstrag.analysis.derived.standings import exact, leads, places, saved_share
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
@@ -102,7 +102,7 @@ class Ranked(NamedTuple):
     @property
     def saved(self) -> Estimate:
         """The share of the time of bsp that it saves."""
-        return Estimate(*(1 - 1 / x for x in self.speedup))
+        return saved_share(self.speedup)
 
 
 @dataclass(frozen=True, slots=True)

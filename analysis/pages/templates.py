@@ -21,17 +21,23 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = code
+    environment.filters["prose"] = prose
     return environment.get_template(name)
 
 
-def code(text: str) -> Markup:
-    """A sentence for HTML, escaped, with what stands between backticks as code.
+def prose(text: str) -> Markup:
+    """A sentence for HTML, escaped; options, and what stands between backticks, are code.
 
-    >>> print(code("if a < b, say `trace_end: hold`"))
-    if a &lt; b, say <code>trace_end: hold</code>
+    No line ends within code, or between a number and its percent sign.
+
+    >>> print(prose("if a < b, say `trace_end: hold`; or --own"))
+    if a &lt; b, say <code>trace_end: hold</code>; or <code>--own</code>
+    >>> print(prose("69 % of it"))
+    <span class="whole">69 %</span> of it
     """
-    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
+    marked = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text)))
+    marked = re.sub(r"(?<=\s)--[a-z][a-z-]+", r"<code>\g<0></code>", marked)
+    return Markup(re.sub(r"[\d.]+ %", r'<span class="whole">\g<0></span>', marked))
 
 
 def fragment(

@@ -73,6 +73,15 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
     )
     if s.times == ("time_to_target",):
         yield "Makespan is the same number: runs end at the target."
+    yield from explain_dashes(s)
+    if not s.spread and (s.seeds > 1 or s.certain):
+        yield "Intervals have no width: nothing is random here, so every seed is the same run."
+    for group in s.twins:
+        yield f"{join(group)} made the same runs: all numbers shown here are equal."
+
+
+def explain_dashes(s: Standings) -> Iterable[str]:
+    """Why the ranking has a dash in place of a number or of an interval."""
     if any(math.isnan(p.mitigation[n].value) for p in s.policies for n in s.times):
         reason = (
             "the trace replays recorded durations, and a run without contention does not have them"
@@ -90,10 +99,6 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
         )
     if s.seeds < 2 and not s.certain:
         yield f"({MISSING}): one seed gives no interval, and no difference can be shown."
-    elif not s.spread:
-        yield "Intervals have no width: nothing is random here, so every seed is the same run."
-    for group in s.twins:
-        yield f"{join(group)} made the same runs: all numbers shown here are equal."
 
 
 def differences_table(s: Standings) -> Table:

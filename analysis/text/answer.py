@@ -33,7 +33,7 @@ from simstrag.analysis.text.gain_text import (
 from simstrag.analysis.text.lanes import describe_lane
 from simstrag.analysis.text.number_format import MISSING, estimate, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
-from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.comparison import BASELINE, C_TAUS
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import name_of
@@ -203,7 +203,17 @@ def _safety(d: Decision) -> str:
     best = d.s.policies[0].policy
     if best in d.regrets and d.regrets[best].worst > d.regrets[d.safe].worst:
         text += f"; {best}, the fastest here, {describe_regret(d, best)}"
-    return f"{text}.{_alike(d)}{_excluded(d)} {untested}".rstrip()
+    return f"{text}.{_alike(d)}{_excluded(d)}{_stated_free(d.s)} {untested}".rstrip()
+
+
+def _stated_free(s: Standings) -> str:
+    """Why a cost of staleness that is stated as 0 is varied; empty where it is not."""
+    if s.comparison.scenario.learner.c_tau or not s.stale or not s.comparison.has_target:
+        return ""
+    return (
+        " The scenario states that stale gradients cost nothing (c_tau 0); as no command measures "
+        f"this, {join([f'{c:g}' for c in C_TAUS])} are among the settings."
+    )
 
 
 def _varied(d: Decision) -> str:

@@ -392,9 +392,11 @@ def warn_of_stale(names: Sequence[str]) -> str:
 
 def turnover(s: Standings) -> str:
     """Whether the ranking by time to target changes within the costs of staleness tried."""
+    if s.comparison.scenario.learner.is_real:
+        return "A real model learned, so no time here depends on it."
     if not s.costs:
         return (
-            "No progress is declared as a target: c_tau changes progress and goodput, "
+            "No target is declared, so there is no time to it: c_tau changes progress and goodput, "
             "but not the time that a number of samples takes."
         )
     flips, unclear = [], []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from simstrag import policies
 from simstrag.analysis.derived.decision import MODEL_ERROR, Decision, State
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, saved_share
 from simstrag.analysis.text.number_format import MISSING, estimate, percent
 from simstrag.analysis.text.sensitivity_text import value_text
 from simstrag.errors import SimstragError
@@ -38,12 +36,19 @@ class PolicyNames:
 
 def saved(s: Standings, p: Standing) -> Estimate:
     """The share of bsp's time that a policy saves, with its interval."""
-    return Estimate(*(1 - 1 / x if x > 0 else math.nan for x in p.speedup[s.decides]))
+    return saved_share(p.speedup[s.decides])
 
 
 def describe_gain(s: Standings, p: Standing) -> str:
-    """`saved` in percent."""
-    return percent_of(saved(s, p))
+    """`saved` in percent, with more digits where fewer would hide that it is below the error."""
+    gain = saved(s, p)
+    text = percent_of(gain)
+    shown, space, rest = text.partition(" ")
+    limit = float(percent(MODEL_ERROR, 2))
+    if not is_slight(s, p) or shown.startswith("−") or float(shown) < limit:  # noqa: RUF001
+        return text
+    finer = (percent(gain.value, digits) for digits in range(2, 17))
+    return f"{next(each for each in finer if float(each) < limit)}{space}{rest}"
 
 
 def describe_regret(d: Decision, policy: str) -> str:

@@ -15,6 +15,7 @@ from simstrag.cli.console import (
     print_result,
     print_sentences,
     print_table,
+    warn,
 )
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed, argument, flag, option, out_option
@@ -89,7 +90,9 @@ def calibrate(
         return
     try:
         with show_seconds(quiet) as show:
-            profile = calibration.run(show)
+            profile = calibration.run(
+                show, on_plan=lambda text: warn([] if quiet or as_json else [text])
+            )
     except KeyboardInterrupt:
         raise Interrupted(calibration.interruption_note) from None
     _print(as_json, quiet, profile, calibration.folder / "profile.json", calibration.remarks())

@@ -129,13 +129,19 @@ def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, alone: str) -> str:
 
 def _print_ranking(comparison: Comparison) -> None:
     from simstrag.analysis.derived.standings import standings
-    from simstrag.analysis.tables.comparison_tables import accuracy_table, ranking_table
+    from simstrag.analysis.tables.comparison_tables import (
+        accuracy_table,
+        explain_dashes,
+        ranking_table,
+    )
 
     if banner := str(comparison.placeholders):
         print_sentences(f"{banner}\n")
-    s = standings(comparison)
-    ranking, accuracy = ranking_table(s), accuracy_table(s)
+    found = standings(comparison)
+    ranking, accuracy = ranking_table(found), accuracy_table(found)
     print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
+    for note in explain_dashes(found):
+        print_sentences(note)
     if accuracy is not None:
         print_table(accuracy.headers, accuracy.rows)
     print_paragraphs(*comparison.answer.sentences)

@@ -102,6 +102,7 @@ def ddp(
     from simstrag.ddp import launch, policy_support
 
     policy_support.check_torch()
+    launch.require_startable(ranks, stall_limit)
 
     def run(command: list[str], network: Behind | None = None) -> bool:
         """Run a command on the ranks; returns whether it failed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -101,6 +101,17 @@ def init(
         how = f"give {flags}, or replace them in {out}" if flags else f"replace them in {out}"
         print_sentences(f"placeholders: {', '.join(placeholders)}; {how}")
     print(f"next: simstrag compare {shlex.quote(str(out))}")
+
+
+def example_command(trace: Path, out: Path, placeholders: Collection[str]) -> str:
+    """An `init` with an example of each flag that gives a placeholder; empty without such."""
+    flags = [
+        word
+        for name, key in ASKED.items()
+        if key in placeholders
+        for word in (f"--{name}", UNITS[name][1].partition(" ")[0])
+    ]
+    return shlex.join(["simstrag", "init", str(trace), *flags, "--out", str(out)]) if flags else ""
 
 
 def _parse(name: str, text: str) -> Any:

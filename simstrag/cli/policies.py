@@ -67,12 +67,11 @@ def _check(policy: str | None, as_json: bool) -> None:
 
     if policy is None:
         raise InputError("--check needs a policy, such as mine.py:Class")
-    found = check_policy(policy)
     if as_json:
+        found = check_policy(policy)
         print_json(dataclasses.asdict(found) | {"ok": found.ok})
     else:
-        for each in found.checks:
-            print_sentences(str(each))
+        found = check_policy(policy, on_check=lambda check: print_sentences(str(check)))
     if not found.ok:
         raise typer.Exit(1)
 

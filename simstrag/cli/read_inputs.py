@@ -121,6 +121,19 @@ def comparison_folder(out: Path | None, scenario: Path) -> Path:
     return folder
 
 
+def results_folder(path: Path) -> Path:
+    """A folder of results; of a scenario's or a study's file, reports/<name of the file>.
+
+    Raises `InputError` for one that is missing.
+    """
+    folder = Path("reports") / path.stem
+    if require_path(path).suffix not in SCENARIOS or not path.is_file():
+        return path
+    if not folder.is_dir():
+        raise InputError(f"{path}: {folder} has no results of it; give the folder that has them")
+    return folder
+
+
 def partial_folder(folder: Path) -> Path:
     """The folder for finished runs, until the comparison is written to `folder`."""
     named = folder if folder.name not in ("", "..") else folder.resolve()

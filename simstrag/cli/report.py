@@ -7,11 +7,14 @@ from typing import Annotated
 
 from simstrag.cli.console import print_result
 from simstrag.cli.options import Json, Quiet, argument, option, out_option
-from simstrag.documents.file_io import require_path, writable
+from simstrag.cli.read_inputs import results_folder
+from simstrag.documents.file_io import writable
 
 
 def report(
-    folder: Annotated[Path, argument("What compare, sweep, cluster or run wrote.", "FOLDER")],
+    folder: Annotated[
+        Path, argument("What compare, sweep, cluster or run wrote, or its file.", "FOLDER")
+    ],
     out: Annotated[
         Path | None, out_option("HTML file; report.html in the folder by default.", "FILE")
     ] = None,
@@ -28,5 +31,5 @@ def report(
 
     if out is not None:
         writable(out, ".html")
-    page = write_report(require_path(folder), out, x, y)
+    page = write_report(results_folder(folder), out, x, y)
     print_result(as_json, quiet, {"report": page}, report=page)

@@ -62,13 +62,16 @@ def describe(
     """Check a trace and say what is in it; of a log, say which command makes a trace of it."""
     from simstrag.trace.trace import Trace
     from simstrag.traces.describe import describe as describe_trace
+    from simstrag.traces.importers import decimal_commas
     from simstrag.traces.provenance import origin_of
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(f"{plot}: is no name of a picture; name it {' or '.join(PICTURES)}")
     log = find_import(file)
     if log is not None:
-        text = f"{file}: a log in format {log[0]}, and no trace yet."
+        commas = decimal_commas(file)
+        numbers = f" Decimal commas are read as points in: {', '.join(commas)}." if commas else ""
+        text = f"{file}: a log in format {log[0]}, and no trace yet.{numbers}"
         if as_json:
             print_json({"text": text, "format": log[0], "next": log[1]})
         else:
@@ -184,8 +187,10 @@ def import_(
 ) -> None:
     """Make a trace of a log, and a page beside it that says how."""
     from simstrag.cli.first_scenario import write_first_scenario
+    from simstrag.cli.init import example_command
+    from simstrag.scenario.scenario import Scenario
     from simstrag.traces.importers import FORMATS as IMPORTS
-    from simstrag.traces.importers import import_trace, require_format
+    from simstrag.traces.importers import free_name, import_trace, require_format
     from simstrag.traces.provenance import page_of
 
     if name not in IMPORTS and Path(name).suffix:
@@ -215,9 +220,11 @@ def import_(
         )
     page = labelled.write(out)
     written = None if scenario is None else write_first_scenario(out, scenario)
+    placeholders = () if written is None else Scenario.read(written).placeholders
     command = _next(out, written, bool(lines))
     document = {
         "scenario": list(lines), "scenario_file": written, "next": command,
+        "placeholders": placeholders,
         "nodes": {str(node): called for node, called in names.items()},
     }  # fmt: skip
     _print_written(labelled, out, page, as_json, quiet, **document)
@@ -231,6 +238,10 @@ def import_(
         called = [f"{node} is {name}" for node, name in names.items()]
         rest = [f"... ({len(names)} in all, in the page)"] if len(names) > SHOWN_NAMES else []
         print(f"nodes: {', '.join(called[:SHOWN_NAMES] + rest)}")
+    if placeholders and written is not None:
+        other = example_command(out, free_name(written, ".yaml"), placeholders)
+        how = f", or write another with what you know of the job, such as: {other}" if other else ""
+        print_sentences(f"placeholders: {', '.join(placeholders)}; replace them in {written}{how}")
     print(f"next: {command}")
 
 

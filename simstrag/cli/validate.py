@@ -114,6 +114,9 @@ def validate(
     from simstrag.validation.validation import InterleavedCalibration, describe_differences
     from simstrag.validation.validation import validate as run_validation
 
+    def on_plan(text: str) -> None:
+        warn([] if quiet or as_json else [text])
+
     try:
         known: Path | InterleavedCalibration
         if profile is not None:
@@ -133,12 +136,12 @@ def validate(
                     file=sys.stderr,
                 )
             with show_seconds(quiet) as visit:
-                known.begin(visit)
+                known.begin(visit, on_plan)
         with show_count(quiet) as show:
             outcome = run_validation(
                 known, out, policy or (), ranks or (), steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
-                on_plan=lambda text: warn([] if quiet or as_json else [text]),
+                on_plan=on_plan,
             )  # fmt: skip
             page = outcome.write(command_line())
     except KeyboardInterrupt:

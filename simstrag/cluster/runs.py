@@ -28,7 +28,7 @@ from simstrag.documents.file_io import path_of, refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
-from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
+from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio_of_times
 from simstrag.experiments.runner import attribution, key_of
 from simstrag.policies import load
 from simstrag.rendering import html_fragment
@@ -134,7 +134,7 @@ class ClusterResults:
         for (policies, placer, manager), found in by.items():
             first = next(iter(by.values()))
             both = [seed for seed in first if seed in found]
-            change = ratio(times(found, both), times(first, both)) if both else UNKNOWN
+            change = ratio_of_times(times(found, both), times(first, both)) if both else UNKNOWN
             rows.append({
                 "policies": policies, "placer": placer, "manager": manager, "seeds": len(found),
                 **_interval("mean_completion_time", mean(times(found, found))),

@@ -111,7 +111,7 @@ def torchrun(
 
     Ranks compute with one thread each unless OMP_NUM_THREADS says otherwise.
     """
-    _check(ranks, stall_limit)
+    require_startable(ranks, stall_limit)
     command = [
         sys.executable, "-c", "from simstrag.ddp.launch import agent; agent()",
         "--standalone", "--nnodes", "1", "--nproc-per-node", str(ranks),
@@ -142,7 +142,7 @@ def launch(
     pinned: rank r runs on core r, modulo the cores.
     network: default: the loopback of this host.
     """
-    _check(ranks, stall_limit)
+    require_startable(ranks, stall_limit)
     address = "127.0.0.1" if network is None else network.address_of(None)
     with contextlib.nullcontext() if network is None else network.inside():
         store = open_store(address, 0, True, stall_limit)
@@ -230,7 +230,8 @@ def _tree(stall_limit: float, pinned: bool) -> ProcessTree:
     })  # fmt: skip
 
 
-def _check(ranks: int, stall_limit: float) -> None:
+def require_startable(ranks: int, stall_limit: float) -> None:
+    """Raise `InputError` for a number of ranks or a stall limit that no launch takes."""
     most = CROWD * len(cores())
     if not 1 <= ranks <= most:
         raise InputError(

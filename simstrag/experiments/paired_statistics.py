@@ -2,7 +2,8 @@
 
 All arrays have shape (seeds,), entry k of each from the same seed: the same noise and the same
 contention.  Intervals are 95 %: Student's for means and paired differences, Fieller's for ratios of
-means.  Both are exact for normal values and any number of seeds.
+means.  Both are exact for normal values and any number of seeds.  Times are not negative, so
+intervals of their means and of ratios of these end at 0.
 """
 
 from __future__ import annotations
@@ -28,22 +29,27 @@ class Estimate(NamedTuple):
 
 
 def mean(times: Array) -> Estimate:
-    """The mean, with Student's interval.
+    """The mean of times, with Student's interval from 0 up.
 
-    >>> mean(np.array([2.0, 2.0, 2.0]))
-    Estimate(value=2.0, low=2.0, high=2.0)
+    >>> mean(np.array([2.0, 2.0, 2.0])), mean(np.array([1.0, 9.0])).low
+    (Estimate(value=2.0, low=2.0, high=2.0), 0.0)
     """
-    times = np.asarray(times, dtype=np.float64)
-    value, n = float(np.mean(times)), len(times)
-    if n < 2 or not math.isfinite(value):
-        return Estimate(value, math.nan, math.nan)
-    half = _quantile(n - 1) * float(np.std(times, ddof=1)) / math.sqrt(n)
-    return Estimate(value, value - half, value + half)
+    return _from_zero(difference(times, np.zeros(len(times))))
 
 
 def difference(times: Array, baseline: Array) -> Estimate:
-    """Mean paired difference, times - baseline."""
-    return mean(np.subtract(times, baseline))
+    """Mean paired difference, times - baseline, with Student's interval."""
+    differences = np.subtract(times, baseline, dtype=np.float64)
+    value, n = float(np.mean(differences)), len(differences)
+    if n < 2 or not math.isfinite(value):
+        return Estimate(value, math.nan, math.nan)
+    half = _quantile(n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
+    return Estimate(value, value - half, value + half)
+
+
+def _from_zero(e: Estimate) -> Estimate:
+    """The part of an interval that is not negative."""
+    return Estimate(e.value, *(0.0 if end < 0 else end for end in (e.low, e.high)))
 
 
 def ratio(values: Array, others: Array) -> Estimate:
@@ -73,9 +79,14 @@ def ratio(values: Array, others: Array) -> Estimate:
     return Estimate(value, value - (both + half) / sure, value - (both - half) / sure)
 
 
+def ratio_of_times(times: Array, others: Array) -> Estimate:
+    """The ratio of mean times, times / others, with the part of `ratio`'s interval from 0 up."""
+    return _from_zero(ratio(times, others))
+
+
 def speedup(times: Array, baseline: Array) -> Estimate:
     """Ratio of means, baseline / times: above 1 is faster than the baseline."""
-    return ratio(baseline, times)
+    return ratio_of_times(baseline, times)
 
 
 def mitigation(times: Array, baseline: Array, clean: Array) -> Estimate:
