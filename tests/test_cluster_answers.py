@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from simstrag.analysis.derived.cluster_combinations import combinations
+from simstrag.analysis.pages.cluster_report import render
 from simstrag.analysis.tables.cluster_tables import job_facts
-from simstrag.analysis.text.cluster_text import sentences
+from simstrag.analysis.text.cluster_text import cautions, sentences
 from simstrag.cluster.runs import cluster
 from tests.commands import Call
 from tests.test_cluster_report import CERTAIN
@@ -69,8 +70,16 @@ def test_where_policies_are_alike_the_answer_says_who_pays_under_a_placer(tmp_pa
 
 def test_the_load_of_others_is_not_called_sharing_with_jobs(tmp_path: Path) -> None:
     trace = [{"time": 1, "node": 0, "resource": "host", "kind": "slowdown", "value": 3}]
-    text = sentences(combinations(cluster(CERTAIN | {"trace": trace}, tmp_path, jobs=1)))[1]
-    assert "sharing nodes with other jobs and the load of others cost" in text
+    found = combinations(cluster(CERTAIN | {"trace": trace}, tmp_path, jobs=1))
+    assert "sharing nodes with other jobs and the load of others cost" in sentences(found)[1]
+    assert "1 rows of slowdowns" in render(found.results)
+
+
+def test_two_seeds_are_said_to_be_few(tmp_path: Path) -> None:
+    """Student's quantiles for 1 and 2 degrees of freedom, over the roots of 2 and 3."""
+    assert round(12.706 / 2**0.5 / (4.303 / 3**0.5), 1) == 3.6
+    found = combinations(cluster(CERTAIN, tmp_path, jobs=1))
+    assert any("3.6 times narrower" in text for text in cautions(found))
 
 
 def test_a_job_on_the_first_node_from_the_beginning_on_says_so() -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
 from simstrag.cluster import constants, manager, placer
-from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection, Endless, Instant, check_policy
+from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection, Endless, Instant, Work
 from simstrag.cluster.colocation import LAWS, TIME_SLICES
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.suggestions import nearest
@@ -88,7 +88,7 @@ class JobSection(Section):
 
     workload: str
     workers: Amount
-    samples: Count | None = None
+    samples: Work | None = None
     target_progress: Positive | None = None
     arrival: Instant = 0.0
     count: Amount = 1
@@ -97,9 +97,11 @@ class JobSection(Section):
     name: str | None = None
 
     @model_validator(mode="after")
-    def _it_ends(self) -> Self:
+    def _it_can_run(self) -> Self:
         if self.samples is None and self.target_progress is None:
             raise ValueError("nothing ends the job: give samples or target_progress")
+        if self.policy is not None:
+            policies.load(self.policy)
         return self
 
 
@@ -164,8 +166,6 @@ class ClusterStudy(Section):
             raise ValueError("there are no jobs: give jobs or arrivals")
         for k, job in enumerate(self.jobs):
             self._require_workload(job.workload, f"jobs.{k}.workload")
-            if job.policy is not None:
-                check_policy(f"jobs.{k}.policy", job.policy)
             if job.workers > self.slots:
                 raise ValueError(
                     f"jobs.{k}.workers is {job.workers}, but the nodes have room for {self.slots} "
