@@ -35,6 +35,8 @@ from simstrag.analysis.tables.cluster_tables import (
     delays_table,
     job_facts,
     jobs_table,
+    nodes_table,
+    utilisation_table,
     workload_table,
 )
 from simstrag.analysis.text.cluster_text import cautions, sentences, uses
@@ -204,6 +206,15 @@ def test_what_was_asked_is_over_what_all_nodes_have(certain: Combinations) -> No
     found = asked_of_nodes(asked, CERTAIN["nodes"], 1.0, np.array([0.0, 20.0, 40.0, 60.0]))
     assert list(found) == ["cores", "gpus"]
     assert found["cores"] == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_the_table_of_what_was_used_is_the_mean_of_both_nodes(certain: Combinations) -> None:
+    """Packed, 40 s of one of two cores, and 20 of 40 s of one of eight devices."""
+    packed, spread = utilisation_table(certain).rows
+    assert packed == ("packed", "50.0", "–", "–", "6.25", "31.2")
+    assert spread == ("spread", "100", "–", "–", "12.5", "37.5")
+    nodes = nodes_table(certain.table(certain.first, "utilisation")).rows
+    assert [row[:2] for row in nodes] == [("0", "100"), ("1", "0")]
 
 
 def test_every_job_has_a_lane_or_every_node_a_strip(

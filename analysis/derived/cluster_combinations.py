@@ -15,6 +15,7 @@ import pandas as pd
 
 from simstrag.analysis.derived.standings import leads
 from simstrag.cluster.runs import ClusterResults, describe
+from simstrag.cluster.utilisation import UTILISATION
 from simstrag.errors import InputError
 from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
 
@@ -83,6 +84,7 @@ class Combination:
     waited: the share of all completion time in which jobs waited for devices.
     shared: the share of all run time that the same jobs alone would not have taken.
     held: the share of all devices that jobs held, until the last of them ended.
+    used: shares of what nodes have that jobs used, by column of `UTILISATION`; NaN without a limit.
     managed: what its manager did; None where jobs ask none.
     """
 
@@ -96,6 +98,7 @@ class Combination:
     waited: float
     shared: float
     held: float
+    used: Mapping[str, float]
     managed: Managed | None
     effects: tuple[Effect, ...]
 
@@ -213,7 +216,7 @@ def combinations(results: ClusterResults) -> Combinations:
     first, best = next(iter(found)), min(times, key=lambda name: times[name].mean())
     every = []
     for name, of in counted.items():
-        whole = pd.concat(of)
+        summaries, whole = pd.DataFrame([kept["summary"] for kept in found[name]]), pd.concat(of)
         every.append(
             Combination(
                 values=dict(zip(columns, values[name], strict=True)),
@@ -227,6 +230,7 @@ def combinations(results: ClusterResults) -> Combinations:
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
                 shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
                 held=_held(results, tables[name]),
+                used={key: float(summaries[key].astype(float).mean()) for key in UTILISATION},
                 managed=_managed(found[name]),
                 effects=tuple(_effects(of, counted[first])),
             )

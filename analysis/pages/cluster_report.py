@@ -40,6 +40,7 @@ class DrawnRun(NamedTuple):
     beside: Table
     bars: Picture
     use: Picture
+    used: Table
     jobs: Table
     pages: tuple[JobPage, ...]
 
@@ -57,6 +58,7 @@ def render(results: ClusterResults) -> str:
     found = combinations(results)
     until = max(_end(found, one) for one in found.shown)
     ranking, workloads = cluster_tables.ranking_table(found), cluster_tables.workload_table(found)
+    used = cluster_tables.utilisation_table(found)
     return template("cluster.html").render(
         found=found,
         job=results.made.get("job", results.folder.resolve().name),
@@ -67,6 +69,7 @@ def render(results: ClusterResults) -> str:
         changes=cluster_charts.changes(found) if len(found.every) > 1 else None,
         ranking=ranking,
         workloads=workloads,
+        used=used,
         runs=[_draw(found, one, until, k) for k, one in enumerate(found.shown)],
         most_bars=cluster_charts.MOST_JOBS,
         fullest=FULLEST,
@@ -76,6 +79,7 @@ def render(results: ClusterResults) -> str:
         data=csv_data({
             "combinations": ranking,
             "workloads": workloads,
+            "utilisation": used,
             "jobs": frame_table(found.jobs.head(MOST + 1)),
             **{name: frame_table(_of_drawn(found, of)) for name, of in
                (("slowdowns", "shares"), ("asked-of-nodes", "nodes"))},
@@ -113,6 +117,7 @@ def _draw(found: Combinations, one: Combination, until: float, k: int) -> DrawnR
         cluster_tables.beside_table(on_nodes, found.workloads),
         cluster_charts.jobs(jobs, until, f"jobs{k}", f"Jobs over time, {one.name}"),
         cluster_charts.use(jobs, asked, study, until, f"use{k}"),
+        cluster_tables.nodes_table(found.table(one, "utilisation")),
         table,
         pages,
     )

@@ -6,18 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.cluster.demands import Demands, Floats, Slowdowns
+from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
 from simstrag.cluster.gate import Gate, is_barrier
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.simulate import Simulation
-from simstrag.plan import NEVER
+from simstrag.engine.simulate import Engine, Simulation
+from simstrag.plan import NEVER, Plan
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.quorum import Via
 from simstrag.runs.run import Run
@@ -36,6 +37,19 @@ CYCLES = 8
 """Least steps over which use is averaged; over fewer it depends on where an interval begins."""
 
 
+class CountsUse(Protocol):
+    """Counts what a job uses of its nodes; times are of the job's own clock."""
+
+    def count_computing(self, at: float) -> None:
+        """Its speed changes then."""
+
+    def count(self, at: float) -> None:
+        """It was advanced until then, and may have ended."""
+
+    def follow(self, plan: Plan, old: Plan) -> None:
+        """A plan takes force in place of another one."""
+
+
 class RunningJob:
     """A job on its nodes, from its start to its end.
 
@@ -45,6 +59,7 @@ class RunningJob:
         job has the same luck whatever runs beside it.
     gate: holds it at its barrier; None where its policy decides alone.
     telemetry: of nodes the windows of their monitors, for a policy that reads them.
+    counter: makes what counts its use; None where nobody asks.
     """
 
     def __init__(
@@ -57,6 +72,7 @@ class RunningJob:
         seed: int,
         gate: Gate | None = None,
         telemetry: Callable[[Ints], Floats] | None = None,
+        counter: Callable[[RunningJob], CountsUse] | None = None,
     ) -> None:
         self.job, self.placement, self.start = job, placement, start
         self.nodes, self.servers = np.array(placement.workers), np.array(placement.servers)
@@ -75,16 +91,19 @@ class RunningJob:
         self.transfer_seconds = inputs.server.push, inputs.server.pull
         self._noise = Noise(self.seed, inputs.step.noise)
         self.slowdowns = Slowdowns.none(job.workers)
-        self._ring = self._ring_bytes()
+        self._ring = ring_bytes(self.bytes, self.nodes, job.workers, self.reduces_by_node)
         self._reduced_in = self._seconds_of_allreduce()
         policy, self.gate = policies.load(job.policy), gate
+        self._use: CountsUse | None = None
         shown = None
         if telemetry is not None and getattr(policy, "reads_telemetry", False):
             shown = partial(telemetry, self.nodes)
         self._simulation = Simulation(
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
-            timing=self._timing(self.slowdowns), permit=gate, telemetry=shown,
+            timing=self._timing(self.slowdowns), permit=self._permit, telemetry=shown,
         )  # fmt: skip
+        if counter is not None:
+            self._use = counter(self)
         self.most = self._most()
         self.quickest = self._seconds_at_least()
         self._past: list[tuple[float, float, Floats]] = []
@@ -93,7 +112,7 @@ class RunningJob:
         self._counted, self._counted_at = self._seen, 0.0
         self.end: float | None = None
         self.delayed = 0.0
-        self._paused_at_end = 0.0
+        self._at_end: tuple[Floats, ...] | None = None
         self._judged, self._straggled = np.zeros(job.workers, np.int64), 0
 
     # -- time ----------------------------------------------------------------------------------
@@ -102,8 +121,9 @@ class RunningJob:
         """Go on to that time of its own clock, or to its end; whether it ends."""
         if self._simulation.advance(until):
             kernel = self._simulation.kernel
-            if self.delayed:
-                self._paused_at_end = float(kernel.usage(kernel.now)[2].max())
+            self._at_end = kernel.usage(kernel.now)  # `end` accounts for the last steps, too
+            if self._use is not None:
+                self._use.count(kernel.now)
             kernel.end()
             self._judge()
             self.end = self.start + kernel.now
@@ -111,11 +131,14 @@ class RunningJob:
         return False
 
     def stop(self, now: float) -> None:
-        """The run is over, and it is not: count what it has done."""
-        ends = self.advance(now - self.start)
+        """The run is over, and it is not: count what it has done, and what it used."""
+        at = now - self.start
+        ends = self.advance(at)
         assert not ends, "a job that ends is found before"
-        self._simulation.kernel.pause(now - self.start)
+        self.kernel.pause(at)
         self._judge()
+        if self._use is not None:
+            self._use.count(at)
 
     @property
     def next_event(self) -> float:
@@ -157,8 +180,26 @@ class RunningJob:
             kernel, at = self._simulation.kernel, now - self.start
             kernel.pause(at)
             self._judge()
+            if self._use is not None:
+                self._use.count_computing(at)
             kernel.retime(at, self._timing(slowdowns))
             self.slowdowns = slowdowns
+
+    def discard(self) -> None:
+        """Free its engine, which refers back to the job, once nobody asks it anything."""
+        del self._simulation, self._use
+
+    def _permit(self, plan: Plan) -> Plan:
+        """The plan that takes force, which its gate may choose."""
+        plan = plan if self.gate is None else self.gate(plan)
+        if self._use is not None:
+            self._use.follow(plan, self.kernel.plan)
+        return plan
+
+    @property
+    def kernel(self) -> Engine:
+        """Its engine."""
+        return self._simulation.kernel
 
     def result(self) -> Run:
         """The finished run, without tables."""
@@ -217,12 +258,10 @@ class RunningJob:
         """Seconds of the delayed rank that pauses longest, in the steps that it has begun."""
         if not self.delayed:
             return 0.0
-        kernel = self._simulation.kernel
-        seconds = self._paused_at_end
-        if self.end is None:
-            kernel.pause(now - self.start)
-            seconds = float(kernel.usage(now - self.start)[2].max())
-        return seconds * self.delayed / kernel.plan.pause  # a policy's own pause is not the delay's
+        seconds = float(self._usage(now - self.start)[2].max())
+        return (
+            seconds * self.delayed / self.kernel.plan.pause
+        )  # a policy's own pause is not the delay's
 
     # -- what it asks for ----------------------------------------------------------------------
 
@@ -232,9 +271,7 @@ class RunningJob:
         since = at - self._seen_at
         if since <= 0:
             return self._mean_of_past() if self._past else self._at_full_speed()
-        kernel = self._simulation.kernel
-        kernel.pause(at)
-        seen = np.array(kernel.usage(at)[:2])
+        seen = np.array(self._usage(at)[:2])
         steps, gradients = self._rates((seen - self._seen) / since)
         self._seen, self._seen_at = seen, at
         values = [each.joined() for each in (self._demands(steps, gradients), self._limits(steps))]
@@ -245,6 +282,13 @@ class RunningJob:
             left -= self._past[-kept][1]
         self._past = self._past[-kept:]
         return self._mean_of_past()
+
+    def _usage(self, at: float) -> tuple[Floats, ...]:
+        """What its engine counts until a time of its own clock, or until its end."""
+        if self._at_end is not None:
+            return self._at_end
+        self.kernel.pause(at)
+        return self.kernel.usage(at)
 
     def _rates(self, busy: Floats) -> tuple[Floats, Floats]:
         """Steps and gradients per second; busy: shares of time in computing and communication."""
@@ -261,8 +305,7 @@ class RunningJob:
         since = at - self._counted_at
         if since <= 0:
             return 0.0, self.most
-        self._simulation.kernel.pause(at)
-        seen = np.array(self._simulation.kernel.usage(at)[:2])
+        seen = np.array(self._usage(at)[:2])
         steps, gradients = self._rates((seen - self._counted) / since)
         self._counted, self._counted_at = seen, at
         d = self._demands(steps, gradients)
@@ -370,11 +413,6 @@ class RunningJob:
         parents = self.parents
         return np.where(parents < 0, shard, self.nodes[parents])
 
-    @property
-    def crossing(self) -> bool:
-        """Whether its ranks are on more than one node."""
-        return len(set(self.placement.workers)) > 1
-
     def _in_amp(self) -> npt.NDArray[np.bool_]:
         return self._simulation.kernel.plan.in_amp
 
@@ -397,6 +435,27 @@ class RunningJob:
         seconds: Floats = step.host * s.host + gpu * s.gpu
         return seconds
 
+    def seconds_of_parts(self) -> tuple[Floats, Floats]:
+        """Of each rank, processor and device seconds of one second of computing, as things are.
+
+        A worker that waits for its share of either uses neither meanwhile.
+        """
+        step, s = self._inputs.step, self.slowdowns
+        gpu = np.where(self._in_amp(), step.gpu / self._gain, step.gpu)
+        seconds = self._seconds_of_step(s)
+        return step.host * self._host_cores / seconds, gpu / seconds
+
+    @property
+    def service_seconds(self) -> Floats:
+        """Processor seconds of a message at each server shard."""
+        server = self._inputs.server
+        return server.service * np.array(server.shards) * self._server_cores
+
+    @property
+    def reduces_by_node(self) -> bool:
+        """Whether ranks of a node reduce among themselves first."""
+        return self._inputs.allreduce.algorithm == "hierarchical"
+
     def _seconds_of_communication(self, s: Slowdowns) -> Floats:
         """Of one gradient of each rank, without waiting for others."""
         server = self._inputs.server
@@ -410,18 +469,3 @@ class RunningJob:
     def _seconds_of_allreduce(self) -> float:
         members = ranks_per_node(range(self.job.workers), self.placement.workers)
         return self._inputs.allreduce.seconds(members)
-
-    def _ring_bytes(self) -> Floats:
-        """Bytes that each rank sends, and receives, through the card of its node in an all-reduce.
-
-        A ring's 2(n-1)/n of the gradient; with a hierarchical algorithm those of a node count once.
-        """
-        n, nodes = self.job.workers, self.nodes
-        if n == 1 or not self.crossing:
-            return np.zeros(n)
-        if self._inputs.allreduce.algorithm == "hierarchical":
-            _, where, counts = np.unique(nodes, return_inverse=True, return_counts=True)
-            m = len(counts)
-            shared: Floats = 2 * (m - 1) / m * self.bytes / counts[where]
-            return shared
-        return np.full(n, 2 * (n - 1) / n * self.bytes)

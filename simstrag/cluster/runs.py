@@ -23,6 +23,7 @@ from simstrag.cluster.manager import load_manager
 from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy, mix_name
+from simstrag.cluster.utilisation import UTILISATION
 from simstrag.documents.file_io import path_of, refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.cluster_backends import load_backend
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
 FORMAT = "simstrag-cluster/1"
 MARKER = "cluster.json"
-TABLES = ("summary.csv", "jobs.csv", "shares.csv", "delays.csv", "nodes.csv")
+OF_RUNS = ("jobs", "shares", "delays", "utilisation", "nodes")
+"""Tables with rows of every run."""
+TABLES = tuple(f"{name}.csv" for name in ("summary", *OF_RUNS))
 
 
 class PlannedClusterRun(NamedTuple):
@@ -101,7 +104,7 @@ class ClusterResults:
         return KeptRuns(self.folder, self.runs)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The rows of all finished runs: `jobs`, `shares`, `nodes` or `delays`."""
+        """The rows of all finished runs of one of `OF_RUNS`."""
         import pandas as pd
 
         rows = [
@@ -144,7 +147,7 @@ class ClusterResults:
     def write(self) -> None:
         """Write the tables of all runs that have ended; each file atomically."""
         frames = {"summary": self.summary()}
-        frames |= {name: self.table(name) for name in ("jobs", "shares", "delays", "nodes")}
+        frames |= {name: self.table(name) for name in OF_RUNS}
         for name, frame in frames.items():
             if name != "delays" or len(frame):
                 write_atomically(self.folder / f"{name}.csv", partial(_write, frame))
@@ -156,7 +159,7 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 MEANS = (
     "p95_completion_time", "makespan", "mean_queueing", "mean_slowdown", "jobs", "finished",
     "stragglers", "granted", "refused", "donors", "lost", "largest_lost_share", "delays",
-    "over_grant",
+    "over_grant", *UTILISATION,
 )  # fmt: skip
 """Columns of the summary that are means over seeds."""
 

@@ -28,6 +28,7 @@ from simstrag.cluster.placed_jobs import PlacedJobs
 from simstrag.cluster.placer import Placement, Placer
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.cluster.telemetry import Monitors, reads_telemetry
+from simstrag.cluster.utilisation import UseOfNodes
 from simstrag.timing.contention import Contention
 
 TOGETHER = 1e-12
@@ -80,6 +81,7 @@ class SharedNodes:
         self.shares: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
         self.now = 0.0
+        self.use = UseOfNodes(self.nodes)
         self._placed = PlacedJobs(study, coming)
         self._contended: list[RunningJob] = []
         self._record, self._on_progress = record, on_progress
@@ -100,8 +102,9 @@ class SharedNodes:
         """Run until all jobs have ended, or to the horizon."""
         world = simpy.Environment()
         world.run(until=world.process(self._run(world)))
-        for bound in self.running:
+        for bound in self.running:  # at the horizon
             bound.job.stop(self.now)
+            self.use.hold(bound.job, self.now)
         if self._grants is not None:
             self._grants.close(self.now)
 
@@ -180,11 +183,14 @@ class SharedNodes:
 
     def _depart(self, ending: list[RunningJob]) -> None:
         for job in ending:
+            assert job.end is not None
             self._placed.take(job, -1)
+            self.use.hold(job, job.end)
             if self._grants is not None:
                 self._grants.end(job)
             self.ended.append(finished(job))
             self.placed.append((job.job, job.placement))
+            job.discard()
             if self._on_progress is not None:
                 self._on_progress(len(self.ended), self.count)
 
@@ -200,7 +206,15 @@ class SharedNodes:
             gate = None if self._grants is None else Gate(job.workers)
             shown = None if self.monitors is None else self.monitors.of
             running = RunningJob(
-                self.study, job, placement, devices, self.now, self.seed, gate, shown
+                self.study,
+                job,
+                placement,
+                devices,
+                self.now,
+                self.seed,
+                gate,
+                shown,
+                self.use.counter,
             )
             self._placed.take(running)
             self.running.append(_Bound(running))

@@ -15,6 +15,7 @@ from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.placer import load_placer
 from simstrag.cluster.shared_nodes import OnInterval, OnProgress, SharedNodes
 from simstrag.cluster.study import ClusterStudy, mix_name
+from simstrag.cluster.utilisation import mean_utilisation
 from simstrag.engine.simulate import require_gain
 
 
@@ -28,6 +29,8 @@ class ClusterRun:
         what it has.
     delays: a row per time in which a manager delayed a job: start, end, job, seconds per iteration,
         iterations, seconds lost, whether these are within its grants, and for which jobs.
+    utilisation: a row per node: the shares of its processors, of its network card inwards and
+        outwards and of its devices that jobs used until the end, and of its devices that they held.
     summary: makespan, mean and 95th percentile of completion times, and others.
     """
 
@@ -39,6 +42,7 @@ class ClusterRun:
     shares: list[dict[str, Any]]
     nodes: list[dict[str, Any]]
     delays: list[dict[str, Any]]
+    utilisation: list[dict[str, Any]]
     summary: dict[str, Any]
 
 
@@ -96,8 +100,9 @@ def simulate_cluster(
             row["slowdown"] = row["run_time"] / row["alone"]
     delays = grants.rows if grants else []
     add_delays(rows, delays, simulation.now)
+    utilisation = simulation.use.rows(simulation.now, study.workers_per_gpu)
     delays = [{**delay, "for": ", ".join(delay["for"])} for delay in delays]
     return ClusterRun(
         mix_name(mix), name, manager, seed, rows, simulation.shares, simulation.asked, delays,
-        summarise_jobs(rows, delays),
+        utilisation, summarise_jobs(rows, delays) | mean_utilisation(utilisation),
     )  # fmt: skip
