@@ -22,7 +22,7 @@ from simstrag.documents.yaml_file import read_mapping
 from simstrag.experiments.paired_statistics import Estimate, mean, ratio
 
 EXAMPLE = Path("examples/cluster.yaml")
-PLACERS = ("packed", "star", "spread")
+PLACERS = ("packed", "star", "random", "spread")
 POLICY_PLACERS = ("packed", "spread")
 POLICIES = ("asgd", "korel", "star_h", "cgp")
 INTERVALS = (2.0, 1.0, 0.5, 0.25)
@@ -80,11 +80,11 @@ def managers(seeds: int) -> None:
                 worst = max(one.summary["largest_lost_share"] for one in runs)
                 straggling = np.mean([one.summary["stragglers"] for one in runs])
                 rows.append((
-                    placer, name, _seconds(mean(found)), _change(ratio(found, first)),
+                    placer, name, show_seconds(mean(found)), show_change(ratio(found, first)),
                     f"{straggling:.0f}", *map(str, total), f"{100 * worst:.1f} %",
                 ))  # fmt: skip
         print(title)
-        _print(
+        print_table(
             ("placer", "manager", "completion, s", "against none", "stragglers", *COUNTED,
              "lost at most"), rows,
         )  # fmt: skip
@@ -94,7 +94,7 @@ def policies(seeds: int) -> None:
     """Who profits and pays when all jobs use a policy, or those of one workload alone."""
     for placer in POLICY_PLACERS:
         print(f"Placer {placer}, against bsp (all-reduce) for all jobs")
-        _print(
+        print_table(
             ("policy", "all jobs use it", "workloads when all use it",
              "a workload that alone uses it", "the others meanwhile"),
             _of_policies(placer, seeds),
@@ -113,7 +113,7 @@ def _of_policies(placer: str, seeds: int) -> Iterator[tuple[str, ...]]:
             alone = run(case, {name: policy}, placer, seeds)
             own[name] = _change_of(base, alone, [name])
             others[name] = _change_of(base, alone, [other for other in names if other != name])
-        whole = _change(_change_of(base, everyone, names))
+        whole = show_change(_change_of(base, everyone, names))
         yield policy, whole, _split(by), _split(own), _split(others)
 
 
@@ -128,7 +128,7 @@ def intervals(seeds: int) -> None:
         cells = [f"{own.mean():.2f}" for own in found]
         finer = [abs(b.mean() / a.mean() - 1) for a, b in itertools.pairwise(found)]
         rows.append((name, *cells, *(f"{share:.2%}" for share in finer)))
-    _print(
+    print_table(
         ("policies", *(f"{interval:g} s" for interval in INTERVALS), "2 to 1 s", "1 to 0.5 s",
          "0.5 to 0.25 s"), rows,
     )  # fmt: skip
@@ -163,16 +163,19 @@ def _split(changes: Mapping[str, Estimate]) -> str:
     return f"{profit} {verbs[0]}, {pay} {verbs[1]} ({span})"
 
 
-def _seconds(found: Estimate) -> str:
+def show_seconds(found: Estimate) -> str:
+    """A time with its interval."""
     return f"{found.value:.1f} ({found.low:.1f} to {found.high:.1f})"
 
 
-def _change(found: Estimate) -> str:
+def show_change(found: Estimate) -> str:
+    """A ratio as a change, with its interval."""
     value, low, high = (100 * (each - 1) for each in found)
     return f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
-def _print(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table as Markdown."""
     for cells in (head, ["---"] * len(head), *rows):
         print("| " + " | ".join(cells) + " |")
     print(flush=True)

@@ -129,4 +129,7 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    compare(sys.argv[1]) if sys.argv[2:] == ["runs"] else main(*sys.argv[1:])
+    if sys.argv[2:] == ["runs"]:
+        compare(sys.argv[1])
+    else:
+        main(*sys.argv[1:])

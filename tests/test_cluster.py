@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simstrag import policies
 from simstrag.cluster.colocation import LAWS
+from simstrag.cluster.demands import Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.negotiation import Nodes
 from simstrag.cluster.placer import Placement
@@ -18,6 +21,7 @@ from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Simulation, simulate
+from simstrag.experiments.paired_statistics import ratio
 from simstrag.timing.noise import keys
 
 STEP = {"compute": 0.2, "host_share": 0.5, "cv": 0.1}
@@ -111,6 +115,21 @@ def test_a_gradient_tree_halves_what_a_full_card_of_the_server_carries() -> None
     assert ends[1] == pytest.approx(ends[0] / 2, rel=0.01)
 
 
+def test_a_server_is_asked_for_the_gradients_that_come_whichever_rank_is_slowed() -> None:
+    """10 cores for 0.01 s a gradient."""
+    apart = study(
+        nodes=[{"gpus": 1, "cores": 64.0, "count": 3}],
+        workloads={"small": WORKLOAD | {"server_cores": 10}},
+        jobs=[{"workload": "small", "workers": 2, "samples": 32000}],
+    )
+    (job,) = apart.arriving("asgd", 0)
+    running = RunningJob(apart, job, Placement((0, 1), (2,)), (0, 1), 0.0, seed=0)
+    running.slow(0.0, replace(Slowdowns.none(2), net=np.array([1.0, 100.0])))
+    assert not running.advance(40.0)
+    service = running.demands(40.0).service
+    assert service == pytest.approx([10 * 0.01 * running.updates / 40], rel=0.02)
+
+
 def test_two_workers_of_one_device_take_turns() -> None:
     scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
     both = study(
@@ -170,10 +189,39 @@ def test_a_load_of_others_that_begins_later_is_felt_from_then_on() -> None:
     assert simulate_cluster(slowed, "bsp").jobs[0]["end"] == pytest.approx(5 + 5 * 3)
 
 
+def test_a_load_of_others_that_repeats_is_felt_in_every_cycle() -> None:
+    """In 3.3 s of a cycle, half of them at half speed, 2.475 s of work are done: 20 s in 26.6."""
+    times = ((0.0, 1.0), (1.65, 2.0), (3.3, 1.0))
+    row = {"node": 0, "resource": "host", "kind": "slowdown"}
+    scenario = {"step": {"compute": 0.1, "host_share": 1.0}, "learner": {"batch": 8}}
+    slowed = study(
+        nodes=[{"gpus": 1, "cores": 8}], workloads={"host": {"scenario": scenario}},
+        trace=[row | {"time": time, "value": value} for time, value in times], trace_end="loop",
+        jobs=[{"workload": "host", "workers": 1, "samples": 1600}],
+    )  # fmt: skip
+    assert simulate_cluster(slowed, "bsp").jobs[0]["end"] == pytest.approx(26.6)
+
+
 def test_a_run_stops_at_its_horizon() -> None:
     run = simulate_cluster(study(horizon=30.0), "bsp")
     assert run.summary["finished"] == 0
     assert [math.isnan(job["start"]) for job in run.jobs] == [False, False, True, True]
+    assert [job["nodes"] for job in run.jobs] == ["0 1", "0 1", "", ""]
+
+
+def test_stragglers_are_counted_up_to_the_horizon() -> None:
+    """From 1 s on a rank of two takes 0.3 s a step in place of 0.1: of 20 + 40 gradients 10.
+
+    At 1 s ten steps of each rank are done.  Then one makes 10 gradients a second, the other 10/3.
+    """
+    trace = [{"time": 1, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 3.0}]
+    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
+    cut = study(
+        nodes=[{"gpus": 1, "cores": 8, "count": 2}], workloads={"gpu": {"scenario": scenario}},
+        trace=trace, jobs=[{"workload": "gpu", "workers": 2, "samples": 8000}], horizon=4.05,
+    )  # fmt: skip
+    (job,) = simulate_cluster(cut, "asgd").jobs
+    assert job["stragglers"] == pytest.approx(1000 * 10 / (20 + 30 + 10))
 
 
 def test_a_job_has_the_same_luck_whatever_runs_beside_it() -> None:
@@ -228,6 +276,19 @@ def test_placers_and_mixes_are_compared_pair_by_pair(tmp_path: Path) -> None:
     assert list(table["policies"]) == ["bsp", "bsp", "small=asgd", "small=asgd"]
     assert table["ratio"][0] == 1.0
     assert (table["ratio_low"] <= table["ratio"]).all()
+
+
+def test_a_ratio_is_of_the_seeds_that_ended_in_both_rows(tmp_path: Path) -> None:
+    """A seed is missing in each row: the two that both have are compared."""
+    placers = study(placers=["spread", "packed"], seeds=4)
+    whole = cluster(placers, tmp_path, jobs=1)
+    for run in (whole.runs[0], whole.runs[-1]):  # the first seed, and the last one
+        (tmp_path / "runs" / f"{run.key}.json").unlink()
+    both = whole.table("jobs").query("seed in (1, 2)")
+    means = both.groupby(["placer", "seed"])["completion_time"].mean().unstack()
+    expected = ratio(means.loc["packed"], means.loc["spread"])
+    found = whole.summary().iloc[-1][["ratio", "ratio_low", "ratio_high"]]
+    assert list(found) == pytest.approx(list(expected))
 
 
 def test_a_fitted_law_of_colocation_takes_the_place_of_turns() -> None:

@@ -35,6 +35,8 @@ from simstrag.analysis.tables.cluster_tables import (
     delays_table,
     job_facts,
     jobs_table,
+    nodes_table,
+    utilisation_table,
     workload_table,
 )
 from simstrag.analysis.text.cluster_text import cautions, sentences, uses
@@ -206,6 +208,15 @@ def test_what_was_asked_is_over_what_all_nodes_have(certain: Combinations) -> No
     assert found["cores"] == pytest.approx([1.0, 1.0, 0.0])
 
 
+def test_the_table_of_what_was_used_is_the_mean_of_both_nodes(certain: Combinations) -> None:
+    """Packed, 40 s of one of two cores, and 20 of 40 s of one of eight devices."""
+    packed, spread = utilisation_table(certain).rows
+    assert packed == ("packed", "50.0", "–", "–", "6.25", "31.2")
+    assert spread == ("spread", "100", "–", "–", "12.5", "37.5")
+    nodes = nodes_table(certain.table(certain.first, "utilisation")).rows
+    assert [row[:2] for row in nodes] == [("0", "100"), ("1", "0")]
+
+
 def test_every_job_has_a_lane_or_every_node_a_strip(
     certain: Combinations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,8 +280,24 @@ def test_an_unfinished_study_compares_the_seeds_that_ended_everywhere(tmp_path: 
 def test_jobs_that_some_combination_did_not_end_are_left_out_everywhere(tmp_path: Path) -> None:
     """At 30 s the two jobs that share a core have not ended."""
     found = run(tmp_path, horizon=30.0)
+    for name in ("p95", "makespan"):
+        assert [getattr(one, name) for one in found.every] == pytest.approx([20.0, 20.0])
     assert [one.time.value for one in found.every] == pytest.approx([20.0, 20.0])
     assert any(text.startswith("4 jobs did not end") for text in cautions(found))
+    Page(render(found.results))
+
+
+def test_a_job_that_began_after_the_last_end_is_drawn_up_to_the_horizon(tmp_path: Path) -> None:
+    """Until 25 s one job has ended, at 20 s; another began on its node then."""
+    devices = [{"workload": "device", "workers": 1, "samples": 1600, "count": 3}]
+    found = run(
+        tmp_path, horizon=25.0, jobs=devices, nodes=[{"gpus": 2, "cores": 1.0}], seeds=1,
+        placers=["packed"],
+    )  # fmt: skip
+    one = found.best
+    shown = stays(found.table(one, "jobs"), found.table(one, "shares"), 25.0)
+    assert [stay.start for stay in shown] == pytest.approx([0, 0, 20])
+    assert [stay.end for stay in shown] == pytest.approx([20, 20, 25])
     Page(render(found.results))
 
 
@@ -300,6 +327,18 @@ def test_cluster_writes_the_page_and_report_draws_it_again(
     first = Path("s/report.html").read_text()
     assert call("report", "s", "--out", "page.html") == (0, "report: page.html\n", "")
     assert Path("page.html").read_text() == first
+
+
+def test_the_command_says_that_its_rows_are_of_different_jobs(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 30 s the two jobs that share a core when packed have not ended."""
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(json.dumps(CERTAIN | {"horizon": 30}))
+    _, out, _ = call("cluster", "study.yaml", "--jobs", "1", "--out", "s")
+    assert "some jobs had not ended at the horizon: a row is of the jobs that ended in it" in out
+    Path("study.yaml").write_text(json.dumps(CERTAIN))
+    assert "horizon" not in call("cluster", "study.yaml", "--jobs", "1", "--out", "t")[1]
 
 
 def test_a_shard_writes_the_page_once_all_runs_have_ended(

@@ -162,3 +162,15 @@ def test_no_limit_may_be_written_as_it_is_printed() -> None:
 def test_a_folder_is_no_file_of_arrivals(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is no file; arrivals\.file names a CSV file"):
         ClusterStudy.of(SMALL | {"arrivals": {"file": "."}}, "mine.yaml", tmp_path)
+
+
+def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
+    """`small-1` is the second of two jobs without a name, too; and a row's name."""
+    named = JOB | {"name": "small-1"}
+    with pytest.raises(InputError, match=r"cluster: 2 jobs are named 'small-1'; rename one"):
+        ClusterStudy.of(SMALL | {"jobs": [JOB | {"count": 2}, named]})
+    (tmp_path / "jobs.csv").write_text("submit,gpus,samples,name\n0,1,8,small-1\n")
+    with pytest.raises(InputError, match="2 jobs are named 'small-1'"):
+        ClusterStudy.of(
+            SMALL | {"jobs": [named], "arrivals": {"file": "jobs.csv"}}, folder=tmp_path
+        )

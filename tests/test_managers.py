@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from simstrag.cluster.manager import (
     load_manager,
     names,
 )
-from simstrag.cluster.measured_constants import measure_all
+from simstrag.cluster.measured_constants import largest, measure_all
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import ClusterRun, simulate_cluster
 from simstrag.cluster.study import ClusterStudy
@@ -264,6 +264,16 @@ def test_refused_jobs_run_as_if_their_policy_were_a_barrier() -> None:
     assert ends(run("refuse", asks="asgd")) == ends(run("refuse"))
 
 
+@pytest.mark.parametrize(("need", "granted"), [(7.1, 1), (7.5, 0)])
+def test_what_jobs_use_of_a_node_that_is_not_full_is_no_room(need: float, granted: int) -> None:
+    """`gives` uses 0.8 of 8 cores, and nobody can free any."""
+    roomy = {key: value for key, value in CASE.items() if key != "trace"}
+    roomy["nodes"] = [{"gpus": 2, "cores": 8.0, "count": 2}]
+    constants = {"asks": replace(NOTHING, extra_cores=need), "gives": NOTHING}
+    done = simulate_cluster(ClusterStudy.of(roomy), manager="star", constants=constants)
+    assert done.jobs[0]["granted"] == granted
+
+
 def test_a_delay_ends_when_the_job_returns_to_its_barrier() -> None:
     """It returns at the first update from 5 s on; the next renegotiation is at 6 s."""
     (row,) = run(asks=f"{LEAVES}:last=5").delays
@@ -337,6 +347,18 @@ def test_measured_constants_are_those_by_hand() -> None:
     found = measure_all(ClusterStudy.of(CERTAIN))["even"]
     expected = Constants(0.0, 0.0, 0.5 * 0.2 * 3, 0.5e6, 1.2 * 1.6, 1.5 * 2.5)
     assert astuple(found) == pytest.approx(astuple(expected), rel=0.01)
+
+
+def test_constants_do_not_depend_on_which_workloads_a_seed_draws(tmp_path: Any) -> None:
+    """A finished run is kept whatever other seeds a study has: its constants must stay."""
+    (tmp_path / "jobs.csv").write_text("submit,gpus,samples,workload\n0,4,8,\n1,2,8,asks\n2,1,8,\n")
+    data = CASE | {"jobs": [], "arrivals": {"file": "jobs.csv"}}
+    for seeds in ([0], [1], [2], [3]):
+        study = ClusterStudy.of(data | {"seeds": seeds}, folder=tmp_path)
+        assert largest(study) == {"asks": 4, "gives": 4}
+    only = data["arrivals"] | {"workloads": ["gives"]}
+    study = ClusterStudy.of(data | {"arrivals": only}, folder=tmp_path)
+    assert largest(study) == {"asks": 2, "gives": 4}
 
 
 def test_what_asgd_asks_for_more_is_that_of_its_gradients(tmp_path: Any) -> None:

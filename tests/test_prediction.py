@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.cluster.prediction.recording import record
+from simstrag.cluster.prediction.recording import Recording, record
 from simstrag.cluster.prediction.scores import Score, score
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import simulate_cluster
@@ -226,10 +226,22 @@ def test_the_oracle_is_right_about_the_next_interval_and_the_last_value_is_misle
     None
 ):
     recording = record(study(**CONTENDED | {"placers": ["spread"]}), 0)
-    found = {each.predictor: each for each in score([recording], None, False) if each.ahead == 1}
+    found = {each.predictor: each for each in score([recording], None) if each.ahead == 1}
     assert found["oracle"].accuracy == 1
     assert 0.3 < found["oracle"].share < 1
     assert found["last"].accuracy < found["median"].accuracy < 1
+
+
+def test_runs_that_were_trained_on_are_scored_on_their_last_30_percent_alone() -> None:
+    """Whichever runs stand beside them."""
+    seen, other = (record(study(**CONTENDED | {"placers": ["spread"]}), k) for k in (0, 1))
+
+    def states(*recordings: Recording) -> int:
+        return score(recordings, None, [seen.digest])[0].states
+
+    assert states(other) == score([other], None)[0].states
+    assert states(seen) < 0.4 * score([seen], None)[0].states
+    assert states(seen, other) == states(seen) + states(other)
 
 
 def test_a_policy_without_reviews_gives_nothing_to_train_on() -> None:
@@ -267,7 +279,7 @@ def test_training_and_checking_in_two_commands(call: Call, tmp_path: Path) -> No
     assert {"data", "seed", "scores", "command", "window", "interval"} <= about.keys()
     code, text, error = call("predict", "check", str(out), str(path))
     assert code == 0, error
-    assert "the last 30 % of each run, as the others were trained on:" in text
+    assert text.startswith("1 of 1 runs were trained on: their last 30 % count")
     assert [line.split()[0] for line in text.splitlines()[2:6]] == [
         "last", "median", "oracle", "lstm"
     ]  # fmt: skip

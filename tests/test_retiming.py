@@ -61,6 +61,7 @@ def run(
             simulation.delay(now, speeds[-1])
             used.append(simulation.kernel.next_event)
             used.append(simulation.kernel.applied_by_rank.tolist())
+            used.append(simulation.kernel.started_by_rank.tolist())
         else:
             simulation.advance(math.inf)
     except (StallError, InputError, PlanError) as error:

@@ -43,6 +43,21 @@ def functions(draw: st.DrawFn) -> Piecewise:
     return Piecewise(tuple(times), tuple(values), period)
 
 
+@given(functions(), st.floats(0.0, 100.0))
+def test_a_value_holds_until_the_next_change_which_is_later(
+    slowdown: Piecewise, time: float
+) -> None:
+    for _ in range(30):
+        value, change = slowdown.at(time)
+        assert change > time
+        if change == math.inf:
+            assert value == slowdown.values[-1]
+            return
+        if change - time > 1e-9:
+            assert value == at(slowdown, (time + change) / 2)
+        time = change
+
+
 @given(functions(), st.floats(0.0, 100.0), st.floats(0.0, 50.0))
 def test_the_work_between_start_and_finish_is_what_was_asked_for_by_quadrature(
     slowdown: Piecewise, start: float, work: float

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from simstrag.cluster.simulate import simulate_cluster
+from simstrag.cluster.study import ClusterStudy
 from simstrag.engine.simulate import simulate
 from simstrag.policy import Plan, Review, View
 from tests.test_cluster import SMALL, study
@@ -100,3 +101,26 @@ def test_a_policy_that_only_looks_changes_nothing() -> None:
         for policy in ("Reads", "Sees")
     )
     assert [job["end"] for job in looks] == [job["end"] for job in blind]
+
+
+def test_a_monitor_reads_the_last_step_of_a_job_once() -> None:
+    """One step of 0.9 s of a core, beside a job that keeps the clock of another node."""
+    both = ClusterStudy.of({
+        "nodes": [{"gpus": 1, "cores": 1.0, "count": 2}],
+        "workloads": {
+            name: {"scenario": {"step": {"compute": seconds, "host_share": 1.0},
+                                "learner": {"batch": 8}}}
+            for name, seconds in (("once", 0.9), ("often", 0.5))
+        },
+        "jobs": [
+            {"workload": "once", "workers": 1, "samples": 8},
+            {"workload": "often", "workers": 1, "samples": 80},
+        ],
+    })  # fmt: skip
+    read: list[list[float]] = []
+    simulate_cluster(
+        both, "bsp", alone=False,
+        on_interval=lambda now, monitors, jobs: read.append(monitors.windows[:, -1, 0].tolist()),
+    )  # fmt: skip
+    assert read[0] == pytest.approx([1.0, 0.9])
+    assert read[1:] == [pytest.approx([1.0, 0.0])] * 4

@@ -342,9 +342,27 @@ def runs_alike_in_both_engines(subject: Subject) -> str:
     return ""
 
 
+def _require_no_noise_scale(subject: Subject) -> None:
+    """Raise `NotTriedError` where it has no plan without a noise scale.
+
+    Real ranks know that of a profile alone, and the check has none.
+    """
+    policy = subject.new()
+
+    def ask(view: View) -> Plan:
+        hints = dataclasses.replace(view.hints, noise_scale=None)
+        return subject.ask(policy, dataclasses.replace(view, noise_scale=None, hints=hints))
+
+    try:
+        list(World(RANKS).views(ask))
+    except PlanError as error:
+        raise NotTriedError(f"real ranks have no profile here, and {error}") from None
+
+
 def trains_on_real_ranks(subject: Subject) -> str:
     """Two real ranks train under it to the end."""
     _require_end(subject)
+    _require_no_noise_scale(subject)
     cls = type(subject.new())
     try:
         check_torch()

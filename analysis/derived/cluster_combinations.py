@@ -16,6 +16,7 @@ import pandas as pd
 
 from simstrag.analysis.derived.standings import leads
 from simstrag.cluster.runs import ClusterResults, describe
+from simstrag.cluster.utilisation import UTILISATION
 from simstrag.errors import InputError
 from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
 
@@ -92,6 +93,7 @@ class Combination:
     waited: the share of all completion time in which jobs waited for devices.
     shared: the share of all run time that the same jobs alone would not have taken.
     held: the share of all devices that jobs held, until the last of them ended.
+    used: shares of what nodes have that jobs used, by column of `UTILISATION`; NaN without a limit.
     managed: what its manager did; None where jobs ask none.
     """
 
@@ -105,6 +107,7 @@ class Combination:
     waited: float
     shared: float
     held: float
+    used: Mapping[str, float]
     managed: Managed | None
     effects: tuple[Effect, ...]
 
@@ -235,11 +238,12 @@ def combinations(results: ClusterResults) -> Combinations:
                 change=_change(times[name], times[first]),
                 place=(1 + sum(name in those for those in ahead.values()),
                        len(found) - len(ahead[name])),
-                p95=float(summaries["p95_completion_time"].mean()),
-                makespan=float(summaries["makespan"].mean()),
+                p95=float(np.mean([table["completion_time"].quantile(0.95) for table in of])),
+                makespan=float(np.mean([table["end"].max() for table in of])),
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
                 shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
                 held=_held(results, tables[name]),
+                used={key: float(summaries[key].astype(float).mean()) for key in UTILISATION},
                 managed=_managed(found[name], against, change),
                 effects=tuple(_effects(of, counted[first])),
             )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from simstrag.analysis.charts import cluster_charts
@@ -43,6 +44,7 @@ class DrawnRun(NamedTuple):
     beside: Table
     bars: Picture
     use: Picture
+    used: Table
     jobs: Table
     pages: tuple[JobPage, ...]
 
@@ -58,8 +60,9 @@ def render(results: ClusterResults) -> str:
     Raises `InputError` where no seed has ended under every combination.
     """
     found = combinations(results)
-    until = float(max(found.table(one, "jobs")["end"].max() for one in found.shown))
+    until = max(_end(found, one) for one in found.shown)
     ranking, workloads = cluster_tables.ranking_table(found), cluster_tables.workload_table(found)
+    used = cluster_tables.utilisation_table(found)
     return template("cluster.html").render(
         found=found,
         job=results.made.get("job", results.folder.resolve().name),
@@ -70,6 +73,7 @@ def render(results: ClusterResults) -> str:
         changes=cluster_charts.changes(found) if len(found.every) > 1 else None,
         ranking=ranking,
         workloads=workloads,
+        used=used,
         runs=[_draw(found, one, until, k) for k, one in enumerate(found.shown)],
         most_bars=cluster_charts.MOST_JOBS,
         most_lanes=cluster_charts.MOST_LANES,
@@ -80,11 +84,19 @@ def render(results: ClusterResults) -> str:
         data=csv_data({
             "combinations": ranking,
             "workloads": workloads,
+            "utilisation": used,
             "jobs": frame_table(found.jobs.head(MOST + 1)),
             **{name: frame_table(_of_drawn(found, of)) for name, of in
                (("slowdowns", "shares"), ("asked-of-nodes", "nodes"))},
         }),
     )  # fmt: skip
+
+
+def _end(found: Combinations, one: Combination) -> float:
+    """When the drawn run of a combination ended: with its last job, or at the horizon."""
+    jobs = found.table(one, "jobs")
+    last = jobs["end"].max(skipna=False)
+    return float(found.results.study["horizon"] if np.isnan(last) else last)
 
 
 def _draw(found: Combinations, one: Combination, until: float, k: int) -> DrawnRun:
@@ -110,6 +122,7 @@ def _draw(found: Combinations, one: Combination, until: float, k: int) -> DrawnR
         cluster_tables.beside_table(on_nodes, found.workloads),
         cluster_charts.jobs(jobs, until, f"jobs{k}", f"Jobs over time, {one.name}"),
         cluster_charts.use(jobs, asked, study, until, f"use{k}"),
+        cluster_tables.nodes_table(found.table(one, "utilisation")),
         table,
         pages,
     )

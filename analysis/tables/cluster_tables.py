@@ -13,6 +13,7 @@ from simstrag.analysis.derived.cluster_stays import Stay, beside_job, slowdown_b
 from simstrag.analysis.tables.comparison_tables import place_cell
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, number
+from simstrag.cluster.utilisation import UTILISATION
 
 OPTIONAL = (
     "time_to_target", "stragglers", "granted", "refused", "donor_seconds", "lost", "lost_share",
@@ -23,6 +24,11 @@ MOST_BESIDE = 10
 """Most jobs beside one that its table lists."""
 MOST = 200
 """Most jobs of a run that a page lists."""
+USED = (
+    "processors (%)", "cards, inwards (%)", "cards, outwards (%)", "devices computing (%)",
+    "devices held (%)",
+)  # fmt: skip
+"""Headers of the columns of `UTILISATION`."""
 UNITS = {
     "arrival": "s", "start": "s", "end": "s", "queueing": "s", "completion_time": "s",
     "run_time": "s", "alone": "s", "time_to_target": "s", "donor_seconds": "s", "lost": "s",
@@ -53,6 +59,28 @@ def ranking_table(found: Combinations) -> Table:
         "until the last job ended.",
     )
     return Table(headers, rows, 1, (), notes)
+
+
+def utilisation_table(found: Combinations) -> Table:
+    """A row per combination: the shares of what all nodes have that jobs used."""
+    rows = tuple((one.name, *_shares(one.used)) for one in found.every)
+    notes = (
+        "Means over nodes and seeds, until the last job ended: what steps, gradients and services "
+        "took, over what the nodes have. A dash is a card without a limit. Devices computing "
+        "leaves out the host part of steps, waiting and communication.",
+    )
+    return Table((_head(found), *USED), rows, 1, (), notes)
+
+
+def nodes_table(nodes: pd.DataFrame) -> Table:
+    """The same of each node of a run, of the first `MOST` nodes."""
+    rows = tuple((str(row["node"]), *_shares(row)) for row in nodes[:MOST].to_dict("records"))
+    notes = (f"The first {MOST} nodes.",) if len(nodes) > MOST else ()
+    return Table(("node", *USED), rows, 1, (), notes)
+
+
+def _shares(of: Mapping[Any, Any]) -> tuple[Number, ...]:
+    return tuple(Number.percent(of[name]) for name in UTILISATION)
 
 
 def workload_table(found: Combinations) -> Table:

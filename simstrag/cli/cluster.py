@@ -20,6 +20,9 @@ from simstrag.cli.sweep import DRAWING, MACHINES, parse_shard
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 
+USED = ("cores used", "card in", "card out", "GPUs used")
+"""Headers of the shares of capacity that jobs used."""
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -162,8 +165,14 @@ def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
             shares = summary["largest_lost_share"]
             rows = [[*row, f"{share:.2%}"] for row, share in zip(rows, shares, strict=True)]
         print_table(headers, rows)
+        print_table((*names, *USED), [_used(row, names) for row in summary.to_dict("records")])
     for run, error in result.kept.failed.items():
         print(f"failed: {describe(run)}: {error}")
+    if len(summary) and (summary["finished"] < summary["jobs"]).any():
+        print(
+            "some jobs had not ended at the horizon: a row is of the jobs that ended in it, the "
+            "report of those that ended in every row"
+        )
 
 
 def _cells(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:
@@ -176,3 +185,12 @@ def _cells(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:
         for name in ("mean_completion_time", "ratio")
     ]
     return [*(str(row[name]) for name in names), *shown, number(row["mean_slowdown"])]
+
+
+def _used(row: Mapping[Any, Any], names: Sequence[str]) -> list[str]:
+    from simstrag.analysis.text.number_format import MISSING, percent
+    from simstrag.cluster.utilisation import UTILISATION
+
+    shares = [f"{percent(row[name], 2)} %" for name in UTILISATION[: len(USED)]]
+    shown = [MISSING if share.startswith(MISSING) else share for share in shares]
+    return [*(str(row[name]) for name in names), *shown]

@@ -6,7 +6,8 @@ import copy
 import math
 from typing import Any
 
-from simstrag.cluster.study import NOT_SHARED, OF_JOB, ClusterStudy
+from simstrag.cluster.study import ClusterStudy
+from simstrag.cluster.study_sections import NOT_SHARED, OF_JOB
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study, fields

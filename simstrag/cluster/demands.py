@@ -64,3 +64,29 @@ class Slowdowns:
             np.array_equal(getattr(self, name), getattr(other, name))
             for name in ("host", "gpu", "net")
         )
+
+
+def ring_bytes(
+    size: float, nodes: npt.NDArray[np.int64], contributors: int, hierarchical: bool
+) -> Floats:
+    """Bytes that each rank sends, and receives, through the card of its node in an all-reduce.
+
+    A ring's 2(n-1)/n of the gradient; with a hierarchical algorithm those of a node count once.
+
+    size: bytes of a gradient.
+    nodes: of each member.
+    contributors: n, how many members' gradients are reduced.
+
+    >>> ring_bytes(8.0, np.array([0, 0, 1, 1]), 4, hierarchical=False)
+    array([12., 12., 12., 12.])
+    >>> ring_bytes(8.0, np.array([0, 0, 1, 1]), 4, hierarchical=True)
+    array([4., 4., 4., 4.])
+    """
+    _, where, counts = np.unique(nodes, return_inverse=True, return_counts=True)
+    m = len(counts)
+    if m == 1:
+        return np.zeros(len(nodes))
+    if hierarchical:
+        shared: Floats = 2 * (m - 1) / m * size / counts[where]
+        return shared
+    return np.full(len(nodes), 2 * (contributors - 1) / contributors * size)

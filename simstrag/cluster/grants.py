@@ -10,8 +10,9 @@ import numpy as np
 
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.gate import Gate
-from simstrag.cluster.job import RunningJob, straggle
+from simstrag.cluster.job import STRAGGLES, RunningJob
 from simstrag.cluster.manager import Floats, LeaveRequest, ManagedJob, Manager, Need
+from simstrag.policies.estimators.time_to_progress import straggle
 
 ROUNDING = 1e-9
 """Relative error of a sum of delays."""
@@ -78,7 +79,6 @@ class Grants:
     def close(self, now: float) -> None:
         """The run is over; some jobs may not be."""
         for job in list(self._delays):
-            job.advance(now - job.start)
             self._note(now, job)
 
     def _unreserved(self, spare: Floats) -> Floats:
@@ -172,4 +172,4 @@ def _saving(seconds: Floats) -> float:
     >>> round(_saving(np.array([1.0, 1.1, 1.5])), 9)
     0.4
     """
-    return float(seconds.max() - seconds[~straggle(seconds)].max())
+    return float(seconds.max() - seconds[~straggle(seconds, STRAGGLES)].max())

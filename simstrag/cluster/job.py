@@ -6,18 +6,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.cluster.demands import Demands, Floats, Slowdowns
+from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
 from simstrag.cluster.gate import Gate, is_barrier
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.simulate import Simulation
-from simstrag.plan import NEVER
+from simstrag.engine.simulate import Engine, Simulation
+from simstrag.plan import NEVER, Plan
+from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.quorum import Via
 from simstrag.runs.run import Run
 from simstrag.timing.collectives import ranks_per_node
@@ -29,21 +31,23 @@ from simstrag.view import View
 
 Ints = npt.NDArray[np.int64]
 
-
 STRAGGLES = 0.2
 """A rank straggles if its iteration is longer than the fastest rank's by more than this share."""
 CYCLES = 8
 """Least steps over which use is averaged; over fewer it depends on where an interval begins."""
 
 
-def straggle(seconds: Floats) -> npt.NDArray[np.bool_]:
-    """The ranks whose iterations are too long.
+class CountsUse(Protocol):
+    """Counts what a job uses of its nodes; times are of the job's own clock."""
 
-    >>> straggle(np.array([1.0, 1.2, 1.3]))
-    array([False, False,  True])
-    """
-    slow: npt.NDArray[np.bool_] = seconds > (1 + STRAGGLES) * seconds.min()
-    return slow
+    def count_computing(self, at: float) -> None:
+        """Its speed changes then."""
+
+    def count(self, at: float) -> None:
+        """It was advanced until then, and may have ended."""
+
+    def follow(self, plan: Plan, old: Plan) -> None:
+        """A plan takes force in place of another one."""
 
 
 class RunningJob:
@@ -55,6 +59,7 @@ class RunningJob:
         job has the same luck whatever runs beside it.
     gate: holds it at its barrier; None where its policy decides alone.
     telemetry: of nodes the windows of their monitors, for a policy that reads them.
+    counter: makes what counts its use; None where nobody asks.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class RunningJob:
         seed: int,
         gate: Gate | None = None,
         telemetry: Callable[[Ints], Floats] | None = None,
+        counter: Callable[[RunningJob], CountsUse] | None = None,
     ) -> None:
         self.job, self.placement, self.start = job, placement, start
         self.nodes, self.servers = np.array(placement.workers), np.array(placement.servers)
@@ -79,23 +85,25 @@ class RunningJob:
         self.colocates_as = workload.colocates_as
         self._host_cores, self._server_cores = workload.host_cores, workload.server_cores
         inputs = self._inputs = self.scenario.inputs
-        stated = workload.gradient_bytes
-        self.bytes = inputs.allreduce.bytes if stated is None else stated
+        self.bytes = workload.bytes_of(inputs.allreduce)
         self._gain = amp_gain(inputs.step) if inputs.step.amp_ratio else 1.0
         self.shares = inputs.server.shards
         self.transfer_seconds = inputs.server.push, inputs.server.pull
         self._noise = Noise(self.seed, inputs.step.noise)
         self.slowdowns = Slowdowns.none(job.workers)
-        self._ring = self._ring_bytes()
+        self._ring = ring_bytes(self.bytes, self.nodes, job.workers, self.reduces_by_node)
         self._reduced_in = self._seconds_of_allreduce()
         policy, self.gate = policies.load(job.policy), gate
+        self._use: CountsUse | None = None
         shown = None
         if telemetry is not None and getattr(policy, "reads_telemetry", False):
             shown = partial(telemetry, self.nodes)
         self._simulation = Simulation(
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
-            timing=self._timing(self.slowdowns), permit=gate, telemetry=shown,
+            timing=self._timing(self.slowdowns), permit=self._permit, telemetry=shown,
         )  # fmt: skip
+        if counter is not None:
+            self._use = counter(self)
         self.most = self._most()
         self.quickest = self._seconds_at_least()
         self._past: list[tuple[float, float, Floats]] = []
@@ -104,7 +112,7 @@ class RunningJob:
         self._counted, self._counted_at = self._seen, 0.0
         self.end: float | None = None
         self.delayed = 0.0
-        self._paused_at_end = 0.0
+        self._at_end: tuple[Floats, ...] | None = None
         self._judged, self._straggled = np.zeros(job.workers, np.int64), 0
 
     # -- time ----------------------------------------------------------------------------------
@@ -113,13 +121,24 @@ class RunningJob:
         """Go on to that time of its own clock, or to its end; whether it ends."""
         if self._simulation.advance(until):
             kernel = self._simulation.kernel
-            if self.delayed:
-                self._paused_at_end = float(kernel.usage(kernel.now)[2].max())
+            self._at_end = kernel.usage(kernel.now)  # `end` accounts for the last steps, too
+            if self._use is not None:
+                self._use.count(kernel.now)
             kernel.end()
             self._judge()
             self.end = self.start + kernel.now
             return True
         return False
+
+    def stop(self, now: float) -> None:
+        """The run is over, and it is not: count what it has done, and what it used."""
+        at = now - self.start
+        ends = self.advance(at)
+        assert not ends, "a job that ends is found before"
+        self.kernel.pause(at)
+        self._judge()
+        if self._use is not None:
+            self._use.count(at)
 
     @property
     def next_event(self) -> float:
@@ -161,8 +180,26 @@ class RunningJob:
             kernel, at = self._simulation.kernel, now - self.start
             kernel.pause(at)
             self._judge()
+            if self._use is not None:
+                self._use.count_computing(at)
             kernel.retime(at, self._timing(slowdowns))
             self.slowdowns = slowdowns
+
+    def discard(self) -> None:
+        """Free its engine, which refers back to the job, once nobody asks it anything."""
+        del self._simulation, self._use
+
+    def _permit(self, plan: Plan) -> Plan:
+        """The plan that takes force, which its gate may choose."""
+        plan = plan if self.gate is None else self.gate(plan)
+        if self._use is not None:
+            self._use.follow(plan, self.kernel.plan)
+        return plan
+
+    @property
+    def kernel(self) -> Engine:
+        """Its engine."""
+        return self._simulation.kernel
 
     def result(self) -> Run:
         """The finished run, without tables."""
@@ -177,7 +214,8 @@ class RunningJob:
     def _judge(self) -> None:
         """Count the gradients of ranks that straggled since the last change of its speed."""
         made = self._simulation.kernel.applied_by_rank
-        self._straggled += int((made - self._judged)[straggle(self.iteration_seconds())].sum())
+        slow = straggle(self.iteration_seconds(), STRAGGLES)
+        self._straggled += int((made - self._judged)[slow].sum())
         self._judged = made
 
     # -- what a manager sees, and what it does -------------------------------------------------
@@ -220,12 +258,10 @@ class RunningJob:
         """Seconds of the delayed rank that pauses longest, in the steps that it has begun."""
         if not self.delayed:
             return 0.0
-        kernel = self._simulation.kernel
-        seconds = self._paused_at_end
-        if self.end is None:
-            kernel.pause(now - self.start)
-            seconds = float(kernel.usage(now - self.start)[2].max())
-        return seconds * self.delayed / kernel.plan.pause  # a policy's own pause is not the delay's
+        seconds = float(self._usage(now - self.start)[2].max())
+        return (
+            seconds * self.delayed / self.kernel.plan.pause
+        )  # a policy's own pause is not the delay's
 
     # -- what it asks for ----------------------------------------------------------------------
 
@@ -235,9 +271,7 @@ class RunningJob:
         since = at - self._seen_at
         if since <= 0:
             return self._mean_of_past() if self._past else self._at_full_speed()
-        kernel = self._simulation.kernel
-        kernel.pause(at)
-        seen = np.array(kernel.usage(at)[:2])
+        seen = np.array(self._usage(at)[:2])
         steps, gradients = self._rates((seen - self._seen) / since)
         self._seen, self._seen_at = seen, at
         values = [each.joined() for each in (self._demands(steps, gradients), self._limits(steps))]
@@ -248,6 +282,13 @@ class RunningJob:
             left -= self._past[-kept][1]
         self._past = self._past[-kept:]
         return self._mean_of_past()
+
+    def _usage(self, at: float) -> tuple[Floats, ...]:
+        """What its engine counts until a time of its own clock, or until its end."""
+        if self._at_end is not None:
+            return self._at_end
+        self.kernel.pause(at)
+        return self.kernel.usage(at)
 
     def _rates(self, busy: Floats) -> tuple[Floats, Floats]:
         """Steps and gradients per second; busy: shares of time in computing and communication."""
@@ -264,8 +305,7 @@ class RunningJob:
         since = at - self._counted_at
         if since <= 0:
             return 0.0, self.most
-        self._simulation.kernel.pause(at)
-        seen = np.array(self._simulation.kernel.usage(at)[:2])
+        seen = np.array(self._usage(at)[:2])
         steps, gradients = self._rates((seen - self._counted) / since)
         self._counted, self._counted_at = seen, at
         d = self._demands(steps, gradients)
@@ -317,12 +357,11 @@ class RunningJob:
         """From steps and gradients per second of each rank."""
         s, step = self.slowdowns, self._inputs.step
         gain = np.where(self._in_amp(), self._gain, 1.0)
-        gradients = gradients * s.net
-        none = np.zeros(len(steps))
-        pushed, reduced = (gradients, none) if self.uses_server else (none, gradients)
+        none, unslowed = np.zeros(len(steps)), gradients * s.net
+        pushed, reduced = (unslowed, none) if self.uses_server else (none, unslowed)
         shards = np.array(self._inputs.server.shards)
         messages = gradients[self.parents < 0].sum()  # a child's gradient is in its parent's [11a]
-        served = messages / s.net.mean() * s.server if self.uses_server else 0.0
+        served = messages * s.server if self.uses_server else 0.0
         return Demands(
             steps * step.host * self._host_cores * s.host,
             steps * step.gpu / gain * s.gpu,
@@ -374,11 +413,6 @@ class RunningJob:
         parents = self.parents
         return np.where(parents < 0, shard, self.nodes[parents])
 
-    @property
-    def crossing(self) -> bool:
-        """Whether its ranks are on more than one node."""
-        return len(set(self.placement.workers)) > 1
-
     def _in_amp(self) -> npt.NDArray[np.bool_]:
         return self._simulation.kernel.plan.in_amp
 
@@ -401,6 +435,27 @@ class RunningJob:
         seconds: Floats = step.host * s.host + gpu * s.gpu
         return seconds
 
+    def seconds_of_parts(self) -> tuple[Floats, Floats]:
+        """Of each rank, processor and device seconds of one second of computing, as things are.
+
+        A worker that waits for its share of either uses neither meanwhile.
+        """
+        step, s = self._inputs.step, self.slowdowns
+        gpu = np.where(self._in_amp(), step.gpu / self._gain, step.gpu)
+        seconds = self._seconds_of_step(s)
+        return step.host * self._host_cores / seconds, gpu / seconds
+
+    @property
+    def service_seconds(self) -> Floats:
+        """Processor seconds of a message at each server shard."""
+        server = self._inputs.server
+        return server.service * np.array(server.shards) * self._server_cores
+
+    @property
+    def reduces_by_node(self) -> bool:
+        """Whether ranks of a node reduce among themselves first."""
+        return self._inputs.allreduce.algorithm == "hierarchical"
+
     def _seconds_of_communication(self, s: Slowdowns) -> Floats:
         """Of one gradient of each rank, without waiting for others."""
         server = self._inputs.server
@@ -414,18 +469,3 @@ class RunningJob:
     def _seconds_of_allreduce(self) -> float:
         members = ranks_per_node(range(self.job.workers), self.placement.workers)
         return self._inputs.allreduce.seconds(members)
-
-    def _ring_bytes(self) -> Floats:
-        """Bytes that each rank sends, and receives, through the card of its node in an all-reduce.
-
-        A ring's 2(n-1)/n of the gradient; with a hierarchical algorithm those of a node count once.
-        """
-        n, nodes = self.job.workers, self.nodes
-        if n == 1 or not self.crossing:
-            return np.zeros(n)
-        if self._inputs.allreduce.algorithm == "hierarchical":
-            _, where, counts = np.unique(nodes, return_inverse=True, return_counts=True)
-            m = len(counts)
-            shared: Floats = 2 * (m - 1) / m * self.bytes / counts[where]
-            return shared
-        return np.full(n, 2 * (n - 1) / n * self.bytes)

@@ -28,7 +28,10 @@ def unfinished(job: ArrivingJob, start: float) -> dict[str, Any]:
 def started(running: RunningJob) -> dict[str, Any]:
     """The row of a job that has started."""
     row, gate = unfinished(running.job, running.start), running.gate
-    row["stragglers"] = running.stragglers
+    row |= {
+        "stragglers": running.stragglers, "nodes": _listed(running.placement.workers),
+        "server_nodes": _listed(running.placement.servers),
+    }  # fmt: skip
     if gate is not None:
         row |= {"granted": gate.granted, "refused": gate.refused}
     return row
@@ -42,10 +45,12 @@ def finished(running: RunningJob) -> dict[str, Any]:
     return started(running) | {
         "end": end, "completion_time": end - job.arrival, "run_time": end - running.start,
         "updates": run.summary["updates"], "samples": run.summary["samples"],
-        "nodes": " ".join(map(str, sorted(set(running.placement.workers)))),
-        "server_nodes": " ".join(map(str, sorted(set(running.placement.servers)))),
         "time_to_target": math.nan if reached is None else reached,
     }  # fmt: skip
+
+
+def _listed(nodes: Sequence[int]) -> str:
+    return " ".join(map(str, sorted(set(nodes))))
 
 
 def add_delays(

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from simstrag.cluster.alone import seconds_alone
 from simstrag.cluster.constants import Constants, of_star
 from simstrag.cluster.demands import Floats
 from simstrag.cluster.grants import Grants
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.managers.none import NoManager
 from simstrag.cluster.placer import Placement
-from simstrag.cluster.shared_nodes import FixedPlacer, SharedNodes
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.timing.contention import Contention
 
@@ -39,37 +39,45 @@ def constants_of(study: ClusterStudy) -> dict[str, Constants]:
 
 
 def measure_all(study: ClusterStudy) -> dict[str, Constants]:
-    """The constants of each workload by simulation; of one without jobs as the largest job."""
-    sizes: dict[str, int] = {}
-    for job in study.arriving(study.policies[0], study.seed_list[0]):
-        sizes[job.workload] = max(sizes.get(job.workload, 1), job.workers)
-    largest = max(sizes.values())
-    return {name: measure(study, name, sizes.get(name, largest)) for name in study.workloads}
+    """The constants of each workload by simulation: the same under every seed of a study."""
+    return {name: measure(study, name, workers) for name, workers in largest(study).items()}
+
+
+def largest(study: ClusterStudy) -> dict[str, int]:
+    """The most workers of a job that each workload may have; for one without jobs those of any."""
+    jobs = [(job.workload, job.workers) for job in study.jobs]
+    if study.arrivals is not None:
+        drawn = tuple(study.arrivals.weights(tuple(study.workloads)))
+        for row in study.rows():
+            names = drawn if row.workload is None else (row.workload,)
+            jobs += [(name, row.workers) for name in names]
+    any_ = max(workers for _, workers in jobs)
+    return {
+        name: max((workers for own, workers in jobs if own == name), default=any_)
+        for name in study.workloads
+    }
 
 
 def measure(study: ClusterStudy, workload: str, workers: int) -> Constants:
     """The constants of a workload whose job has so many workers."""
     section = study.workloads[workload]
     scenario = study.scenario(workload, workers, samples=1)
-    samples = ITERATIONS * workers * scenario.learner.batch
-    placement = _apart(study, workers, len(scenario.inputs.server.shards))
-    none = [1.0] * len(study.each_node)
-
-    def seconds(policy: str = BARRIER, host: float = 1.0, net: float = 1.0) -> float:
-        job = ArrivingJob(0, workload, workload, workers, 0.0, policy, samples, None)
-        others = Contention.constant([host] * len(none), none, [net] * len(none))
-        return _run_time(study, job, placement, others)
-
-    def delayed() -> float:
-        job = ArrivingJob(0, workload, workload, workers, 0.0, BARRIER, samples, None)
-        return _run_time(study, job, placement, Contention(), _DelaysAll(NoManager(), {}))
-
     inputs, gradients = scenario.inputs, ITERATIONS * workers
-    bytes_ = section.gradient_bytes
-    bytes_ = inputs.allreduce.bytes if bytes_ is None else bytes_
-    at_barrier = seconds()
+    placement = _apart(study, workers, len(inputs.server.shards))
+    whole = [1.0] * len(study.each_node)
+
+    def seconds(
+        policy: str = BARRIER, host: float = 1.0, net: float = 1.0, grants: Grants | None = None
+    ) -> float:
+        samples = gradients * scenario.learner.batch
+        job = ArrivingJob(0, workload, workload, workers, 0.0, policy, samples, None)
+        others = Contention.constant([host] * len(whole), whole, [net] * len(whole))
+        return seconds_alone(study, job, placement, 0, others, grants)
+
+    bytes_ = section.bytes_of(inputs.allreduce)
+    at_barrier, delayed = seconds(), seconds(grants=_DelaysAll(NoManager(), {}))
     more = max(gradients / seconds(FREE) - gradients / at_barrier, 0.0)
-    fewer = (gradients / at_barrier - gradients / delayed()) / workers / DELAY
+    fewer = (gradients / at_barrier - gradients / delayed) / workers / DELAY
     return Constants(
         extra_cores=more * inputs.server.service * section.server_cores,
         extra_bytes=more * bytes_,
@@ -99,16 +107,3 @@ def _apart(study: ClusterStudy, workers: int, shards: int) -> Placement:
     chosen = tuple(room[:workers])
     server = min(chosen[-1] + 1, len(study.each_node) - 1)
     return Placement(chosen, (server,) * shards)
-
-
-def _run_time(
-    study: ClusterStudy, job: ArrivingJob, placement: Placement, others: Contention,
-    grants: Grants | None = None,
-) -> float:  # fmt: skip
-    """Of a job by itself."""
-    nodes = SharedNodes(
-        study, [job], FixedPlacer(placement), 0, record=False, others=others, grants=grants
-    )
-    nodes.go()
-    end: float = nodes.rows()[0]["end"]
-    return end

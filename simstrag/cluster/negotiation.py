@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +12,10 @@ from simstrag.cluster.colocation import ColocationLaw, colocated_slowdowns
 from simstrag.cluster.demands import Demands, Floats, Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.sharing import fair_level, fill, slowdowns
-from simstrag.cluster.study import NodeSection
+from simstrag.cluster.study_sections import NodeSection
 from simstrag.timing.contention import Contention
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Use:
-    """What all jobs together ask of each node, and what it has; columns as in `RESOURCES`."""
-
-    asked: Floats
-    capacity: Floats
 
 
 RESOURCES = ("cores", "nic_in", "nic_out", "gpus")
@@ -43,25 +33,18 @@ class Nodes:
     ) -> None:
         self.kinds, self.colocation = tuple(kinds), colocation
         self.capacity = np.array([[k.cores, k.nic_in, k.nic_out, k.gpus] for k in kinds], float)
-        self._others = others
-        pieces = others.slowdowns.values()
-        self._times = sorted({time for piece in pieces for time in piece.times})
-        self._period = min((piece.period for piece in pieces), default=math.inf)
+        self._others = others.slowdowns
 
     def next_change(self, now: float) -> float:
         """When the load of others changes next; infinity where it never does."""
-        base = now // self._period * self._period if self._period < math.inf else 0.0
-        k = bisect.bisect_right(self._times, now - base)
-        return base + self._times[k] if k < len(self._times) else base + self._period
+        return min((piece.at(now)[1] for piece in self._others.values()), default=math.inf)
 
     def others(self, now: float) -> dict[str, Floats]:
         """Slowdowns of each node by others at a time, by resource; `step` slows host and device."""
         found = {name: np.ones(len(self.kinds)) for name in ("host", "gpu", "net")}
-        for (node, resource), piece in self._others.slowdowns.items():
-            at = now % piece.period if piece.period < math.inf else now
-            value = piece.values[bisect.bisect_right(piece.times, at) - 1]
+        for (node, resource), piece in self._others.items():
             for name in ("host", "gpu") if resource == "step" else (resource,):
-                found[name][node] *= value
+                found[name][node] *= piece.at(now)[0]
         return found
 
     def may_be_full(self, jobs: Sequence[RunningJob]) -> npt.NDArray[np.bool_]:

@@ -97,10 +97,8 @@ class PlacedJobs:
         server, share = inputs.server, max(inputs.server.shards)
         cycle = inputs.step.host + inputs.step.gpu + server.push + server.pull + server.job
         pushes = max(sizes) / cycle
-        size = section.gradient_bytes
-        size = inputs.allreduce.bytes if size is None else size
         busy = min(pushes * server.service * share, 1.0) * section.server_cores
-        return busy, pushes * size * share
+        return busy, pushes * section.bytes_of(inputs.allreduce) * share
 
     def _is_high_load(self, workload: str) -> bool:
         load = self._loads[workload]

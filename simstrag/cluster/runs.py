@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,12 @@ from simstrag.cluster.manager import load_manager
 from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.simulate import require_interval, simulate_cluster
 from simstrag.cluster.study import ClusterStudy, mix_name
+from simstrag.cluster.utilisation import UTILISATION
 from simstrag.documents.file_io import path_of, refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
-from simstrag.experiments.paired_statistics import Estimate, mean, ratio
+from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio
 from simstrag.experiments.runner import attribution, key_of
 from simstrag.policies import load
 from simstrag.rendering import html_fragment
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
 FORMAT = "simstrag-cluster/1"
 MARKER = "cluster.json"
-TABLES = ("summary.csv", "jobs.csv", "shares.csv", "delays.csv", "nodes.csv")
+OF_RUNS = ("jobs", "shares", "delays", "utilisation", "nodes")
+"""Tables with rows of every run."""
+TABLES = tuple(f"{name}.csv" for name in ("summary", *OF_RUNS))
 
 
 class PlannedClusterRun(NamedTuple):
@@ -101,7 +104,7 @@ class ClusterResults:
         return KeptRuns(self.folder, self.runs)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The rows of all finished runs: `jobs`, `shares`, `nodes` or `delays`."""
+        """The rows of all finished runs of one of `OF_RUNS`."""
         import pandas as pd
 
         rows = [
@@ -114,25 +117,29 @@ class ClusterResults:
     def summary(self) -> pd.DataFrame:
         """A row for each mix of policies, placer and manager: means over seeds, 95 % intervals.
 
-        ratio: of the mean completion time to that of the first row, paired over seeds.
+        ratio: of the mean completion time to that of the first row, of the seeds of both rows.
         """
         import pandas as pd
 
-        by: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+        by: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
         for run, kept in self.kept.outcomes().items():
             if not kept["error"]:
                 key = run.policies, run.placer, run.manager
-                by.setdefault(key, []).append(kept["summary"])
-        rows, first = [], None
+                by.setdefault(key, {})[run.seed] = kept["summary"]
+
+        def times(runs: Mapping[int, Mapping[str, Any]], seeds: Iterable[int]) -> Array:
+            return np.array([_number(runs[seed]["mean_completion_time"]) for seed in seeds])
+
+        rows = []
         for (policies, placer, manager), found in by.items():
-            times = np.array([_number(each["mean_completion_time"]) for each in found])
-            first = times if first is None else first
-            even = len(times) == len(first)
+            first = next(iter(by.values()))
+            both = [seed for seed in first if seed in found]
+            change = ratio(times(found, both), times(first, both)) if both else UNKNOWN
             rows.append({
                 "policies": policies, "placer": placer, "manager": manager, "seeds": len(found),
-                **_interval("mean_completion_time", mean(times)),
-                **_interval("ratio", ratio(times, first) if even else Estimate(*[math.nan] * 3)),
-                **{name: float(np.mean([_number(each.get(name)) for each in found]))
+                **_interval("mean_completion_time", mean(times(found, found))),
+                **_interval("ratio", change),
+                **{name: float(np.mean([_number(each.get(name)) for each in found.values()]))
                    for name in MEANS},
             })  # fmt: skip
         return pd.DataFrame(rows)
@@ -140,7 +147,7 @@ class ClusterResults:
     def write(self) -> None:
         """Write the tables of all runs that have ended; each file atomically."""
         frames = {"summary": self.summary()}
-        frames |= {name: self.table(name) for name in ("jobs", "shares", "delays", "nodes")}
+        frames |= {name: self.table(name) for name in OF_RUNS}
         for name, frame in frames.items():
             if name != "delays" or len(frame):
                 write_atomically(self.folder / f"{name}.csv", partial(_write, frame))
@@ -148,10 +155,11 @@ class ClusterResults:
 
 SHOWN = ("mean_completion_time", "ratio", "mean_slowdown")
 """Columns of the summary that `print` shows beside those that name a combination."""
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 MEANS = (
     "p95_completion_time", "makespan", "mean_queueing", "mean_slowdown", "jobs", "finished",
     "stragglers", "granted", "refused", "donors", "lost", "largest_lost_share", "delays",
-    "over_grant",
+    "over_grant", *UTILISATION,
 )  # fmt: skip
 """Columns of the summary that are means over seeds."""
 

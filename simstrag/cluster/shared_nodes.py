@@ -10,7 +10,7 @@ case study in design and verification of distributed programs", IEEE TSE 5(5), 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,10 @@ from simstrag.cluster.job import RunningJob
 from simstrag.cluster.job_rows import finished, started, unfinished
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
 from simstrag.cluster.placed_jobs import PlacedJobs
-from simstrag.cluster.placer import NodeView, Placement, Placer, Request
+from simstrag.cluster.placer import Placement, Placer
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.cluster.telemetry import Monitors, reads_telemetry
+from simstrag.cluster.utilisation import UseOfNodes
 from simstrag.timing.contention import Contention
 
 TOGETHER = 1e-12
@@ -36,17 +37,6 @@ OnProgress = Callable[[int, int], None]
 OnInterval = Callable[[float, Monitors, list[RunningJob]], None]
 SHARES = ("time", "job", "node", "resource", "slowdown")
 """Columns of the table of slowdowns."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPlacer:
-    """Places a job where it was before."""
-
-    placement: Placement
-
-    def place(self, nodes: Sequence[NodeView], request: Request) -> Placement:
-        """There."""
-        return self.placement
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +81,7 @@ class SharedNodes:
         self.shares: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
         self.now = 0.0
+        self.use = UseOfNodes(self.nodes)
         self._placed = PlacedJobs(study, coming)
         self._contended: list[RunningJob] = []
         self._record, self._on_progress = record, on_progress
@@ -111,6 +102,9 @@ class SharedNodes:
         """Run until all jobs have ended, or to the horizon."""
         world = simpy.Environment()
         world.run(until=world.process(self._run(world)))
+        for bound in self.running:  # at the horizon
+            bound.job.stop(self.now)
+            self.use.hold(bound.job, self.now)
         if self._grants is not None:
             self._grants.close(self.now)
 
@@ -189,11 +183,14 @@ class SharedNodes:
 
     def _depart(self, ending: list[RunningJob]) -> None:
         for job in ending:
+            assert job.end is not None
             self._placed.take(job, -1)
+            self.use.hold(job, job.end)
             if self._grants is not None:
                 self._grants.end(job)
             self.ended.append(finished(job))
             self.placed.append((job.job, job.placement))
+            job.discard()
             if self._on_progress is not None:
                 self._on_progress(len(self.ended), self.count)
 
@@ -209,7 +206,15 @@ class SharedNodes:
             gate = None if self._grants is None else Gate(job.workers)
             shown = None if self.monitors is None else self.monitors.of
             running = RunningJob(
-                self.study, job, placement, devices, self.now, self.seed, gate, shown
+                self.study,
+                job,
+                placement,
+                devices,
+                self.now,
+                self.seed,
+                gate,
+                shown,
+                self.use.counter,
             )
             self._placed.take(running)
             self.running.append(_Bound(running))
@@ -229,9 +234,9 @@ class SharedNodes:
     def _spare(self) -> Floats:
         """Cores and bytes/s, inwards and outwards, of each node that nobody asks for."""
         left = self.nodes.capacity.copy()
-        for job in self._contended:
-            job.advance(self.now - job.start)
-            left -= self.nodes.asked(job, job.demands(self.now))
+        for bound in self.running:
+            bound.job.advance(self.now - bound.job.start)
+            left -= self.nodes.asked(bound.job, bound.job.demands(self.now))
         spare: Floats = np.maximum(left[:, :3], 0.0)
         return spare
 

@@ -21,6 +21,8 @@ FULL = 1e-9
 def fair_level(demands: Floats, capacity: float) -> float:
     """The most that one consumer gets of a capacity; infinity where all demands fit.
 
+    The share of each is the smaller of this and its demand.
+
     >>> fair_level(np.array([1.0, 4.0, 5.0]), 7.0), fair_level(np.array([1.0]), 7.0)
     (3.0, inf)
     """
@@ -30,15 +32,6 @@ def fair_level(demands: Floats, capacity: float) -> float:
     left = capacity - np.append(0.0, np.cumsum(ordered)[:-1])
     levels = left / np.arange(len(ordered), 0, -1)
     return float(levels[np.argmax(levels <= ordered)])  # the first that is not satisfied
-
-
-def max_min(demands: Floats, capacity: float) -> Floats:
-    """The fair share of each consumer of one resource.
-
-    >>> max_min(np.array([1.0, 4.0, 5.0]), 7.0)
-    array([1., 3., 3.])
-    """
-    return np.minimum(demands, fair_level(demands, capacity))
 
 
 def fill(demands: Floats, routes: Ints, capacities: Floats) -> Floats:

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simstrag.cluster.alone import seconds_alone
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.grants import Grants
 from simstrag.cluster.job_rows import add_delays, summarise_jobs
 from simstrag.cluster.manager import load_manager
 from simstrag.cluster.measured_constants import constants_of
-from simstrag.cluster.placer import Placement, load_placer
-from simstrag.cluster.shared_nodes import FixedPlacer, OnInterval, OnProgress, SharedNodes
-from simstrag.cluster.study import ArrivingJob, ClusterStudy, mix_name
+from simstrag.cluster.placer import load_placer
+from simstrag.cluster.shared_nodes import OnInterval, OnProgress, SharedNodes
+from simstrag.cluster.study import ClusterStudy, mix_name
+from simstrag.cluster.utilisation import mean_utilisation
 from simstrag.engine.simulate import require_gain
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.estimators.predictors import OfLoad
-from simstrag.timing.contention import Contention
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class ClusterRun:
         what it has.
     delays: a row per time in which a manager delayed a job: start, end, job, seconds per iteration,
         iterations, seconds lost, whether these are within its grants, and for which jobs.
+    utilisation: a row per node: the shares of its processors, of its network card inwards and
+        outwards and of its devices that jobs used until the end, and of its devices that they held.
     summary: makespan, mean and 95th percentile of completion times, and others.
     """
 
@@ -42,6 +45,7 @@ class ClusterRun:
     shares: list[dict[str, Any]]
     nodes: list[dict[str, Any]]
     delays: list[dict[str, Any]]
+    utilisation: list[dict[str, Any]]
     summary: dict[str, Any]
 
 
@@ -96,14 +100,15 @@ def simulate_cluster(
     if alone:
         for job, placement in simulation.placed:
             row = rows[job.number]
-            row["alone"] = _seconds_alone(study, job, placement, seed)
+            row["alone"] = seconds_alone(study, replace(job, arrival=0.0), placement, seed)
             row["slowdown"] = row["run_time"] / row["alone"]
     delays = grants.rows if grants else []
     add_delays(rows, delays, simulation.now)
+    utilisation = simulation.use.rows(simulation.now, study.workers_per_gpu)
     delays = [{**delay, "for": ", ".join(delay["for"])} for delay in delays]
     return ClusterRun(
         mix_name(mix), name, manager, seed, rows, simulation.shares, simulation.asked, delays,
-        summarise_jobs(rows, delays),
+        utilisation, summarise_jobs(rows, delays) | mean_utilisation(utilisation),
     )  # fmt: skip
 
 
@@ -117,13 +122,3 @@ def require_interval(study: ClusterStudy, policy: str) -> None:
                 f"policy '{policy}' was trained on intervals of {trained:g} s, and the study's are "
                 f"of {study.interval:g} s; change `interval`, or train again"
             )
-
-
-def _seconds_alone(study: ClusterStudy, job: ArrivingJob, placement: Placement, seed: int) -> float:
-    """How long a job takes on the same nodes where no other job is."""
-    coming, placer = [replace(job, arrival=0.0)], FixedPlacer(placement)
-    simulation = SharedNodes(study, coming, placer, seed, record=False, others=Contention())
-    simulation.watch()
-    simulation.go()
-    end: float = simulation.rows()[0]["end"]
-    return end

@@ -14,95 +14,21 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
 from simstrag.cluster import constants, manager, placer
-from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection, Endless, Instant, Work
+from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection, Endless
 from simstrag.cluster.colocation import LAWS, TIME_SLICES
+from simstrag.cluster.study_sections import JobSection, NodeSection, WorkloadSection
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.documents.validation_errors import explain, require_distinct
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.sections import Amount, Count, NonNegative, Positive, Section, Seed
+from simstrag.scenario.sections import Amount, Count, Positive, Section, Seed
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import stream
 
-OF_JOB = ("workers", "samples", "target_progress", "policies", "seeds", "nodes", "ranks_per_node")
-"""Keys of a scenario that a job states, or its placement."""
-NOT_SHARED = ("trace", "server_load", "placeholders", "updates", "durations", "contention")
-"""Keys of a scenario that have no meaning where contention follows from what jobs do."""
-STREAM = 2**64 - 4
-"""The number of the stream that draws the workloads of arrivals; no rank has it."""
-
-
-class NodeSection(Section):
-    """A kind of node.
-
-    count: how many there are.
-    gpus: devices.  cores: of its processors.
-    nic_in, nic_out: bytes/s of its network card.
-    """
-
-    count: Amount = 1
-    gpus: Count
-    cores: Positive
-    nic_in: Endless = math.inf
-    nic_out: Endless = math.inf
-
-
-class WorkloadSection(Section):
-    """What the jobs of a workload compute.
-
-    scenario: keys of a scenario: step, noise, allreduce, server, learner, profile and others.
-    host_cores: cores that the host part of a step keeps busy.
-    server_cores: cores that the service of a gradient keeps busy at a server shard.
-    gradient_bytes: size of a gradient on the network; `allreduce.bytes` by default.
-    colocates_as: its name in the study's law of co-location; a typical workload by default.
-    """
-
-    scenario: dict[str, Any]
-    host_cores: NonNegative = 1.0
-    server_cores: NonNegative = 1.0
-    gradient_bytes: NonNegative | None = None
-    colocates_as: str | None = None
-
-    @model_validator(mode="after")
-    def _keys_are_of_a_workload(self) -> Self:
-        for key in self.scenario:
-            if key in OF_JOB:
-                raise ValueError(f"scenario.{key} is a key of the jobs, not of their workload")
-            if key in NOT_SHARED:
-                raise ValueError(
-                    f"scenario.{key}: contention follows from the jobs of the cluster; leave it out"
-                )
-        return self
-
-
-class JobSection(Section):
-    """A job, or several alike.
-
-    workers: ranks, one device each.
-    samples, target_progress: what ends it.
-    arrival: seconds; `every` seconds later comes the next of `count` jobs.
-    policy: in place of the study's.
-    """
-
-    workload: str
-    workers: Amount
-    samples: Work | None = None
-    target_progress: Positive | None = None
-    arrival: Instant = 0.0
-    count: Amount = 1
-    every: Instant = 0.0
-    policy: str | None = None
-    name: str | None = None
-
-    @model_validator(mode="after")
-    def _it_can_run(self) -> Self:
-        if self.samples is None and self.target_progress is None:
-            raise ValueError("nothing ends the job: give samples or target_progress")
-        if self.policy is not None:
-            policies.load(self.policy)
-        return self
+STREAM = 2**64 - 1
+"""The number of the stream that draws the workloads of arrivals; no rank and no placer has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +173,7 @@ class ClusterStudy(Section):
         for name in study.workloads:
             study.scenario(name, 1, samples=1)  # a mistake in it is said now
         study.others(0)
-        if study.arrivals is not None:
-            study.rows()
+        study.arriving(study.policies[0], study.seed_list[0])
         return study
 
     @property
@@ -328,7 +253,7 @@ class ClusterStudy(Section):
         return sorted({*filter(None, stated), *own})
 
     def arriving(self, mix: str | Mapping[str, str], seed: int) -> list[ArrivingJob]:
-        """All jobs in order of arrival, then of name."""
+        """All jobs in order of arrival, then of name.  Raises `InputError` for a name of two."""
         found = []
         bases = [section.name or section.workload for section in self.jobs]
         totals = Counter(np.repeat(bases, [section.count for section in self.jobs]).tolist())
@@ -346,6 +271,9 @@ class ClusterStudy(Section):
         if self.arrivals is not None:
             found += self._from_file(self.arrivals, mix, seed)
         found.sort(key=lambda job: job[:2])
+        name, times = Counter(job[1] for job in found).most_common(1)[0]
+        if times > 1:
+            raise InputError(f"{self._source}: {times} jobs are named '{name}'; rename one of them")
         return [
             ArrivingJob(k, name, workload, workers, arrival, policy, samples, target)
             for k, (arrival, name, workload, workers, policy, samples, target) in enumerate(found)

@@ -175,10 +175,12 @@ class Kernel:
         self._adopt(plan, {"pause"})
 
     def usage(self, at: float) -> tuple[Floats, Floats, Floats]:
-        """Seconds that each rank computed until `at`, and communicated, after `pause`.
+        """Seconds that each rank computed until `at`, and communicated.
 
-        Then the seconds that the steps pause which it has begun until then.
+        Then the seconds that the steps pause which it has begun until then.  The kernel was
+        advanced to `at`.
         """
+        self._native.disband_all(self.memory.address)
         seconds = np.empty((3, len(self.memory.ranks)))
         self._native.usage(self.memory.address, at, address(seconds))
         return seconds[0], seconds[1], seconds[2]
@@ -190,8 +192,14 @@ class Kernel:
         return int(m["samples"]), 0.0 if m["unknown"] else float(m["booked"])
 
     @property
+    def started_by_rank(self) -> npt.NDArray[np.int64]:
+        """Steps that each rank has started so far, after `pause` or `usage`."""
+        steps: npt.NDArray[np.int64] = self.memory.ranks["started"].copy()
+        return steps
+
+    @property
     def applied_by_rank(self) -> npt.NDArray[np.int64]:
-        """Gradients of each rank so far, after `pause` or `end`."""
+        """Gradients of each rank so far, after `pause`, `usage` or `end`."""
         gradients: npt.NDArray[np.int64] = self.memory.ranks["applied"].copy()
         return gradients
 

@@ -188,6 +188,11 @@ class Plain:
         return learner.samples, learner.progress or 0.0
 
     @property
+    def started_by_rank(self) -> npt.NDArray[np.int64]:
+        """Steps that each rank has started so far."""
+        return np.array(self.rules.steps)
+
+    @property
     def applied_by_rank(self) -> npt.NDArray[np.int64]:
         """Gradients of each rank so far."""
         return self._accounts.applied

@@ -32,6 +32,24 @@ class Piecewise:
         assert len(self.times) == len(self.values)
         assert self.times[-1] < self.period
 
+    def at(self, time: float) -> tuple[float, float]:
+        """The value from a time on, and when it changes next; infinity if it never does.
+
+        A cycle begins at its number times the period, as in `finish`, and changes are sums of that
+        and of `times`: so the second number is later than `time`, and at it the next value holds.
+
+        >>> Piecewise((0.0, 3.0), (1.0, 2.0), period=4.0).at(7.0)
+        (2.0, 8.0)
+        """
+        cycle, base = 0, 0.0
+        if self.period < math.inf:
+            cycle = math.floor(time / self.period)
+            cycle += ((cycle + 1) * self.period <= time) - (cycle * self.period > time)
+            base = cycle * self.period
+        k = bisect_right(self.times, time, key=lambda start: base + start)
+        last = (cycle + 1) * self.period if self.period < math.inf else math.inf
+        return self.values[k - 1], base + self.times[k] if k < len(self.times) else last
+
 
 ONE = Piecewise((0.0,), (1.0,))
 """No contention."""

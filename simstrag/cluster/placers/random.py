@@ -10,7 +10,7 @@ from simstrag.cluster.placer import NodeView, Placement, Placer, Request
 from simstrag.timing.noise import stream
 
 STREAM = 2**64 - 3
-"""The number of the placer's stream of random numbers; no rank has it."""
+"""Less the job's number: the stream of random numbers that places it; no rank has it."""
 
 
 class RandomPlacer:

@@ -2,8 +2,8 @@
 
 A server goes, among the nodes where its demand fits, to those with the fewest high-load servers if
 it is one itself; ties by the largest residual share of processor and card, whichever is smaller,
-then by the lowest node.  Where it fits nowhere, the largest residual decides.  Workers are packed,
-the server's nodes last.
+then by the lowest node.  Where it fits nowhere, the largest residual decides.  Workers fill the
+nodes with the most free devices first, the server's nodes last.
 
 Zhang and Shen, "STAR", arXiv 2512.09685: its abstract says that it prevents stragglers by not
 overloading processors and bandwidth when it allocates parameter servers.

@@ -65,12 +65,13 @@ class Recording:
             for predictor, predict in PREDICTORS.items():
                 record.predicted.setdefault(predictor, []).append(predict(view) / clean)
 
-    def windows(self, node: Ints, ended: int, length: int) -> Floats:
-        """The loads of nodes in the last `length` of `ended` intervals, NaN before the first."""
-        rows = np.array(self.loads[max(ended - length, 0) : ended])[:, node]
-        short = np.full((length - len(rows), *rows.shape[1:]), np.nan)
-        answer: Floats = np.concatenate([short, rows]).swapaxes(0, 1)
-        return answer
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its loads and times."""
+        found = hashlib.sha256(np.array(self.loads).tobytes())
+        for name, job in sorted(self.jobs.items()):
+            found.update(name.encode() + np.array(job.times).tobytes())
+        return found.hexdigest()
 
 
 def record(study: ClusterStudy, seed: int) -> Recording:
@@ -87,13 +88,3 @@ def record(study: ClusterStudy, seed: int) -> Recording:
             f"give one that does, such as {SSGD}"
         )
     return recording
-
-
-def digest(recordings: list[Recording]) -> str:
-    """The SHA-256 of the loads and times of runs."""
-    found = hashlib.sha256()
-    for recording in recordings:
-        found.update(np.array(recording.loads).tobytes())
-        for name, job in sorted(recording.jobs.items()):
-            found.update(name.encode() + np.array(job.times).tobytes())
-    return found.hexdigest()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from simstrag.cluster.job import STRAGGLES
 from simstrag.cluster.prediction.recording import Recording
 from simstrag.policies.estimators.lstm import Lstm
+from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.view import INTERVALS
 
 Floats = npt.NDArray[np.float64]
 
-RATIO = 0.2
-"""A job has a straggler if its slowest iteration exceeds its fastest by more than this share."""
 TRAINED = 0.7
 """The share of a run's intervals, from the first on, that is trained on, as in STAR's code."""
 HORIZONS = (1, INTERVALS)
@@ -66,15 +66,17 @@ false_positive=0.3333333333333333, false_negative=0.0)
         )  # fmt: skip
 
 
-def score(recordings: Sequence[Recording], network: Lstm | None, held_out: bool) -> list[Score]:
+def score(
+    recordings: Sequence[Recording], network: Lstm | None, trained: Container[str] = ()
+) -> list[Score]:
     """The scores of every predictor, of states in which all of them know all ranks.
 
-    held_out: of the last 30 % of each run alone, which no training saw.
+    trained: digests of runs of which the last 30 % alone count, which no training saw.
     """
     states: dict[int, list[tuple[dict[str, bool], bool]]] = {ahead: [] for ahead in HORIZONS}
     for recording in recordings:
         rolled_out = None if network is None else _roll_out(network, recording)
-        start = int(TRAINED * len(recording.loads)) if held_out else 0
+        start = int(TRAINED * len(recording.loads)) if recording.digest in trained else 0
         for job in recording.jobs.values():
             times = np.array(job.times)
             predicted = {
@@ -87,8 +89,8 @@ def score(recordings: Sequence[Recording], network: Lstm | None, held_out: bool)
                 for k in range(max(start - job.first, 0), len(times) - ahead + 1):
                     said = {name: values[k, :, ahead - 1] for name, values in predicted.items()}
                     if not any(np.isnan(each).any() for each in said.values()):
-                        flags = {name: _straggles(each) for name, each in said.items()}
-                        states[ahead].append((flags, _straggles(times[k + ahead - 1])))
+                        flags = {name: _any_straggles(each) for name, each in said.items()}
+                        states[ahead].append((flags, _any_straggles(times[k + ahead - 1])))
     names = list(states[1][0][0]) if states[1] else []
     return [
         Score.of(name, ahead, [flags[name] for flags, _ in rows], [true for _, true in rows])
@@ -108,5 +110,5 @@ def _roll_out(network: Lstm, recording: Recording) -> Floats:
     return found
 
 
-def _straggles(times: Floats) -> bool:
-    return bool(times.max() > (1 + RATIO) * times.min())
+def _any_straggles(times: Floats) -> bool:
+    return bool(straggle(times, STRAGGLES).any())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.cluster.prediction.recording import Recording, digest
+from simstrag.cluster.prediction.recording import Recording
 from simstrag.cluster.prediction.scores import TRAINED, score
 from simstrag.documents.weights_file import Weights
 from simstrag.errors import InputError
@@ -55,7 +55,7 @@ def train(recordings: Sequence[Recording], seed: int, epochs: int, command: str)
     load_mean, load_std = loads.mean(axis=(0, 1)), loads.std(axis=(0, 1))
     load_std[load_std == 0] = 1.0
     time_mean, time_std = np.nanmean(times), np.nanstd(times) or 1.0
-    data = [
+    tensors = [
         torch.tensor(array, dtype=torch.float32)
         for array in (
             (loads - load_mean) / load_std, (following - load_mean) / load_std,
@@ -68,7 +68,7 @@ def train(recordings: Sequence[Recording], seed: int, epochs: int, command: str)
     optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
     for _ in range(epochs):
         for batch in np.array_split(draws.permutation(len(loads)), -(-len(loads) // BATCH)):
-            x, y, t = (each[batch] for each in data)
+            x, y, t = (each[batch] for each in tensors)
             optimizer.zero_grad()
             _loss(network, x, y, t).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -76,11 +76,12 @@ def train(recordings: Sequence[Recording], seed: int, epochs: int, command: str)
         "load_mean": load_mean, "load_std": load_std,
         "time_mean": np.float64(time_mean), "time_std": np.float64(time_std),
     }  # fmt: skip
+    data = [recording.digest for recording in recordings]
     about = {
         "window": INTERVALS, "interval": recordings[0].interval, "seed": seed, "epochs": epochs,
-        "windows": len(loads), "data": digest(list(recordings)), "command": command,
+        "windows": len(loads), "data": data, "command": command,
     }  # fmt: skip
-    scores = score(recordings, Lstm(Weights(KIND, arrays, about)), held_out=True)
+    scores = score(recordings, Lstm(Weights(KIND, arrays, about)), data)
     return Weights(KIND, arrays, about | {"scores": [asdict(each) for each in scores]})
 
 
@@ -91,16 +92,15 @@ def _samples(recordings: Sequence[Recording]) -> tuple[Floats, Floats, Floats]:
     """
     loads, following, times = list[Floats](), list[Floats](), list[Floats]()
     for recording in recordings:
-        last = int(TRAINED * len(recording.loads))
+        seen, last = np.array(recording.loads), int(TRAINED * len(recording.loads))
         for job in recording.jobs.values():
             for node in np.unique(job.nodes):
-                known = np.full(len(recording.loads), np.nan)
+                known = np.full(len(seen), np.nan)
                 rows = np.array(job.times)[:, job.nodes == node].mean(axis=1)
                 known[job.first : job.first + len(rows)] = rows[: len(known) - job.first]
-                for end in range(INTERVALS + 1, min(job.first + len(rows), last) + 1):
-                    if end <= job.first + 1:
-                        continue
-                    window = recording.windows(np.array([node]), end, INTERVALS + 1)[0]
+                first = max(INTERVALS, job.first + 1) + 1
+                for end in range(first, min(job.first + len(rows), last) + 1):
+                    window = seen[end - INTERVALS - 1 : end, node]
                     loads.append(window[:-1])
                     following.append(window[1:])
                     times.append(known[end - INTERVALS : end])
