@@ -47,6 +47,8 @@ def with_rows(tmp_path: Path, rows: str, **section: Any) -> ClusterStudy:
         ("jobs:", "policies: [{small: asgd}, asgd, {small: asgd}]\njobs:",
          "policies names small=asgd twice"),
         ("jobs:", "placers: [packed, packed]\njobs:", "placers names packed twice"),
+        ("jobs:", "trace: [{time: 1, node: 7, resource: gpu, kind: slowdown, value: 2}]\njobs:",
+         "trace names node 7, but the study's nodes are 0 to 1; add nodes"),
         ("jobs:", "seeds: [3, 3]\njobs:", "seeds names 3 twice"),
     ],
 )  # fmt: skip

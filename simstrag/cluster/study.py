@@ -172,6 +172,12 @@ class ClusterStudy(Section):
         study._folder, study._source = Path(folder), source
         for name in study.workloads:
             study.scenario(name, 1, samples=1)  # a mistake in it is said now
+        trace, last = study._with_trace.inputs.trace, len(study.each_node) - 1
+        if trace is not None and trace.nodes[-1] > last:
+            raise InputError(
+                f"{source}: trace names node {trace.nodes[-1]}, but the study's nodes are 0 to "
+                f"{last}; add nodes, or correct the trace"
+            )
         study.others(0)
         study.arriving(study.policies[0], study.seed_list[0])
         return study
