@@ -14,6 +14,7 @@ from simstrag.analysis.pages.cluster_report import render
 from simstrag.analysis.tables.cluster_tables import job_facts
 from simstrag.analysis.text.cluster_text import cautions, sentences
 from simstrag.cluster.runs import cluster
+from simstrag.cluster.utilisation import UTILISATION
 from tests.commands import Call
 from tests.test_cluster_report import CERTAIN
 from tests.test_managers import NOISY
@@ -82,3 +83,19 @@ def test_two_seeds_are_said_to_be_few(tmp_path: Path) -> None:
 def test_a_job_on_the_first_node_from_the_beginning_on_says_so() -> None:
     row = {"name": "a", "nodes": "0", "start": 0.0, "granted": 0, "alone": 2.0}
     assert job_facts(row) == {"nodes": "0", "start": "0 s", "alone": "2.000 s"}
+
+
+def test_a_folder_of_a_program_that_counted_less_is_drawn(tmp_path: Path) -> None:
+    whole = cluster(CERTAIN, tmp_path, jobs=1)
+    for path in (tmp_path / "runs").iterdir():
+        kept = json.loads(path.read_text())
+        del kept["utilisation"]
+        kept["summary"] = {k: v for k, v in kept["summary"].items() if k not in UTILISATION}
+        path.write_text(json.dumps(kept))
+    assert "spread has the shortest mean completion time" in render(whole)
+
+
+def test_rounding_is_no_cost_of_sharing(tmp_path: Path) -> None:
+    """Spread, every job is as long as alone, to the last digits."""
+    spread = combinations(cluster(CERTAIN, tmp_path, jobs=1)).every[1]
+    assert spread.shared == 0
