@@ -41,11 +41,14 @@ def with_rows(tmp_path: Path, rows: str, **section: Any) -> ClusterStudy:
         ("step:", "trace: slow.csv, step:", "workloads.small: scenario.trace: contention"),
         ("jobs:", "placers: [star_]\njobs:", "there is no placer 'star_'; known: packed,"),
         ("jobs:", "policies: [{smal: asgd}]\njobs:", "policies names 'smal', which is no"),
-        ("3200}", "3200, policy: bps}", "jobs.0.policy: there is no policy 'bps'; known:"),
+        ("3200}", "3200, policy: bps}", "jobs.0: there is no policy 'bps'; known:"),
+        ("3200}", "32000000000000000000}", "jobs.0.samples is 32000000000000000000: must be"),
         ("3200}", "3200, arrival: 1.7e+9}", "jobs.0.arrival is 1700000000.0: must be"),
         ("jobs:", "policies: [{small: asgd}, asgd, {small: asgd}]\njobs:",
          "policies names small=asgd twice"),
         ("jobs:", "placers: [packed, packed]\njobs:", "placers names packed twice"),
+        ("jobs:", "trace: [{time: 1, node: 7, resource: gpu, kind: slowdown, value: 2}]\njobs:",
+         "trace names node 7, but the study's nodes are 0 to 1; add nodes"),
         ("jobs:", "seeds: [3, 3]\njobs:", "seeds names 3 twice"),
     ],
 )  # fmt: skip
@@ -71,6 +74,7 @@ def test_a_wrong_study_is_answered_in_one_line(
         ("submit,gpus,duration,name\n0,2,9,a\n1,2,9,a\n", "row 3: name 'a' is that of row 2"),
         ('submit,gpus,duration\n0,2,"9\n1,2,9\n', "row 2: not CSV: a quote"),
         ("submit,gpus,duration\n", "no row is left"),
+        ("submit,gpus,samples\n0,2,1e30\n", "samples is '1e30', but must be a whole"),
         ("submit;gpus;duration\n0,5;2;9\n", "the header is 'submit;gpus;duration'; put commas"),
         ("submit,gpus,duration,polcy\n", "column 'polcy' is not read. Did you mean 'policy'?"),
         ("submit,gpus,duration,Workload\n", "'Workload' is not read. Did you mean 'workload'?"),
@@ -136,18 +140,6 @@ def test_jobs_of_one_workload_have_different_names() -> None:
     assert [job.name for job in study.arriving("bsp", 0)] == ["small-0", "small-1", "small-2"]
 
 
-def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
-    """`small-1` is the second of two jobs without a name, too; and a row's name."""
-    named = JOB | {"name": "small-1"}
-    with pytest.raises(InputError, match=r"cluster: 2 jobs are named 'small-1'; rename one"):
-        ClusterStudy.of(SMALL | {"jobs": [JOB | {"count": 2}, named]})
-    (tmp_path / "jobs.csv").write_text("submit,gpus,samples,name\n0,1,8,small-1\n")
-    with pytest.raises(InputError, match="2 jobs are named 'small-1'"):
-        ClusterStudy.of(
-            SMALL | {"jobs": [named], "arrivals": {"file": "jobs.csv"}}, folder=tmp_path
-        )
-
-
 def test_other_columns_of_a_recorded_trace_may_stand_beside_those_that_are_read(
     tmp_path: Path,
 ) -> None:
@@ -172,3 +164,15 @@ def test_no_limit_may_be_written_as_it_is_printed() -> None:
 def test_a_folder_is_no_file_of_arrivals(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is no file; arrivals\.file names a CSV file"):
         ClusterStudy.of(SMALL | {"arrivals": {"file": "."}}, "mine.yaml", tmp_path)
+
+
+def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
+    """`small-1` is the second of two jobs without a name, too; and a row's name."""
+    named = JOB | {"name": "small-1"}
+    with pytest.raises(InputError, match=r"cluster: 2 jobs are named 'small-1'; rename one"):
+        ClusterStudy.of(SMALL | {"jobs": [JOB | {"count": 2}, named]})
+    (tmp_path / "jobs.csv").write_text("submit,gpus,samples,name\n0,1,8,small-1\n")
+    with pytest.raises(InputError, match="2 jobs are named 'small-1'"):
+        ClusterStudy.of(
+            SMALL | {"jobs": [named], "arrivals": {"file": "jobs.csv"}}, folder=tmp_path
+        )

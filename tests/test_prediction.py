@@ -20,6 +20,7 @@ from simstrag.documents.weights_file import Weights, read_weights
 from simstrag.errors import InputError
 from simstrag.policies import load, spec
 from simstrag.policies.estimators.lstm import HIDDEN, KIND, LAYERS, Lstm
+from simstrag.policies.estimators.predictors import load_predictor
 from simstrag.policy import Hints, Plan, PlanError, View
 from tests.commands import Call
 from tests.test_cluster import SMALL, study
@@ -165,6 +166,16 @@ def test_a_policy_with_the_lstm_follows_the_nodes_and_not_the_ranks_numbers(
     assert decide(view(4, 1, windows)) == straight
     if straight.suspects is not None:
         assert {int(order[k]) for k in mixed.suspects or ()} == set(straight.suspects)
+
+
+def test_what_the_lstm_predicts_is_computing_and_communication_is_added(file: Path) -> None:
+    """As with every other predictor: it is trained on ranks whose all-reduce is no local time."""
+    windows, moved = loads(2), [[math.nan] * 13 + [0.5, 9.0, 0.5], [math.nan] * 16]
+    seen = replace(view(2, 1, windows), communication=np.array(moved))
+    computing = 0.5 * Lstm(weights()).predict(windows)[:, 0]
+    np.testing.assert_allclose(
+        load_predictor(f"lstm:{file}")(seen), computing + [0.5, 0.0], rtol=1e-12
+    )
 
 
 def test_outside_a_cluster_the_lstm_has_nothing_to_read(file: Path) -> None:

@@ -25,6 +25,8 @@ SECONDS = (
 )  # fmt: skip
 
 
+ROUNDING = 9
+"""Decimal places of a share beyond which it is rounding of times."""
 UNMANAGED = "none"
 """The manager whom nobody asks."""
 
@@ -173,7 +175,7 @@ class Combinations:
 
     def table(self, one: Combination, name: str) -> pd.DataFrame:
         """The rows of the drawn run of a combination: `jobs`, `shares` or `nodes`."""
-        rows = self.first_runs[one.name][name]
+        rows = self.first_runs[one.name].get(name, ())
         return _frame(rows) if name == "jobs" else pd.DataFrame(rows)
 
     @property
@@ -230,6 +232,7 @@ def combinations(results: ClusterResults) -> Combinations:
         against = names.get(tuple(alike.values()), "")
         change = _change(times[name], times[against or name])
         summaries, whole = pd.DataFrame([kept["summary"] for kept in found[name]]), pd.concat(of)
+        summaries = summaries.reindex(columns=[*UTILISATION])  # runs kept by an older program
         every.append(
             Combination(
                 values=dict(zip(columns, values[name], strict=True)),
@@ -241,7 +244,7 @@ def combinations(results: ClusterResults) -> Combinations:
                 p95=float(np.mean([table["completion_time"].quantile(0.95) for table in of])),
                 makespan=float(np.mean([table["end"].max() for table in of])),
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
-                shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
+                shared=round(float(1 - whole["alone"].sum() / whole["run_time"].sum()), ROUNDING),
                 held=_held(results, tables[name]),
                 used={key: float(summaries[key].astype(float).mean()) for key in UTILISATION},
                 managed=_managed(found[name], against, change),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,9 @@ from simstrag.analysis.tables.cluster_tables import frame_table
 from simstrag.analysis.tables.table import MOST, Table, csv_data
 from simstrag.analysis.text.cluster_text import cautions, sentences
 from simstrag.cluster.runs import ClusterResults
+
+STATED = ("workers_per_gpu", "colocation", "constants", "horizon")
+"""Keys of a study that a page repeats where they are given."""
 
 
 class JobPage(NamedTuple):
@@ -144,7 +148,13 @@ def _asked(found: Combinations) -> dict[str, str]:
         **values,
         "seeds": ", ".join(map(str, found.seeds)),
         "interval": f"{study.get('interval', 1):g} s",
+        **{key.replace("_", " "): str(study[key]) for key in STATED if key in study},
+        **({"load of others": _describe_trace(study["trace"])} if study.get("trace") else {}),
     }
+
+
+def _describe_trace(trace: str | Sequence[object]) -> str:
+    return trace if isinstance(trace, str) else f"{len(trace)} rows of slowdowns"
 
 
 def _describe_kind(kind: object) -> str:

@@ -23,6 +23,9 @@ MEANT = 0.8
 """Likeness to a column that is read from which a column that is not is taken for a mistake."""
 LATEST = 1e9
 """Most seconds of a time, ASSUMED: a clock beyond has too few digits left for a step."""
+MOST_WORK = 10**15
+"""Most samples of a job, ASSUMED: those of all updates are to fit an integer of 64 bits."""
+Work = Annotated[int, Field(ge=1, le=MOST_WORK)]
 Instant = Annotated[float, Field(ge=0, le=LATEST)]
 Endless = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 """A number above 0, or `.inf`."""
@@ -120,7 +123,7 @@ def _read(path: Path) -> Iterator[tuple[int, ArrivalRow]]:
             for line, cells in rows:
                 row = _row(f"{path}, row {line}", dict(zip(head, cells, strict=True)))
                 if row.policy is not None and row.policy not in checked:
-                    check_policy(f"{path}, row {line}", row.policy)
+                    _check_policy(f"{path}, row {line}", row.policy)
                     checked.add(row.policy)
                 yield line, row
         except UnicodeDecodeError:
@@ -152,8 +155,7 @@ def _require_columns(path: Path, head: Sequence[str]) -> None:
             )
 
 
-def check_policy(where: str, policy: str) -> None:
-    """Raise `InputError` that says where a policy is named that does not exist."""
+def _check_policy(where: str, policy: str) -> None:
     try:
         policies.load(policy)
     except InputError as error:
@@ -183,8 +185,8 @@ def _number(where: str, name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     whole = name in ("gpus", "samples")
-    if not LEAST[name] <= value < math.inf or (whole and value % 1):
-        kind = "a whole number from 1 on" if whole else "a number of seconds"
+    if not LEAST[name] <= value < math.inf or (whole and (value % 1 or value > MOST_WORK)):
+        kind = f"a whole number from 1 to {MOST_WORK:g}" if whole else "a number of seconds"
         kind += "" if whole else " above 0" if LEAST[name] else " from 0 on"
         raise InputError(f"{where}: {name} is '{text}', but must be {kind}")
     return value

@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+CYCLES = 8
+"""Least steps over which use is averaged; over fewer it depends on where an interval begins."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demands:
@@ -42,6 +45,36 @@ class Demands:
     def split(cls, values: Floats, workers: int) -> Demands:
         """From what `joined` gave."""
         return cls(*np.split(values, workers * np.arange(1, 6)))
+
+
+class RecentDemands:
+    """The demands of a job, averaged over its last `CYCLES` steps at least."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._past: list[tuple[float, float, Floats]] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was added."""
+        return not self._past
+
+    def add(self, seconds: float, steps: float, demands: Demands, limits: Demands) -> None:
+        """So many seconds in which a rank made so many steps."""
+        values = np.concatenate([demands.joined(), limits.joined()])
+        self._past.append((seconds, steps, values))
+        left, kept = float(CYCLES), 0
+        while kept < len(self._past) and left > 0:
+            kept += 1
+            left -= self._past[-kept][1]
+        self._past = self._past[-kept:]
+
+    def mean(self) -> Demands:
+        """Means are limited, not what they are of: the gradients of an interval come in bursts."""
+        seconds = np.array([each for each, _, _ in self._past])
+        means = seconds / seconds.sum() @ np.array([values for _, _, values in self._past])
+        demands, limits = (Demands.split(part, self._workers) for part in np.split(means, 2))
+        return demands.within(limits)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,10 +1,9 @@
-"""One running job of a cluster: what it asks of its nodes, and how its shares slow it down."""
+"""One running job of a cluster: its engine, its speed, and what it asks of its nodes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -12,29 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
+from simstrag.cluster.demands import Demands, Floats, RecentDemands, Slowdowns
 from simstrag.cluster.gate import Gate, is_barrier
+from simstrag.cluster.job_costs import JobCosts, parents_of, uses_server
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Engine, Simulation
 from simstrag.plan import NEVER, Plan
 from simstrag.policies.estimators.time_to_progress import straggle
-from simstrag.quorum import Via
 from simstrag.runs.run import Run
-from simstrag.timing.collectives import ranks_per_node
-from simstrag.timing.constants import amp_gain
-from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, keys
-from simstrag.timing.timing import Timing
 from simstrag.view import View
 
 Ints = npt.NDArray[np.int64]
 
 STRAGGLES = 0.2
 """A rank straggles if its iteration is longer than the fastest rank's by more than this share."""
-CYCLES = 8
-"""Least steps over which use is averaged; over fewer it depends on where an interval begins."""
 
 
 class CountsUse(Protocol):
@@ -83,16 +76,11 @@ class RunningJob:
             job.workload, job.workers, job.samples, job.target_progress, placement.workers
         )
         self.colocates_as = workload.colocates_as
-        self._host_cores, self._server_cores = workload.host_cores, workload.server_cores
-        inputs = self._inputs = self.scenario.inputs
-        self.bytes = workload.bytes_of(inputs.allreduce)
-        self._gain = amp_gain(inputs.step) if inputs.step.amp_ratio else 1.0
-        self.shares = inputs.server.shards
-        self.transfer_seconds = inputs.server.push, inputs.server.pull
+        inputs = self.scenario.inputs
+        self.costs = costs = JobCosts(workload, inputs, placement.workers)
+        self.shares, self.most, self.quickest = costs.shares, costs.most, costs.quickest
         self._noise = Noise(self.seed, inputs.step.noise)
         self.slowdowns = Slowdowns.none(job.workers)
-        self._ring = ring_bytes(self.bytes, self.nodes, job.workers, self.reduces_by_node)
-        self._reduced_in = self._seconds_of_allreduce()
         policy, self.gate = policies.load(job.policy), gate
         self._use: CountsUse | None = None
         shown = None
@@ -100,13 +88,12 @@ class RunningJob:
             shown = partial(telemetry, self.nodes)
         self._simulation = Simulation(
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
-            timing=self._timing(self.slowdowns), permit=self._permit, telemetry=shown,
+            timing=costs.timing(self.slowdowns, self._noise), permit=self._permit,
+            telemetry=shown,
         )  # fmt: skip
         if counter is not None:
             self._use = counter(self)
-        self.most = self._most()
-        self.quickest = self._seconds_at_least()
-        self._past: list[tuple[float, float, Floats]] = []
+        self._recent = RecentDemands(job.workers)
         self._seen = np.zeros((2, job.workers))
         self._seen_at = 0.0
         self._counted, self._counted_at = self._seen, 0.0
@@ -120,7 +107,7 @@ class RunningJob:
     def advance(self, until: float) -> bool:
         """Go on to that time of its own clock, or to its end; whether it ends."""
         if self._simulation.advance(until):
-            kernel = self._simulation.kernel
+            kernel = self.kernel
             self._at_end = kernel.usage(kernel.now)  # `end` accounts for the last steps, too
             if self._use is not None:
                 self._use.count(kernel.now)
@@ -131,17 +118,20 @@ class RunningJob:
         return False
 
     def stop(self, now: float) -> None:
-        """The run is over, and it is not: count what it has done."""
-        ends = self.advance(now - self.start)
+        """The run is over, and it is not: count what it has done, and what it used."""
+        at = now - self.start
+        ends = self.advance(at)
         assert not ends, "a job that ends is found before"
-        self._simulation.kernel.pause(now - self.start)
+        self.kernel.pause(at)
         self._judge()
+        if self._use is not None:
+            self._use.count(at)
 
     @property
     def next_event(self) -> float:
         """When something happens in it next, on its own clock."""
-        self._simulation.kernel.pause(self._simulation.kernel.now)
-        return self._simulation.kernel.next_event
+        self.kernel.pause(self.kernel.now)
+        return self.kernel.next_event
 
     def earliest_end(self) -> float:
         """A time of its own clock before which it cannot end, whatever its shares.
@@ -149,11 +139,8 @@ class RunningJob:
         All ranks compute without a pause, at their quickest, what is left beyond the gradients that
         they hold now.
         """
-        kernel, scenario, batch = (
-            self._simulation.kernel,
-            self.scenario,
-            self.scenario.learner.batch,
-        )
+        kernel, scenario = self.kernel, self.scenario
+        batch = scenario.learner.batch
         kernel.pause(kernel.now)
         samples, progress = kernel.applied
         left = 0.0
@@ -174,20 +161,13 @@ class RunningJob:
     def slow(self, now: float, slowdowns: Slowdowns) -> None:
         """From `now` on, go on at other speeds."""
         if not slowdowns.equals(self.slowdowns):
-            kernel, at = self._simulation.kernel, now - self.start
+            kernel, at = self.kernel, now - self.start
             kernel.pause(at)
             self._judge()
             if self._use is not None:
                 self._use.count_computing(at)
-            kernel.retime(at, self._timing(slowdowns))
+            kernel.retime(at, self.costs.timing(slowdowns, self._noise))
             self.slowdowns = slowdowns
-
-    def count_use(self, now: float) -> None:
-        """Advance it until then, and hand over what it has used."""
-        ends = self.advance(now - self.start)
-        assert not ends, "a job that ends is found before"
-        if self._use is not None:
-            self._use.count(now - self.start)
 
     def discard(self) -> None:
         """Free its engine, which refers back to the job, once nobody asks it anything."""
@@ -217,7 +197,7 @@ class RunningJob:
 
     def _judge(self) -> None:
         """Count the gradients of ranks that straggled since the last change of its speed."""
-        made = self._simulation.kernel.applied_by_rank
+        made = self.kernel.applied_by_rank
         slow = straggle(self.iteration_seconds(), STRAGGLES)
         self._straggled += int((made - self._judged)[slow].sum())
         self._judged = made
@@ -227,28 +207,28 @@ class RunningJob:
     @property
     def may_ask(self) -> bool:
         """Whether its policy is asked again, and then a manager may have to be."""
-        return self.gate is not None and self._simulation.kernel.plan.review != NEVER
+        return self.gate is not None and self.kernel.plan.review != NEVER
 
     @property
     def at_barrier(self) -> bool:
         """Whether its updates wait for all ranks, and it is not about to leave."""
         about_to = self.gate is not None and self.gate.permitted
-        return is_barrier(self._simulation.kernel.plan) and not about_to
+        return is_barrier(self.kernel.plan) and not about_to
 
     @property
     def gradients(self) -> float:
         """How many it has applied."""
-        return self._simulation.kernel.applied[0] / self.scenario.learner.batch
+        return self.kernel.applied[0] / self.scenario.learner.batch
 
     @property
     def updates(self) -> int:
         """How many it has made."""
-        return self._simulation.kernel.version
+        return self.kernel.version
 
     def iteration_seconds(self) -> Floats:
         """Of each rank, a step and its communication at the speeds of now, without noise."""
-        s = self.slowdowns
-        return self._seconds_of_step(s) + self._seconds_of_communication(s)
+        known = self.kernel.plan, self.slowdowns
+        return self.costs.step_seconds(*known) + self.costs.communication_seconds(*known)
 
     def delay(self, now: float, seconds: float) -> None:
         """From `now` on its ranks pause so much longer before each step (rule C14)."""
@@ -262,10 +242,8 @@ class RunningJob:
         """Seconds of the delayed rank that pauses longest, in the steps that it has begun."""
         if not self.delayed:
             return 0.0
-        seconds = float(self._usage(now - self.start)[2].max())
-        return (
-            seconds * self.delayed / self.kernel.plan.pause
-        )  # a policy's own pause is not the delay's
+        own = self.delayed / self.kernel.plan.pause  # the policy's own pause is not the delay's
+        return float(self._usage(now - self.start)[2].max()) * own
 
     # -- what it asks for ----------------------------------------------------------------------
 
@@ -273,19 +251,17 @@ class RunningJob:
         """By its use since the last call; back-to-back steps at first (rule C6)."""
         at = now - self.start
         since = at - self._seen_at
-        if since <= 0:
-            return self._mean_of_past() if self._past else self._at_full_speed()
-        seen = np.array(self._usage(at)[:2])
-        steps, gradients = self._rates((seen - self._seen) / since)
-        self._seen, self._seen_at = seen, at
-        values = [each.joined() for each in (self._demands(steps, gradients), self._limits(steps))]
-        self._past.append((since, float(steps.mean() * since), np.concatenate(values)))
-        left, kept = float(CYCLES), 0
-        while kept < len(self._past) and left > 0:
-            kept += 1
-            left -= self._past[-kept][1]
-        self._past = self._past[-kept:]
-        return self._mean_of_past()
+        if since > 0:
+            seen = np.array(self._usage(at)[:2])
+            known = self.kernel.plan, self.slowdowns
+            steps, gradients = self.costs.rates(*known, (seen - self._seen) / since)
+            self._seen, self._seen_at = seen, at
+            asked = self.costs.demands(*known, steps, gradients)
+            limits = self.costs.limits(*known, steps)
+            self._recent.add(since, float(steps.mean() * since), asked, limits)
+        elif self._recent.empty:
+            return self.costs.at_full_speed(self.kernel.plan)
+        return self._recent.mean()
 
     def _usage(self, at: float) -> tuple[Floats, ...]:
         """What its engine counts until a time of its own clock, or until its end."""
@@ -294,15 +270,6 @@ class RunningJob:
         self.kernel.pause(at)
         return self.kernel.usage(at)
 
-    def _rates(self, busy: Floats) -> tuple[Floats, Floats]:
-        """Steps and gradients per second; busy: shares of time in computing and communication."""
-        computed, communicated = busy
-        step, communication = (
-            of(self.slowdowns) for of in (self._seconds_of_step, self._seconds_of_communication)
-        )
-        steps, timed = computed / step, communication > 0
-        return steps, np.where(timed, communicated / np.where(timed, communication, 1.0), steps)
-
     def used(self, now: float) -> tuple[float, Demands]:
         """Seconds since the last call, and what it used per second of them (`telemetry`)."""
         at, s = now - self.start, self.slowdowns
@@ -310,9 +277,9 @@ class RunningJob:
         if since <= 0:
             return 0.0, self.most
         seen = np.array(self._usage(at)[:2])
-        steps, gradients = self._rates((seen - self._counted) / since)
+        known = self.kernel.plan, s
+        d = self.costs.demands(*known, *self.costs.rates(*known, (seen - self._counted) / since))
         self._counted, self._counted_at = seen, at
-        d = self._demands(steps, gradients)
         return since, Demands(
             d.host / s.host, d.gpu / s.gpu, d.push / s.net, d.pull / s.net, d.ring / s.net,
             d.service / s.server,
@@ -320,156 +287,24 @@ class RunningJob:
 
     def view(self) -> View:
         """What its policy would see now, with the truth."""
-        kernel = self._simulation.kernel
-        return kernel.view(self._simulation.hints, kernel.truth)
+        return self.kernel.view(self._simulation.hints, self.kernel.truth)
 
     def local_seconds(self, slowed: bool = True) -> Floats:
         """Of each rank, computing plus push plus pull, without noise or waiting."""
         s = self.slowdowns if slowed else Slowdowns.none(self.job.workers)
-        moved = sum(self.transfer_seconds) if self.uses_server else 0.0
-        seconds: Floats = self._seconds_of_step(s) + moved * s.net
-        return seconds
-
-    def _mean_of_past(self) -> Demands:
-        """Over `CYCLES` steps at least.
-
-        Means are limited, not what they are of: the gradients of an interval come in bursts.
-        """
-        seconds = np.array([each for each, _, _ in self._past])
-        means = seconds / seconds.sum() @ np.array([values for _, _, values in self._past])
-        used, most = (Demands.split(part, self.job.workers) for part in np.split(means, 2))
-        return used.within(most)
-
-    def _at_full_speed(self) -> Demands:
-        """The demands of back-to-back steps that nothing slows."""
-        none = Slowdowns.none(self.job.workers)
-        seconds = self._seconds_of_step(none)
-        communication = self._seconds_of_communication(none)
-        steps = 1 / (seconds + communication)
-        before, self.slowdowns = self.slowdowns, none
-        demands = self._demands(steps, steps)
-        demands = demands.within(self._limits(steps))
-        self.slowdowns = before
-        return demands
-
-    def _limits(self, steps: Floats) -> Demands:
-        """A rank asks for one gradient per step at most, a server shard is busy all the time."""
-        most = self._demands(steps, 1 / self._seconds_of_step(self.slowdowns))
-        return replace(most, service=np.minimum(most.service, self._server_cores))
-
-    def _demands(self, steps: Floats, gradients: Floats) -> Demands:
-        """From steps and gradients per second of each rank."""
-        s, step = self.slowdowns, self._inputs.step
-        gain = np.where(self._in_amp(), self._gain, 1.0)
-        none, unslowed = np.zeros(len(steps)), gradients * s.net
-        pushed, reduced = (unslowed, none) if self.uses_server else (none, unslowed)
-        shards = np.array(self._inputs.server.shards)
-        messages = gradients[self.parents < 0].sum()  # a child's gradient is in its parent's [11a]
-        served = messages * s.server if self.uses_server else 0.0
-        return Demands(
-            steps * step.host * self._host_cores * s.host,
-            steps * step.gpu / gain * s.gpu,
-            pushed * self.bytes,
-            pushed * self.bytes,
-            reduced * self._ring,
-            served * self._inputs.server.service * shards * self._server_cores,
-        )
-
-    def _most(self) -> Demands:
-        """More than it can ask for while nothing slows it: steps without any communication."""
-        step, n = self._inputs.step, self.job.workers
-        least = np.full(n, step.host + step.gpu / max(self._gain, 1.0))
-        shards = np.array(self._inputs.server.shards)
-        served = np.minimum(n / least[0] * self._inputs.server.service * shards, 1.0)
-        moved = self.bytes / least
-        return Demands(
-            np.full(n, self._host_cores * step.host / least[0]), np.ones(n), moved, moved,
-            self._ring / least, served * self._server_cores,
-        )  # fmt: skip
-
-    def _seconds_at_least(self) -> float:
-        """No step of a nominal batch takes fewer seconds in any precision, with any noise."""
-        step = self._inputs.step
-        factor = 1.0
-        if step.noise is not None:
-            tables = step.noise.quantiles, step.noise.marginal
-            factor = min(float(table.min()) for table in tables if table.size)
-        quickest = step.host + step.gpu / max(self._gain, 1.0)
-        return max(quickest * factor * (1 - step.fixed_share), 0.0)
+        return self.costs.local_seconds(self.kernel.plan, s)
 
     @property
     def uses_server(self) -> bool:
         """Whether any quorum of its plan goes through the server."""
-        plan = self._simulation.kernel.plan
-        return any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
+        return uses_server(self.kernel.plan)
 
     @property
-    def parents(self) -> npt.NDArray[np.int64]:
+    def parents(self) -> Ints:
         """Of each rank its parent in the gradient tree of its plan, -1 without one."""
-        found = np.full(self.job.workers, -1)
-        for quorum in self._simulation.kernel.plan.quorums:
-            for child, parent in quorum.parents:
-                found[child] = parent
-        return found
+        return parents_of(self.kernel.plan, self.job.workers)
 
     def ends(self, shard: int) -> npt.NDArray[np.int64]:
         """Of each rank the node at the other end of what is of a shard: in a tree its parent's."""
         parents = self.parents
         return np.where(parents < 0, shard, self.nodes[parents])
-
-    def _in_amp(self) -> npt.NDArray[np.bool_]:
-        return self._simulation.kernel.plan.in_amp
-
-    # -- its constants -------------------------------------------------------------------------
-
-    def _timing(self, slowdowns: Slowdowns) -> Timing:
-        inputs = self._inputs
-        server = inputs.server
-        if slowdowns.server != 1:
-            server = replace(server, service=server.service * slowdowns.server)
-        contention = Contention.constant(slowdowns.host, slowdowns.gpu, slowdowns.net)
-        return Timing(
-            inputs.step, inputs.allreduce, server, contention, self._noise, self.placement.workers
-        )
-
-    def _seconds_of_step(self, s: Slowdowns) -> Floats:
-        """Of each rank, in its precision."""
-        step = self._inputs.step
-        gpu = np.where(self._in_amp(), step.gpu / self._gain, step.gpu)
-        seconds: Floats = step.host * s.host + gpu * s.gpu
-        return seconds
-
-    def seconds_of_parts(self) -> tuple[Floats, Floats]:
-        """Of each rank, processor and device seconds of one second of computing, as things are.
-
-        A worker that waits for its share of either uses neither meanwhile.
-        """
-        step, s = self._inputs.step, self.slowdowns
-        gpu = np.where(self._in_amp(), step.gpu / self._gain, step.gpu)
-        seconds = self._seconds_of_step(s)
-        return step.host * self._host_cores / seconds, gpu / seconds
-
-    @property
-    def service_seconds(self) -> Floats:
-        """Processor seconds of a message at each server shard."""
-        server = self._inputs.server
-        return server.service * np.array(server.shards) * self._server_cores
-
-    @property
-    def reduces_by_node(self) -> bool:
-        """Whether ranks of a node reduce among themselves first."""
-        return self._inputs.allreduce.algorithm == "hierarchical"
-
-    def _seconds_of_communication(self, s: Slowdowns) -> Floats:
-        """Of one gradient of each rank, without waiting for others."""
-        server = self._inputs.server
-        if self.uses_server:
-            seconds: Floats = (server.push + server.pull) * s.net + server.job * s.server
-            parents = self.parents
-            seconds[parents >= 0] += server.pull * s.net[parents[parents >= 0]]
-            return seconds
-        return np.full(self.job.workers, self._reduced_in * float(s.net.max()))
-
-    def _seconds_of_allreduce(self) -> float:
-        members = ranks_per_node(range(self.job.workers), self.placement.workers)
-        return self._inputs.allreduce.seconds(members)

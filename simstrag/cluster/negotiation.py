@@ -160,7 +160,7 @@ def _of_networks(
     for job, part in zip(jobs, _split(slowed, sizes), strict=True):
         flows = part.reshape(1 + 2 * len(job.shares), len(job.nodes))
         ring, pushes, pulls = flows[0], flows[1::2].max(axis=0), flows[2::2].max(axis=0)
-        push, pull = job.transfer_seconds
+        push, pull = job.costs.transfer_seconds
         moved = push + pull
         server = (push * pushes + pull * pulls) / moved if moved else np.maximum(pushes, pulls)
         found.append(np.maximum(ring, server))

@@ -103,9 +103,8 @@ class SharedNodes:
         world = simpy.Environment()
         world.run(until=world.process(self._run(world)))
         for bound in self.running:  # at the horizon
-            bound.job.count_use(self.now)
-            self.use.hold(bound.job, self.now)
             bound.job.stop(self.now)
+            self.use.hold(bound.job, self.now)
         if self._grants is not None:
             self._grants.close(self.now)
 

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
 from simstrag.cluster import constants, manager, placer
-from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection, Endless, check_policy
+from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection, Endless
 from simstrag.cluster.colocation import LAWS, TIME_SLICES
 from simstrag.cluster.study_sections import JobSection, NodeSection, WorkloadSection
 from simstrag.documents.file_io import path_of, require_path
@@ -92,8 +92,6 @@ class ClusterStudy(Section):
             raise ValueError("there are no jobs: give jobs or arrivals")
         for k, job in enumerate(self.jobs):
             self._require_workload(job.workload, f"jobs.{k}.workload")
-            if job.policy is not None:
-                check_policy(f"jobs.{k}.policy", job.policy)
             if job.workers > self.slots:
                 raise ValueError(
                     f"jobs.{k}.workers is {job.workers}, but the nodes have room for {self.slots} "
@@ -174,6 +172,12 @@ class ClusterStudy(Section):
         study._folder, study._source = Path(folder), source
         for name in study.workloads:
             study.scenario(name, 1, samples=1)  # a mistake in it is said now
+        trace, last = study._with_trace.inputs.trace, len(study.each_node) - 1
+        if trace is not None and trace.nodes[-1] > last:
+            raise InputError(
+                f"{source}: trace names node {trace.nodes[-1]}, but the study's nodes are 0 to "
+                f"{last}; add nodes, or correct the trace"
+            )
         study.others(0)
         study.arriving(study.policies[0], study.seed_list[0])
         return study

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from simstrag.cluster.arrivals import Endless, Instant
+from simstrag import policies
+from simstrag.cluster.arrivals import Endless, Instant, Work
 from simstrag.scenario.sections import Amount, Count, NonNegative, Positive, Section
 from simstrag.timing.constants import AllReduce
 
@@ -75,7 +76,7 @@ class JobSection(Section):
 
     workload: str
     workers: Amount
-    samples: Count | None = None
+    samples: Work | None = None
     target_progress: Positive | None = None
     arrival: Instant = 0.0
     count: Amount = 1
@@ -84,7 +85,9 @@ class JobSection(Section):
     name: str | None = None
 
     @model_validator(mode="after")
-    def _it_ends(self) -> Self:
+    def _it_can_run(self) -> Self:
         if self.samples is None and self.target_progress is None:
             raise ValueError("nothing ends the job: give samples or target_progress")
+        if self.policy is not None:
+            policies.load(self.policy)
         return self

@@ -36,17 +36,15 @@ class JobUse:
 
     def __init__(self, job: RunningJob, take: Callable[[RunningJob, Demands], None]) -> None:
         self._job, self._take = job, take
-        ranks = np.zeros(job.job.workers)
-        self._computed: Floats = ranks
-        counts = np.zeros(job.job.workers, np.int64)
-        self._started, self._applied = counts, counts
+        ranks: Floats = np.zeros(job.job.workers)
+        self._started = self._applied = np.zeros(job.job.workers, np.int64)
         self._version = 0
-        self._host, self._gpu = ranks.copy(), ranks.copy()
+        self._computed, self._host, self._gpu = ranks, ranks.copy(), ranks.copy()
 
     def count_computing(self, at: float) -> None:
         """Count at the speeds of now what was computed until a time of the job's own clock."""
         computed = self._job.kernel.usage(at)[0]
-        host, gpu = self._job.seconds_of_parts()
+        host, gpu = self._job.costs.parts(self._job.kernel.plan, self._job.slowdowns)
         seconds = computed - self._computed
         self._host += seconds * host
         self._gpu += seconds * gpu
@@ -74,8 +72,8 @@ class JobUse:
         led = sum(push[q.indices[0]] for q in plan.quorums if q.via is Via.LEADER)
         served += min(led, updates) if plan.fuse else led  # what fuses is one service an update
         self._take(job, Demands(
-            self._host, self._gpu, push * job.bytes, pull * job.bytes, ring,
-            served * job.service_seconds,
+            self._host, self._gpu, push * job.costs.bytes, pull * job.costs.bytes, ring,
+            served * job.costs.service_seconds,
         ))  # fmt: skip
         self._host, self._gpu = np.zeros_like(self._host), np.zeros_like(self._gpu)
         self._started, self._applied, self._version = started, applied, kernel.version
@@ -87,7 +85,9 @@ class JobUse:
 
     def _ring_bytes(self, quorum: Quorum) -> Floats:
         job = self._job
-        return ring_bytes(job.bytes, job.nodes[quorum.indices], quorum.needed, job.reduces_by_node)
+        return ring_bytes(
+            job.costs.bytes, job.nodes[quorum.indices], quorum.needed, job.costs.reduces_by_node
+        )
 
 
 class UseOfNodes:

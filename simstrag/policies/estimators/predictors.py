@@ -84,7 +84,7 @@ def true(view: View) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfLoad:
-    """Predicts from the load of each rank's node."""
+    """The computing that the load of each rank's node suggests, plus the median communication."""
 
     network: Lstm
 
@@ -97,7 +97,7 @@ class OfLoad:
             )
         clean = view.hints.clean_seconds
         times = self.network.predict(view.telemetry)[:, 0]
-        return times if clean is None else clean * times
+        return times if clean is None else predict(median, view, clean * times)
 
 
 Predictor = Callable[[View], Floats]

@@ -1,0 +1,174 @@
+"""What the steps and gradients of a job cost: seconds, and what they use of its nodes.
+
+Under a plan and slowdowns, without noise and without waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
+from simstrag.cluster.study_sections import WorkloadSection
+from simstrag.plan import Plan
+from simstrag.quorum import Via
+from simstrag.scenario.resolved_inputs import Inputs
+from simstrag.timing.collectives import ranks_per_node
+from simstrag.timing.constants import amp_gain
+from simstrag.timing.contention import Contention
+from simstrag.timing.noise import Noise
+from simstrag.timing.timing import Timing
+
+Ints = npt.NDArray[np.int64]
+
+
+def uses_server(plan: Plan) -> bool:
+    """Whether any quorum goes through the server."""
+    return any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
+
+
+def parents_of(plan: Plan, workers: int) -> Ints:
+    """Of each rank its parent in the gradient tree, -1 without one."""
+    found = np.full(workers, -1)
+    for quorum in plan.quorums:
+        for child, parent in quorum.parents:
+            found[child] = parent
+    return found
+
+
+class JobCosts:
+    """The costs of a job.
+
+    nodes: of each rank.
+    bytes: size of a gradient.
+    shares: of the service at each server shard.
+    transfer_seconds: of a push and of a pull.
+    reduces_by_node: whether ranks of a node reduce among themselves first.
+    """
+
+    def __init__(self, workload: WorkloadSection, inputs: Inputs, nodes: Sequence[int]) -> None:
+        step, allreduce, server = inputs.step, inputs.allreduce, inputs.server
+        self._step, self._allreduce, self._server = step, allreduce, server
+        self._host_cores, self._server_cores = workload.host_cores, workload.server_cores
+        self._nodes, self.workers = tuple(nodes), len(nodes)
+        self._gain = amp_gain(step) if step.amp_ratio else 1.0
+        self.bytes = workload.bytes_of(allreduce)
+        self.shares = server.shards
+        self.transfer_seconds = server.push, server.pull
+        self.reduces_by_node = allreduce.algorithm == "hierarchical"
+        self._ring = ring_bytes(self.bytes, np.array(nodes), self.workers, self.reduces_by_node)
+        self._reduced_in = allreduce.seconds(ranks_per_node(range(self.workers), self._nodes))
+
+    # -- seconds -------------------------------------------------------------------------------
+
+    def timing(self, s: Slowdowns, noise: Noise) -> Timing:
+        """The same for an engine."""
+        server = self._server
+        if s.server != 1:
+            server = replace(server, service=server.service * s.server)
+        contention = Contention.constant(s.host, s.gpu, s.net)
+        return Timing(self._step, self._allreduce, server, contention, noise, self._nodes)
+
+    def step_seconds(self, plan: Plan, s: Slowdowns) -> Floats:
+        """Of each rank, in its precision."""
+        seconds: Floats = self._step.host * s.host + self._device_seconds(plan) * s.gpu
+        return seconds
+
+    def communication_seconds(self, plan: Plan, s: Slowdowns) -> Floats:
+        """Of one gradient of each rank."""
+        server = self._server
+        if uses_server(plan):
+            seconds: Floats = (server.push + server.pull) * s.net + server.job * s.server
+            parents = parents_of(plan, self.workers)
+            seconds[parents >= 0] += server.pull * s.net[parents[parents >= 0]]
+            return seconds
+        return np.full(self.workers, self._reduced_in * float(s.net.max()))
+
+    def local_seconds(self, plan: Plan, s: Slowdowns) -> Floats:
+        """Of each rank, computing plus push plus pull."""
+        moved = sum(self.transfer_seconds) if uses_server(plan) else 0.0
+        seconds: Floats = self.step_seconds(plan, s) + moved * s.net
+        return seconds
+
+    @property
+    def quickest(self) -> float:
+        """No step of a nominal batch takes fewer seconds in any precision, with any noise."""
+        step, factor = self._step, 1.0
+        if step.noise is not None:
+            tables = step.noise.quantiles, step.noise.marginal
+            factor = min(float(table.min()) for table in tables if table.size)
+        return max(self._least_seconds * factor * (1 - step.fixed_share), 0.0)
+
+    def _device_seconds(self, plan: Plan) -> Floats:
+        return np.where(plan.in_amp, self._step.gpu / self._gain, self._step.gpu)
+
+    @property
+    def _least_seconds(self) -> float:
+        """Of a step without noise, in any precision."""
+        return self._step.host + self._step.gpu / max(self._gain, 1.0)
+
+    # -- use of nodes --------------------------------------------------------------------------
+
+    def parts(self, plan: Plan, s: Slowdowns) -> tuple[Floats, Floats]:
+        """Of each rank, processor and device seconds of one second of computing.
+
+        A worker that waits for its share of either uses neither meanwhile.
+        """
+        seconds = self.step_seconds(plan, s)
+        return self._step.host * self._host_cores / seconds, self._device_seconds(plan) / seconds
+
+    def rates(self, plan: Plan, s: Slowdowns, busy: Floats) -> tuple[Floats, Floats]:
+        """Steps and gradients per second of each rank.
+
+        busy: shape (2, N), the shares of time in which it computes and communicates.
+        """
+        computed, communicated = busy
+        steps, seconds = computed / self.step_seconds(plan, s), self.communication_seconds(plan, s)
+        timed = seconds > 0
+        return steps, np.where(timed, communicated / np.where(timed, seconds, 1.0), steps)
+
+    @property
+    def service_seconds(self) -> Floats:
+        """Processor seconds of a message at each server shard."""
+        return self._server.service * np.array(self.shares) * self._server_cores
+
+    def demands(self, plan: Plan, s: Slowdowns, steps: Floats, gradients: Floats) -> Demands:
+        """What ranks would use that make so many steps and gradients per second while slowed."""
+        step, gain = self._step, np.where(plan.in_amp, self._gain, 1.0)
+        none, unslowed = np.zeros(len(steps)), gradients * s.net
+        pushed, reduced = (unslowed, none) if uses_server(plan) else (none, unslowed)
+        own = parents_of(plan, self.workers) < 0  # a child's gradient is in its parent's [11a]
+        served = gradients[own].sum() * s.server if uses_server(plan) else 0.0
+        return Demands(
+            steps * step.host * self._host_cores * s.host,
+            steps * step.gpu / gain * s.gpu,
+            pushed * self.bytes,
+            pushed * self.bytes,
+            reduced * self._ring,
+            served * self._server.service * np.array(self.shares) * self._server_cores,
+        )
+
+    def limits(self, plan: Plan, s: Slowdowns, steps: Floats) -> Demands:
+        """A rank asks for one gradient per step at most, a server shard is busy all the time."""
+        most = self.demands(plan, s, steps, 1 / self.step_seconds(plan, s))
+        return replace(most, service=np.minimum(most.service, self._server_cores))
+
+    def at_full_speed(self, plan: Plan) -> Demands:
+        """The demands of back-to-back steps that nothing slows."""
+        none = Slowdowns.none(self.workers)
+        steps = 1 / (self.step_seconds(plan, none) + self.communication_seconds(plan, none))
+        return self.demands(plan, none, steps, steps).within(self.limits(plan, none, steps))
+
+    @property
+    def most(self) -> Demands:
+        """More than it can ask for while nothing slows it: steps without any communication."""
+        n, least = self.workers, np.full(self.workers, self._least_seconds)
+        served = np.minimum(n / least[0] * self._server.service * np.array(self.shares), 1.0)
+        moved = self.bytes / least
+        return Demands(
+            np.full(n, self._host_cores * self._step.host / least[0]), np.ones(n), moved, moved,
+            self._ring / least, served * self._server_cores,
+        )  # fmt: skip
