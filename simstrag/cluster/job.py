@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
+from simstrag.cluster.demands import Demands, Floats, Slowdowns
 from simstrag.cluster.gate import Gate, is_barrier
+from simstrag.cluster.job_costs import JobCosts
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
@@ -21,11 +22,7 @@ from simstrag.engine.simulate import Engine, Simulation
 from simstrag.plan import NEVER, Plan
 from simstrag.quorum import Via
 from simstrag.runs.run import Run
-from simstrag.timing.collectives import ranks_per_node
-from simstrag.timing.constants import amp_gain
-from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, keys
-from simstrag.timing.timing import Timing
 from simstrag.view import View
 
 Ints = npt.NDArray[np.int64]
@@ -93,17 +90,12 @@ class RunningJob:
             job.workload, job.workers, job.samples, job.target_progress, placement.workers
         )
         self.colocates_as = workload.colocates_as
-        self._host_cores, self._server_cores = workload.host_cores, workload.server_cores
-        inputs = self._inputs = self.scenario.inputs
-        stated = workload.gradient_bytes
-        self.bytes = inputs.allreduce.bytes if stated is None else stated
-        self._gain = amp_gain(inputs.step) if inputs.step.amp_ratio else 1.0
-        self.shares = inputs.server.shards
-        self.transfer_seconds = inputs.server.push, inputs.server.pull
-        self._noise = Noise(self.seed, inputs.step.noise)
+        inputs = self.scenario.inputs
+        noise = Noise(self.seed, inputs.step.noise)
+        self.costs = JobCosts(workload, inputs, placement.workers, noise)
+        self.shares, self.most = inputs.server.shards, self.costs.most
+        self.transfer_seconds, self.quickest = self.costs.transfer_seconds, self.costs.quickest
         self.slowdowns = Slowdowns.none(job.workers)
-        self._ring = ring_bytes(self.bytes, self.nodes, job.workers, self.reduces_by_node)
-        self._reduced_in = self._seconds_of_allreduce()
         policy, self.gate = policies.load(job.policy), gate
         self._use: CountsUse | None = None
         shown = None
@@ -111,12 +103,10 @@ class RunningJob:
             shown = partial(telemetry, self.nodes)
         self._simulation = Simulation(
             self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
-            timing=self._timing(self.slowdowns), permit=self._permit, telemetry=shown,
+            timing=self.costs.timing(self.slowdowns), permit=self._permit, telemetry=shown,
         )  # fmt: skip
         if counter is not None:
             self._use = counter(self)
-        self.most = self._most()
-        self.quickest = self._seconds_at_least()
         self._past: list[tuple[float, float, Floats]] = []
         self._seen = np.zeros((2, job.workers))
         self._seen_at = 0.0
@@ -183,7 +173,7 @@ class RunningJob:
             self._judge()
             if self._use is not None:
                 self._use.count_computing(at)
-            kernel.retime(at, self._timing(slowdowns))
+            kernel.retime(at, self.costs.timing(slowdowns))
             self.slowdowns = slowdowns
 
     def count_use(self, now: float) -> None:
@@ -358,48 +348,26 @@ class RunningJob:
     def _limits(self, steps: Floats) -> Demands:
         """A rank asks for one gradient per step at most, a server shard is busy all the time."""
         most = self._demands(steps, 1 / self._seconds_of_step(self.slowdowns))
-        return replace(most, service=np.minimum(most.service, self._server_cores))
+        return replace(most, service=np.minimum(most.service, self.costs.server_cores))
 
     def _demands(self, steps: Floats, gradients: Floats) -> Demands:
         """From steps and gradients per second of each rank."""
-        s, step = self.slowdowns, self._inputs.step
-        gain = np.where(self._in_amp(), self._gain, 1.0)
-        gradients = gradients * s.net
-        none = np.zeros(len(steps))
-        pushed, reduced = (gradients, none) if self.uses_server else (none, gradients)
-        shards = np.array(self._inputs.server.shards)
-        messages = gradients[self.parents < 0].sum()  # a child's gradient is in its parent's [11a]
-        served = messages / s.net.mean() * s.server if self.uses_server else 0.0
-        return Demands(
-            steps * step.host * self._host_cores * s.host,
-            steps * step.gpu / gain * s.gpu,
-            pushed * self.bytes,
-            pushed * self.bytes,
-            reduced * self._ring,
-            served * self._inputs.server.service * shards * self._server_cores,
-        )
+        return self.costs.demands(steps, gradients, self.slowdowns, self._in_amp(), self._senders)
 
-    def _most(self) -> Demands:
-        """More than it can ask for while nothing slows it: steps without any communication."""
-        step, n = self._inputs.step, self.job.workers
-        least = np.full(n, step.host + step.gpu / max(self._gain, 1.0))
-        shards = np.array(self._inputs.server.shards)
-        served = np.minimum(n / least[0] * self._inputs.server.service * shards, 1.0)
-        moved = self.bytes / least
-        return Demands(
-            np.full(n, self._host_cores * step.host / least[0]), np.ones(n), moved, moved,
-            self._ring / least, served * self._server_cores,
-        )  # fmt: skip
+    def parts(self) -> tuple[Floats, Floats]:
+        """Of each rank, processor and device seconds of one second of computing now."""
+        return self.costs.parts(self.slowdowns, self._in_amp())
 
-    def _seconds_at_least(self) -> float:
-        """No step of a nominal batch takes fewer seconds in any precision, with any noise."""
-        step = self._inputs.step
-        factor = 1.0
-        if step.noise is not None:
-            tables = step.noise.quantiles, step.noise.marginal
-            factor = min(float(table.min()) for table in tables if table.size)
-        quickest = step.host + step.gpu / max(self._gain, 1.0)
-        return max(quickest * factor * (1 - step.fixed_share), 0.0)
+    def _seconds_of_step(self, s: Slowdowns) -> Floats:
+        return self.costs.seconds_of_step(s, self._in_amp())
+
+    def _seconds_of_communication(self, s: Slowdowns) -> Floats:
+        return self.costs.seconds_of_communication(s, self._senders)
+
+    @property
+    def _senders(self) -> Ints | None:
+        """`parents`; None where no gradient goes through the server."""
+        return self.parents if self.uses_server else None
 
     @property
     def uses_server(self) -> bool:
@@ -423,57 +391,3 @@ class RunningJob:
 
     def _in_amp(self) -> npt.NDArray[np.bool_]:
         return self._simulation.kernel.plan.in_amp
-
-    # -- its constants -------------------------------------------------------------------------
-
-    def _timing(self, slowdowns: Slowdowns) -> Timing:
-        inputs = self._inputs
-        server = inputs.server
-        if slowdowns.server != 1:
-            server = replace(server, service=server.service * slowdowns.server)
-        contention = Contention.constant(slowdowns.host, slowdowns.gpu, slowdowns.net)
-        return Timing(
-            inputs.step, inputs.allreduce, server, contention, self._noise, self.placement.workers
-        )
-
-    def _seconds_of_step(self, s: Slowdowns) -> Floats:
-        """Of each rank, in its precision."""
-        step = self._inputs.step
-        gpu = np.where(self._in_amp(), step.gpu / self._gain, step.gpu)
-        seconds: Floats = step.host * s.host + gpu * s.gpu
-        return seconds
-
-    def seconds_of_parts(self) -> tuple[Floats, Floats]:
-        """Of each rank, processor and device seconds of one second of computing, as things are.
-
-        A worker that waits for its share of either uses neither meanwhile.
-        """
-        step, s = self._inputs.step, self.slowdowns
-        gpu = np.where(self._in_amp(), step.gpu / self._gain, step.gpu)
-        seconds = self._seconds_of_step(s)
-        return step.host * self._host_cores / seconds, gpu / seconds
-
-    @property
-    def service_seconds(self) -> Floats:
-        """Processor seconds of a message at each server shard."""
-        server = self._inputs.server
-        return server.service * np.array(server.shards) * self._server_cores
-
-    @property
-    def reduces_by_node(self) -> bool:
-        """Whether ranks of a node reduce among themselves first."""
-        return self._inputs.allreduce.algorithm == "hierarchical"
-
-    def _seconds_of_communication(self, s: Slowdowns) -> Floats:
-        """Of one gradient of each rank, without waiting for others."""
-        server = self._inputs.server
-        if self.uses_server:
-            seconds: Floats = (server.push + server.pull) * s.net + server.job * s.server
-            parents = self.parents
-            seconds[parents >= 0] += server.pull * s.net[parents[parents >= 0]]
-            return seconds
-        return np.full(self.job.workers, self._reduced_in * float(s.net.max()))
-
-    def _seconds_of_allreduce(self) -> float:
-        members = ranks_per_node(range(self.job.workers), self.placement.workers)
-        return self._inputs.allreduce.seconds(members)

@@ -44,7 +44,7 @@ class JobUse:
     def count_computing(self, at: float) -> None:
         """Count at the speeds of now what was computed until a time of the job's own clock."""
         computed = self._job.kernel.usage(at)[0]
-        host, gpu = self._job.seconds_of_parts()
+        host, gpu = self._job.parts()
         seconds = computed - self._computed
         self._host += seconds * host
         self._gpu += seconds * gpu
@@ -72,8 +72,8 @@ class JobUse:
         led = sum(push[q.indices[0]] for q in plan.quorums if q.via is Via.LEADER)
         served += min(led, updates) if plan.fuse else led  # what fuses is one service an update
         self._take(job, Demands(
-            self._host, self._gpu, push * job.bytes, pull * job.bytes, ring,
-            served * job.service_seconds,
+            self._host, self._gpu, push * job.costs.bytes, pull * job.costs.bytes, ring,
+            served * job.costs.service,
         ))  # fmt: skip
         self._host, self._gpu = np.zeros_like(self._host), np.zeros_like(self._gpu)
         self._started, self._applied, self._version = started, applied, kernel.version
@@ -84,8 +84,8 @@ class JobUse:
             self.count(self._job.kernel.now)
 
     def _ring_bytes(self, quorum: Quorum) -> Floats:
-        job = self._job
-        return ring_bytes(job.bytes, job.nodes[quorum.indices], quorum.needed, job.reduces_by_node)
+        nodes, costs = self._job.nodes[quorum.indices], self._job.costs
+        return ring_bytes(costs.bytes, nodes, quorum.needed, costs.reduces_by_node)
 
 
 class UseOfNodes:
