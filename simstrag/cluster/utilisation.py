@@ -36,10 +36,9 @@ class JobUse:
 
     def __init__(self, job: RunningJob, take: Callable[[RunningJob, Demands], None]) -> None:
         self._job, self._take = job, take
-        ranks = np.zeros(job.job.workers)
-        self._computed, self._started, self._applied = ranks, ranks, ranks
-        self._version = 0
-        self._host, self._gpu = ranks.copy(), ranks.copy()
+        none = np.zeros(job.job.workers, np.int64)
+        self._started, self._applied, self._version = none, none, 0
+        self._computed, self._host, self._gpu = (np.zeros(job.job.workers) for _ in range(3))
 
     def count_computing(self, at: float) -> None:
         """Count at the speeds of now what was computed until a time of the job's own clock."""
