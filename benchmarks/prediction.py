@@ -31,11 +31,8 @@ NODES = {"count": 8, "gpus": 8, "cores": 20, "nic_in": 1.28e9, "nic_out": 1.28e9
 JOBS, GAP, LASTS, SIZES, BATCH = 60, 12.0, (40.0, 160.0), (4, 8), 128
 """Jobs, mean seconds between arrivals, seconds of a job without contention, ranks, samples."""
 
-CASES = {
-    "as it is": {}, "with a tenant on a node": {"trace": OTHERS},
-    "with a fifth of the processors": {"nodes": [NODES]},
-}  # fmt: skip
-"""Changes of the example; the predictors were trained on nodes like those of the last."""
+CASES: dict[str, dict[str, Any]] = {"as it is": {}, "with a tenant on a node": {"trace": OTHERS}}
+"""Changes of the example."""
 
 
 def draw(seed: int) -> dict[str, Any]:

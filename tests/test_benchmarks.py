@@ -109,7 +109,7 @@ policies: [bsp, {alexnet: asgd}]
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "columns"), [("managers", 20, 10), ("policies", 8, 5), ("interval", 2, 8)]
+    ("name", "rows", "columns"), [("managers", 24, 10), ("policies", 8, 5), ("interval", 2, 8)]
 )
 def test_the_tables_of_shared_nodes_have_their_rows(
     name: str, rows: int, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -174,7 +174,7 @@ def test_what_the_lstm_predicts_is_computing_and_communication_is_added(file: Pa
     seen = replace(view(2, 1, windows), communication=np.array(moved))
     computing = 0.5 * Lstm(weights()).predict(windows)[:, 0]
     np.testing.assert_allclose(
-        load_predictor(f"lstm:{file}")(seen), computing + [0.5, 0.0], rtol=1e-12
+        load_predictor(f"lstm:{file}")(seen), computing + np.array([0.5, 0.0]), rtol=1e-12
     )
 
 
