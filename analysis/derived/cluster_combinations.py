@@ -230,7 +230,7 @@ def combinations(results: ClusterResults) -> Combinations:
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
                 shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
                 held=_held(results, tables[name]),
-                used={key: float(summaries[key].astype(float).mean()) for key in UTILISATION},
+                used=summaries.reindex(columns=UTILISATION).astype(float).mean().to_dict(),
                 managed=_managed(found[name]),
                 effects=tuple(_effects(of, counted[first])),
             )
