@@ -217,6 +217,7 @@ def combinations(results: ClusterResults) -> Combinations:
     every = []
     for name, of in counted.items():
         summaries, whole = pd.DataFrame([kept["summary"] for kept in found[name]]), pd.concat(of)
+        used = summaries.reindex(columns=[*UTILISATION]).astype(float)
         every.append(
             Combination(
                 values=dict(zip(columns, values[name], strict=True)),
@@ -230,7 +231,7 @@ def combinations(results: ClusterResults) -> Combinations:
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
                 shared=float(1 - whole["alone"].sum() / whole["run_time"].sum()),
                 held=_held(results, tables[name]),
-                used=summaries.reindex(columns=UTILISATION).astype(float).mean().to_dict(),
+                used=dict(zip(UTILISATION, used.mean().tolist(), strict=True)),
                 managed=_managed(found[name]),
                 effects=tuple(_effects(of, counted[first])),
             )
