@@ -232,7 +232,7 @@ def combinations(results: ClusterResults) -> Combinations:
         against = names.get(tuple(alike.values()), "")
         change = _change(times[name], times[against or name])
         summaries, whole = pd.DataFrame([kept["summary"] for kept in found[name]]), pd.concat(of)
-        summaries = summaries.reindex(columns=[*UTILISATION])  # runs kept by an older program
+        used = summaries.reindex(columns=[*UTILISATION]).astype(float)
         every.append(
             Combination(
                 values=dict(zip(columns, values[name], strict=True)),
@@ -246,7 +246,7 @@ def combinations(results: ClusterResults) -> Combinations:
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
                 shared=round(float(1 - whole["alone"].sum() / whole["run_time"].sum()), ROUNDING),
                 held=_held(results, tables[name]),
-                used={key: float(summaries[key].astype(float).mean()) for key in UTILISATION},
+                used=dict(zip(UTILISATION, used.mean().tolist(), strict=True)),
                 managed=_managed(found[name], against, change),
                 effects=tuple(_effects(of, counted[first])),
             )

@@ -103,7 +103,9 @@ def _draw(found: Combinations, one: Combination, until: float, k: int) -> DrawnR
     jobs, shares, asked = (found.table(one, name) for name in ("jobs", "shares", "nodes"))
     on_nodes = stays(jobs, shares, until)
     study, table = found.results.study, cluster_tables.jobs_table(jobs, cluster_tables.MOST)
-    delays = pd.DataFrame(found.first_runs[one.name].get("delays", ()))
+    delays, used = (
+        pd.DataFrame(found.first_runs[one.name].get(name, ())) for name in ("delays", "utilisation")
+    )  # older folders lack them
     listed = {row[0] for row in table.rows}
     pages = tuple(
         JobPage(
@@ -122,7 +124,7 @@ def _draw(found: Combinations, one: Combination, until: float, k: int) -> DrawnR
         cluster_tables.beside_table(on_nodes, found.workloads),
         cluster_charts.jobs(jobs, until, f"jobs{k}", f"Jobs over time, {one.name}"),
         cluster_charts.use(jobs, asked, study, until, f"use{k}"),
-        cluster_tables.nodes_table(found.table(one, "utilisation")),
+        cluster_tables.nodes_table(used),
         table,
         pages,
     )
