@@ -17,6 +17,7 @@ from simstrag import Scenario
 from simstrag.cli import progress
 from simstrag.errors import InputError
 from simstrag.experiments import forecast
+from simstrag.experiments.compare import compare, count_runs
 from simstrag.experiments.forecast import describe_hours
 from tests.commands import Call
 
@@ -137,6 +138,25 @@ def test_work_of_hours_is_said_with_how_to_shorten_it() -> None:
     )
     assert found
     assert float(found[1]) * float(found[2]) == pytest.approx(1e8, rel=0.1)
+
+
+def test_the_runs_of_a_comparison_include_those_of_other_values() -> None:
+    """A comparison of two hours was once taken for one of 39 minutes, and not announced."""
+    case = Scenario(
+        workers=4, target_progress=3, step={"compute": 0.1, "cv": 0.05}, server={"service": 0.02},
+        placeholders=["step.cv", "server.service"], seeds=2,
+    )  # fmt: skip
+    totals: list[int] = []
+    compare(
+        case, ["bsp", "asgd"], jobs=1, on_progress=lambda done, total, what: totals.append(total)
+    )
+    runs = count_runs(case, ["bsp", "asgd"], None, None)
+    assert runs == 2 + 2 * 4 * 2  # two seeds, and two values of four constants under each
+    assert (
+        runs <= max(totals) <= 2 * runs + 2
+    )  # asgd's alone feel the server; bsp is run clean, too
+    assert count_runs(case, ["bsp", "asgd"], 3, False) == 3
+    assert count_runs(case, ["bsp"], None, None) == 2
 
 
 def test_work_of_minutes_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ def command() -> Any:
     app = typer.Typer(name="simstrag", help=ABOUT, pretty_exceptions_enable=False, **PLAIN)
     app.callback(invoke_without_command=True)(_version)
     groups = {
-        "trace": typer.Typer(help="Look into a contention trace, or make one.", **PLAIN),
+        "trace": typer.Typer(help="Describe a contention trace, or make one of a log.", **PLAIN),
         "predict": typer.Typer(help="Train and check predictors of stragglers.", **PLAIN),
         "calibrate": typer.Typer(
             help="Measure this machine; look at, check and compare profiles.",

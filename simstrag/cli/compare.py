@@ -69,6 +69,7 @@ def compare(
     Ctrl-C keeps finished runs in FOLDER.partial; the same command goes on.
     """
     from simstrag.experiments.compare import compare as run_comparison
+    from simstrag.experiments.compare import count_runs
     from simstrag.experiments.runner import RunCache
     from simstrag.runs.run import check_directory
 
@@ -82,8 +83,9 @@ def compare(
     try:
         with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
             if case.updates is None:  # which compare refuses
-                runs = len(case.seed_list) if seeds is None else seeds
-                warn_of_hours(case, policy or case.policies, runs, jobs, quiet)
+                names = policy or case.policies
+                runs = count_runs(case, names, seeds, tried)
+                warn_of_hours(case, names, runs, jobs, quiet)
             comparison = run_comparison(
                 case, policy, seeds=seeds, sensitivity=tried, jobs=jobs, on_progress=show,
                 keep=kept,

@@ -82,6 +82,15 @@ class _Search(NamedTuple):
         return 2 * len(self.constants) * len(scenario.policies) * self.seeds
 
 
+def count_runs(
+    scenario: Scenario, names: Sequence[str], seeds: int | None, sensitivity: bool | None
+) -> int:
+    """About how many runs of each policy a comparison takes, those of the search included."""
+    case = scenario.replaced(policies=list(names), **({} if seeds is None else {"seeds": seeds}))
+    search, own = _search(case, sensitivity), len(case.seed_list)
+    return own if search is None else own + search.runs(case) // len(names)
+
+
 def _search(scenario: Scenario, sensitivity: bool | None) -> _Search | None:
     """The search that is asked for; None for none."""
     if scenario.learner.is_real and not sensitivity:
