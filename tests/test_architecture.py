@@ -24,7 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "profile": {"documents", "timing", "trace"},
     "scenario": {"documents", "profile", "timing", "trace"},
     "workloads": {"documents"},
-    "learning": {"documents", "timing", "workloads"},
+    "learning": {"documents", "runs", "timing", "workloads"},
     "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},
     "experiments": {"documents", "engine", "policies", "processes", "runs", "scenario"},
     "cluster": {

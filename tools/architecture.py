@@ -37,7 +37,7 @@ BOXES = {
     "processes": Box(5, 5, "child processes, signals"),
     "scenario": Box(2, 6, "what is simulated"),
     "learning": Box(3, 6, "what an update is worth"),
-    "runs": Box(4, 6, "a run and its files"),
+    "runs": Box(4, 8, "a run and its files"),
     "traces": Box(0, 6, "import, draw, resample"),
     "profile": Box(2, 7, "what was measured"),
     "timing": Box(2, 8, "how long a step takes"),
