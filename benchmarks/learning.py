@@ -1,0 +1,267 @@
+"""What real training at virtual time costs, and what it says: the tables of docs/learning.md.
+
+python -m benchmarks.learning speed        # gradients per second, memory
+python -m benchmarks.learning six          # six policies x ten seeds to 95 % on digits
+python -m benchmarks.learning momentum     # the best momentum of asgd by workers
+python -m benchmarks.learning formula      # the noise-scale formula against training
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import resource
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cluster_tables import print_table
+from simstrag import Scenario, compare, simulate
+from simstrag.engine.recorder import Recorder
+from simstrag.engine.simulate import simulate_into
+from simstrag.learning import tasks
+from simstrag.learning.batches import Batches, iid_shards
+from simstrag.learning.gradient_log import GradientLog
+from simstrag.learning.gradient_replay import GradientReplay
+from simstrag.learning.gradients import GradientEngine
+from simstrag.learning.optimizers import OptimizerChoice
+
+Keys = dict[str, Any]
+JOB: Keys = {
+    "workers": 8, "step": {"compute": 0.1, "amp_ratio": 1.5, "cv": 0.1},
+    "allreduce": {"alpha": 1e-4, "bandwidth": 1e9, "bytes": 4e6}, "server": {"service": 1e-3},
+    "trace": [{"time": 0, "node": 3, "resource": "gpu", "kind": "slowdown", "value": 2.0}],
+}  # fmt: skip
+"""Eight workers, one of which takes twice as long; all of it is assumed."""
+ONE_BY_ONE = "one by one"
+
+# -- speed ---------------------------------------------------------------------------------------
+
+
+def speed() -> None:
+    """Gradients computed and applied per second of processor, together and one at a time."""
+    rows = []
+    for name, batch, policy in itertools.product(("digits", "mixture"), (20, 32), ("bsp", "asgd")):
+        if name == "digits" and batch == 32:  # 64 shards have 22 samples
+            continue
+        log, task = _log(64, batch, 100, policy), tasks.load(name)
+        drawn = Batches(iid_shards(len(task.inputs), 64, 0), batch, 0)
+        rates = {}
+        for way in (None, ONE_BY_ONE) * 3:
+            engine = GradientEngine(task, way=way)
+            if way == ONE_BY_ONE and policy == "bsp":
+                found, seconds = _alone(engine, log, drawn)
+            else:
+                replay = GradientReplay(log, engine, drawn, OptimizerChoice("sgd", 0.1, 0.9))
+                begun = time.process_time()
+                found, seconds = replay.run(1e9).gradients, time.process_time() - begun
+            rates[way] = max(rates.get(way, 0.0), found / seconds)
+        together, alone = rates[None], rates[ONE_BY_ONE]
+        rows.append((
+            name, f"{batch}", policy, f"{together:,.0f}", f"{alone:,.0f}", f"{together / alone:.1f}"
+        ))  # fmt: skip
+    print_table(("task", "batch", "policy", "gradients/s", "one at a time", "ratio"), rows)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    task = tasks.load("mixture")
+    drawn = Batches(iid_shards(len(task.inputs), 512, 0), 16, 0)
+    engine = GradientEngine(task)
+    GradientReplay(_log(512, 16, 20, "asgd"), engine, drawn, OptimizerChoice()).run(1e9)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"512 workers, asgd, {engine.initial.numel():,} parameters: {after / 1024:.0f} MB, ")
+    print(f"{(after - before) / 1024:.0f} MB of them since the runs above")
+
+
+def _log(workers: int, batch: int, rounds: int, policy: str) -> GradientLog:
+    log = GradientLog()
+    scenario = Scenario(
+        workers=workers, samples=workers * batch * rounds, step={"compute": 0.1, "cv": 0.1},
+        server={"service": 1e-5}, learner={"batch": batch},
+    )  # fmt: skip
+    simulate_into(Recorder(keep_gradients=True, storage=log), scenario, policy, 0)
+    return log
+
+
+def _alone(engine: GradientEngine, log: GradientLog, drawn: Batches) -> tuple[int, float]:
+    """How many gradients of bsp were computed one at a time, and the seconds that took."""
+    import torch
+
+    columns, count = log.gradients, 2000
+    begun = time.process_time()
+    for rank, step, size in zip(columns["rank"], columns["step"], columns["samples"], strict=True):
+        samples = torch.from_numpy(drawn.of([rank], [step], [size]))
+        engine.one(engine.initial, samples, torch.full((int(size),), 1 / int(size)), amp=False)
+        count -= 1
+        if not count:
+            break
+    return 2000 - count, time.process_time() - begun
+
+
+# -- six policies --------------------------------------------------------------------------------
+
+
+def six() -> None:
+    """Wall clock of a comparison of six policies over ten seeds to 95 % of digits."""
+    learner = {
+        "kind": "real", "task": "digits", "batch": 32,
+        "optimizer": {"lr": 0.2, "momentum": 0.5},
+    }  # fmt: skip
+    names = ["bsp", "asgd", "ssp:bound=3", "backup", "korel", "cgp"]
+    case = Scenario(**JOB, samples=400_000, target_accuracy=0.95, learner=learner, seeds=10)
+    begun = time.monotonic()
+    comparison = compare(case, names)
+    print(comparison)
+    print(f"{time.monotonic() - begun:.0f} s for {len(comparison.runs)} runs and the controls")
+
+
+# -- momentum ------------------------------------------------------------------------------------
+
+MOMENTA = (0.0, 0.3, 0.5, 0.7, 0.9)
+
+
+def momentum() -> None:
+    """Samples that asgd needs to 90 % of digits, by momentum and workers."""
+    rows = []
+    for workers in (1, 2, 4, 8):
+        job = {**JOB, "workers": workers, "trace": None}
+        means = {}
+        for mu in MOMENTA:
+            learner = _learner("digits", 32, {"lr": 0.1, "momentum": mu})
+            found = _to_target(job, learner, "asgd", 0.90, 200_000, range(5))
+            means[mu] = float(np.mean(found))
+        best = min(means, key=lambda mu: means[mu])
+        rows.append((f"{workers}", *(_count(means[mu]) for mu in MOMENTA), f"{best:g}"))
+    print_table(("workers", *(f"momentum {mu:g}" for mu in MOMENTA), "best"), rows)
+
+
+# -- the formula ---------------------------------------------------------------------------------
+
+TASKS = {"digits": 0.93, "mixture": 0.55, "teacher": 0.9, "tabular": 0.85}
+"""Target of each task."""
+OPTIMIZERS: dict[str, tuple[Keys, ...]] = {
+    "sgd": tuple({"lr": lr} for lr in (0.1, 0.2, 0.4, 0.8)),
+    "momentum 0.9": tuple({"lr": lr, "momentum": 0.9} for lr in (0.02, 0.05, 0.1, 0.2)),
+    "adam": tuple({"kind": "adam", "lr": lr} for lr in (1e-3, 2e-3, 5e-3, 1e-2)),
+}
+BATCHES = (8, 16, 32, 64)
+NOMINAL = 16
+POLICIES = ("bsp", "asgd", "ssp:bound=2", "k_async:x=4", "backup", "cgp")
+BUDGET = 1_500_000
+SEEDS = range(4)
+
+
+def formula() -> None:
+    """What staleness costs each task and optimizer, and how well the formula ranks policies."""
+    rows = []
+    for name, target in TASKS.items():
+        for label, choices in OPTIMIZERS.items():
+            rates = {
+                k: np.mean(_to_target(JOB, _learner(name, NOMINAL, each), "bsp", target, BUDGET,
+                                      range(2)))
+                for k, each in enumerate(choices)
+            }  # fmt: skip
+            optimizer = choices[min(rates, key=lambda k: rates[k])]
+            rows.append((name, label, f"{optimizer['lr']:g}", *_fit(name, optimizer, target)))
+            print(*rows[-1], flush=True)
+    headers = (
+        "task", "optimizer", "lr", "B_noise", "c_tau", "error, median", "error, worst",
+        "pairs in order", "missed the target",
+    )  # fmt: skip
+    print_table(headers, rows)
+
+
+def _fit(name: str, optimizer: Keys, target: float) -> tuple[str, ...]:
+    """B_noise from bsp at four batches, c_tau from asgd, and the times of the other policies."""
+    sizes = [8 * batch for batch in BATCHES]
+    samples = [
+        float(np.mean(_to_target(JOB, _learner(name, batch, optimizer), "bsp", target, BUDGET,
+                                 SEEDS)))
+        for batch in BATCHES
+    ]  # fmt: skip
+    if not all(map(math.isfinite, samples)):
+        return ("-", "-", "-", "-", "-", "bsp")
+    progress, start = np.polyfit(sizes, samples, 1)
+    progress = max(progress, 1e-9)
+    noise_scale = max(start / progress, 0.0)
+    learner = _learner(name, NOMINAL, optimizer)
+    times = {p: _times(JOB, learner, p, target, BUDGET, SEEDS) for p in POLICIES}
+    missed = [p for p, found in times.items() if not all(map(math.isfinite, found))]
+    asgd = np.mean(_to_target(JOB, learner, "asgd", target, BUDGET, SEEDS))
+    if "asgd" in missed:
+        return (f"{noise_scale:.0f}", "-", "-", "-", "-", ", ".join(missed))
+    c_tau = max((asgd / progress - noise_scale - NOMINAL) / (7 * NOMINAL), 0.0)
+    model = {"batch": NOMINAL, "noise_scale": noise_scale, "c_tau": c_tau}
+    predicted = {
+        p: np.mean([
+            simulate(Scenario(**JOB, target_progress=progress, learner=model), p, seed)
+            .summary["time_to_target"] for seed in SEEDS
+        ]) for p in POLICIES if p not in missed
+    }  # fmt: skip
+    real = {p: float(np.mean(times[p])) for p in predicted}
+    errors = [abs(predicted[p] / real[p] - 1) for p in predicted if p not in ("bsp", "asgd")]
+    pairs = list(itertools.combinations(predicted, 2))
+    ordered = sum((predicted[a] < predicted[b]) == (real[a] < real[b]) for a, b in pairs)
+    return (
+        f"{noise_scale:.0f}", f"{c_tau:.2f}", f"{100 * np.median(errors):.0f} %",
+        f"{100 * max(errors):.0f} %", f"{ordered} of {len(pairs)}", ", ".join(missed) or "none",
+    )  # fmt: skip
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+def _learner(task: str, batch: int, optimizer: Keys) -> Keys:
+    every = 0.2 * batch / NOMINAL
+    return {
+        "kind": "real", "task": task, "batch": batch, "optimizer": optimizer,
+        "evaluate_every": every,
+    }  # fmt: skip
+
+
+def _to_target(*given: Any) -> list[float]:
+    """Samples to the target under each seed; infinite where it was missed."""
+    return [samples for samples, _ in _runs(*given)]
+
+
+def _times(*given: Any) -> list[float]:
+    """Seconds to the target under each seed; infinite where it was missed."""
+    return [seconds for _, seconds in _runs(*given)]
+
+
+def _runs(
+    job: Keys, learner: Keys, policy: str, target: float, budget: int, seeds: Sequence[int]
+) -> list[tuple[float, float]]:
+    calls = [(job, learner, policy, target, budget, seed) for seed in seeds]
+    with ProcessPoolExecutor(2) as pool:
+        return list(pool.map(_run, calls))
+
+
+def _run(call: tuple[Keys, Keys, str, float, int, int]) -> tuple[float, float]:
+    job, learner, policy, target, budget, seed = call
+    case = Scenario(**job, samples=budget, target_accuracy=target, learner=learner)
+    summary = simulate(case, policy, seed, record_updates=False).summary
+    if summary["time_to_target"] is None:
+        return math.inf, math.inf
+    return summary["samples"], summary["time_to_target"]
+
+
+def _count(samples: float) -> str:
+    return f"{samples:,.0f}" if math.isfinite(samples) else "missed"
+
+
+def main() -> None:
+    """Print the tables that the command line names."""
+    parts: dict[str, Callable[[], None]] = {
+        "speed": speed, "six": six, "momentum": momentum, "formula": formula,
+    }  # fmt: skip
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning")
+    parser.add_argument("what", nargs="+", choices=parts)
+    for name in parser.parse_args().what:
+        parts[name]()
+
+
+if __name__ == "__main__":
+    main()
