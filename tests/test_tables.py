@@ -429,7 +429,7 @@ class TestCautions:
 
     def test_time_beyond_the_trace_is_told(self) -> None:
         s = small(trace=[{"time": 0.1, "value": 2.0, **SLOW}], policies=["bsp"])
-        assert any("past the end of the trace" in text for text in cautions(s))
+        assert any("beyond the end of the trace" in text for text in cautions(s))
 
     def test_recorded_durations_make_no_claim_of_mitigation(self) -> None:
         rows = [

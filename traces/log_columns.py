@@ -185,7 +185,7 @@ def number(labels: Sequence[str]) -> tuple[list[int], dict[int, str]]:
     >>> number(["gpu-b", "gpu-a", "gpu-b"]), number(["7", "3"])
     (([0, 1, 0], {0: 'gpu-b', 1: 'gpu-a'}), ([7, 3], {}))
     >>> number([rank_name(2), rank_name(1)])
-    ([2, 1], {2: 'rank 2', 1: 'rank 1'})
+    ([2, 1], {1: 'rank 1', 2: 'rank 2'})
     """
     bare = [label.removeprefix(rank_name("")) for label in labels]
     if all(map(_is_whole, bare)):

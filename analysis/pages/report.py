@@ -42,6 +42,7 @@ from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.sweep import MARKER, Sweep
 from simstrag.runs.run import UNITS, Run, plain
+from simstrag.scenario.beyond_measured import doubts
 from simstrag.scenario.scenario import Scenario
 
 
@@ -145,7 +146,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         clean=comparison.scenario.inputs.trace is not None,
         lanes=TITLES,
         banner=banner,
-        cautions=[*cautions(s), *(text for text in comparison.warnings if text != banner)],
+        cautions=[*cautions(s), *doubts(scenario)],
         asked=facts.question(scenario),
         seed=scenario.seed_list[0],
         tables=tables,

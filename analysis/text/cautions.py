@@ -302,12 +302,17 @@ def _free_server(s: Standings) -> bool:
 
 def _trace(s: Standings) -> Iterator[str]:
     """Time after the end of the trace, and durations that it replays."""
-    for p in s.policies:
-        if (share := p.other.get("beyond_trace", 0.0)) > BEYOND:
-            yield (
-                f"{p.policy} was past the end of the trace for {100 * share:.0f} % of its "
-                "computing; the last values were held."
-            )
+    shares = {p.policy: p.other.get("beyond_trace", 0.0) for p in s.policies}
+    beyond = {name: share for name, share in shares.items() if share > BEYOND}
+    if beyond:
+        ends = {
+            f"{100 * share:.0f}": None for share in (min(beyond.values()), max(beyond.values()))
+        }
+        whose = "all policies" if len(beyond) == len(shares) > 1 else join([*beyond])
+        yield (
+            f"{' to '.join(ends)} % of the computing of {whose} lies beyond the end of the trace; "
+            "the last values were held."
+        )
     if replays(s):
         yield (
             "The trace replays recorded step durations. The effect of reduced precision on them is "

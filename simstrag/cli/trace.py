@@ -238,7 +238,7 @@ def import_(
         called = [f"{node} is {name}" for node, name in names.items()]
         rest = [f"... ({len(names)} in all, in the page)"] if len(names) > SHOWN_NAMES else []
         print(f"nodes: {', '.join(called[:SHOWN_NAMES] + rest)}")
-    if placeholders and written is not None:
+    if written is not None and placeholders:
         other = example_command(out, free_name(written, ".yaml"), placeholders)
         how = f", or write another with what you know of the job, such as: {other}" if other else ""
         print_sentences(f"placeholders: {', '.join(placeholders)}; replace them in {written}{how}")

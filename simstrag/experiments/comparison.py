@@ -161,16 +161,16 @@ class Comparison:
     def warnings(self) -> tuple[str, ...]:
         """The placeholders, and the warnings of runs, each once."""
         worst = self.runs.groupby("policy", sort=False)["beyond_trace"].max()
-        beyond = [
-            f"{policy}: {beyond_warning(share)}"
-            for policy, share in worst.items()
-            if share > BEYOND_WARNING
-        ]
+        beyond = worst[worst > BEYOND_WARNING]
         unknown = self.runs[["policy", "progress_unknown"]].dropna().drop_duplicates("policy")
         unknown = unknown[:0] if self.scenario.learner.is_real else unknown
         return (
             *filter(None, [str(self.placeholders), self.unslowed, self.unused_noise]),
-            *beyond,
+            *(
+                [f"{', '.join(beyond.index)}: up to {beyond_warning(beyond.max())}"]
+                if len(beyond)
+                else []
+            ),
             *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
             *map(str, self.beyond_measured),
             *doubts(self.scenario),
