@@ -650,6 +650,7 @@ def test_a_date_with_points_is_day_month_year(tmp_path: Path) -> None:
         ("Zeit;Host;Auslastung", "utilisation X --column gpu=Auslastung --out TRACE"),
         ("time;hst;gpu_util", "utilisation X --column node=hst --out TRACE"),
         ("rank;stepp;dauer", "steps X --column step=stepp --out TRACE"),
+        ("when;machine;load", "utilisation X --column gpu=load --out TRACE"),
         ("a;b;c", "simstrag trace import FORMAT X --out TRACE"),
     ],
 )

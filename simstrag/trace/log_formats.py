@@ -34,7 +34,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "card": ("card", "gpuid", "gpuindex", "index", "device", "minornumber", "gpu"),
     "time": (
         "time", "timestamp", "walltime", "date", "datetime", "start", "starttime", "begin", "ts",
-        "seconds", "zeit", "zeitpunkt", "zeitstempel", "datum",
+        "when", "seconds", "zeit", "zeitpunkt", "zeitstempel", "datum",
     ),
     "start": ("start", "starttime", "startedat", "startsat", "begin", "from", "beginn", "von"),
     "end": ("end", "endtime", "endedat", "endsat", "stop", "finish", "until", "to", "ende", "bis"),
