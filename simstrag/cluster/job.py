@@ -93,7 +93,7 @@ class RunningJob:
         self.shares, self.most, self.quickest = costs.shares, costs.most, costs.quickest
         self._noise = Noise(self.seed, inputs.step.noise)
         self.slowdowns = Slowdowns.none(job.workers)
-        policy, self.gate = policies.load(job.policy), gate
+        policy, self.gate, self.delayed = policies.load(job.policy), gate, 0.0
         self._use: CountsUse | None = None
         shown = None
         if telemetry is not None and getattr(policy, "reads_telemetry", False):
@@ -107,8 +107,8 @@ class RunningJob:
             self._use = counter(self)
         self._recent = RecentDemands(job.workers)
         self._seen = self._counted = _Seen(0.0, np.zeros((2, job.workers)), 0)
+        self._lost = self._paused = np.zeros(job.workers)
         self.end: float | None = None
-        self.delayed = 0.0
         self._at_end: tuple[Floats, ...] | None = None
         self._judged, self._straggled = np.zeros(job.workers, np.int64), 0
 
@@ -188,6 +188,8 @@ class RunningJob:
         plan = plan if self.gate is None else self.gate(plan)
         if self._use is not None:
             self._use.follow(plan, self.kernel.plan)
+        if self.delayed:
+            self._count_delays(self.kernel.usage(self.kernel.now)[2])
         return plan
 
     @property
@@ -245,15 +247,22 @@ class RunningJob:
         ends = self.advance(now - self.start)
         assert not ends, "a job that ends is found before"
         if seconds != self.delayed:
+            self._count_delays(self._usage(now - self.start)[2])
             self._simulation.delay(now - self.start, seconds)
             self.delayed = seconds
 
-    def paused(self, now: float) -> float:
-        """Seconds of the delayed rank that pauses longest, in the steps that it has begun."""
-        if not self.delayed:
-            return 0.0
-        own = self.delayed / self.kernel.plan.pause  # the policy's own pause is not the delay's
-        return float(self._usage(now - self.start)[2].max()) * own
+    def lost(self, now: float) -> Floats:
+        """Seconds by which delays made each rank pause, in the steps that it has begun."""
+        self._count_delays(self._usage(now - self.start)[2])
+        return self._lost
+
+    def _count_delays(self, paused: Floats) -> None:
+        """Count at the pause of now what ranks have paused so far in all."""
+        if self.delayed:  # the policy's own pause is not the delay's
+            self._lost = (
+                self._lost + (paused - self._paused) * self.delayed / self.kernel.plan.pause
+            )
+        self._paused = paused
 
     # -- what it asks for ----------------------------------------------------------------------
 
