@@ -90,7 +90,7 @@ class LearningTask:
                 f"its loss is {float(losses.detach().mean()):g} before the first update; look at "
                 "the initial parameters and at the inputs"
             )
-        losses.sum().backward(inputs=[p for p in self.model.parameters() if p.requires_grad])
+        losses.sum().backward(inputs=[p for p in self.model.parameters() if p.requires_grad])  # type: ignore[no-untyped-call]
         self.model.zero_grad()
 
     def _check_layers(self, torch: Any) -> None:
