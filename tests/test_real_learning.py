@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from simstrag import InputError, Run, Scenario, compare, simulate  # noqa: E402
+from simstrag.analysis.derived.standings import standings  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
 from simstrag.errors import PlanError  # noqa: E402
+from simstrag.experiments.runner import digest_of_scenario  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.averaging_replay import AveragingReplay  # noqa: E402
 from simstrag.learning.batches import Batches, dirichlet_shards, iid_shards  # noqa: E402
@@ -142,6 +147,45 @@ def test_reduced_precision_is_that_of_torchs_autocast(way: str) -> None:
     wanted = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])])
     exact = engine.one(engine.initial, samples[:32], torch.full((32,), 1 / 32), False)
     assert (found[0] - wanted).norm() < (wanted - exact).norm() / 2
+
+
+@pytest.mark.parametrize("way", ["batched layers", "vmap", "one by one"])
+def test_reduced_precision_below_float64_changes_reduced_steps_alone(way: str) -> None:
+    task, samples, weights = tasks.load("digits"), torch.arange(64), torch.full((64,), 1 / 32)
+    engine, exact = (GradientEngine(task, "fp64", amp, way) for amp in ("bf16", "fp32"))
+    given = [engine.initial] * 2, samples, weights.double(), [32, 32]
+    full, reduced = (engine.rows(*given, amp)[0] for amp in (False, True))
+    assert torch.equal(full, exact.rows(*given, False)[0])
+    assert 1e-4 < (reduced - full).norm() / full.norm() < 1e-1
+
+
+def rows_of_four() -> torch.Tensor:
+    return torch.randn(64, 3, 4, generator=torch.Generator().manual_seed(0))
+
+
+TIED = nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(TIED, nn.Tanh(), TIED, nn.Flatten(), nn.Linear(12, 2)),
+        nn.Sequential(nn.Linear(4, 2)),
+        nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),
+    ],
+)
+def test_layers_that_are_no_perceptron_of_rows_are_computed_as_they_are(model: nn.Module) -> None:
+    inputs, targets = rows_of_four(), torch.zeros(64)
+    task = LearningTask(
+        model, inputs, targets, inputs, targets,
+        lambda out, _: out.flatten(1).square().sum(1), lambda out, _: out.flatten(1).sum(1),
+    )  # fmt: skip
+    task.check()
+    engine = GradientEngine(task, "fp64", "fp32")
+    samples, weights = torch.arange(8), torch.ones(8, dtype=torch.float64)
+    found = engine.rows([engine.initial, 2 * engine.initial], samples, weights, [4, 4], False)
+    alone = engine.one(2 * engine.initial, samples[4:], weights[4:], False)
+    assert torch.allclose(found[1], alone, rtol=1e-9, atol=1e-12)
 
 
 # -- updates -------------------------------------------------------------------------------------
@@ -376,6 +420,47 @@ def test_a_policy_that_is_not_shown_to_be_as_accurate_is_not_chosen() -> None:
     assert strict.answer.to_dict()["choice"] == "bsp"
 
 
+def test_one_seed_shows_no_accuracy_and_seeds_differ_also_without_noise() -> None:
+    keys = {"samples": 320, "policies": ["bsp", "asgd"], "seeds": 1, "step": {"compute": 0.1}}
+    found = standings(compare(scenario(**keys), jobs=1))
+    assert not found.certain
+    assert math.isnan(found.accuracy_gap("asgd").low)
+    assert "asgd" in found.incomparable
+
+
+OWN = """
+from dataclasses import replace
+from simstrag.learning.tasks.synthetic import tabular
+
+def make(seed):
+    return tabular(seed)
+"""
+
+
+def test_a_task_of_the_users_is_found_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "own_task.py").write_text(OWN)
+    text = json.dumps(KEYS | {"learner": REAL | {"task": "own_task:make"}})
+    (tmp_path / "own.yaml").write_text(text)
+    case = Scenario.read(tmp_path / "own.yaml")
+    assert simulate(case).summary["accuracy"] == simulate(scenario()).summary["accuracy"]
+
+
+def test_a_kept_run_is_of_the_task_as_it_is_now(tmp_path: Path) -> None:
+    (tmp_path / "kept_task.py").write_text(OWN)
+    (tmp_path / "own.yaml").write_text(
+        json.dumps(KEYS | {"learner": REAL | {"task": "kept_task:make"}})
+    )
+    case = Scenario.read(tmp_path / "own.yaml")
+    before = digest_of_scenario(case)
+    assert digest_of_scenario(case) == before
+    (tmp_path / "kept_task.py").write_text(OWN + "# other\n")
+    assert digest_of_scenario(case) != before
+
+
+def test_a_run_says_which_torch_trained_it() -> None:
+    assert simulate(scenario()).provenance["torch"] == torch.__version__
+
+
 # -- refusals ------------------------------------------------------------------------------------
 
 
@@ -436,6 +521,32 @@ def a_task(model: nn.Module, scale: float = 1.0) -> LearningTask:
 
 
 @pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"test_targets": torch.zeros(3)}, "64 test_inputs and 3 test_targets; want as many"),
+        ({"inputs": np.zeros((64, 4))}, "inputs is of type ndarray; want a tensor"),
+        ({"score": lambda out, _: out.mean()}, r"score of 8 samples has shape \(\); want one"),
+        ({"label": torch.zeros(3)}, r"label has shape \(3,\); want \(64,\)"),
+        ({"model": nn.Flatten()}, "no parameter of its model requires a gradient"),
+    ],
+)
+def test_a_task_whose_parts_do_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        replace(a_task(nn.Linear(4, 2)), **changes).check()
+
+
+def test_whatever_a_task_of_the_users_raises_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "broken_task.py").write_text(
+        OWN + "\ndef wide(seed):\n"
+        "    task = tabular(seed)\n    return replace(task, inputs=task.inputs[:, :3])\n"
+        "def none(seed):\n    return None\n"
+    )
+    for name, words in (("wide", "RuntimeError: mat1"), ("none", "returned NoneType; want a Lea")):
+        with pytest.raises(InputError, match=f"task 'broken_task:{name}': {words}"):
+            tasks.load(f"broken_task:{name}", 0, tmp_path)
+
+
+@pytest.mark.parametrize(
     ("task", "words"),
     [
         (a_task(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))), "BatchNorm, .* GroupNorm"),
@@ -447,4 +558,4 @@ def test_a_model_whose_gradients_are_no_function_of_its_samples_is_refused(
     task: LearningTask, words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        task.check("mine")
+        task.check()

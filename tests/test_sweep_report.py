@@ -252,6 +252,26 @@ def test_a_policy_that_fails_is_named_and_the_others_are_ranked(tmp_path: Path) 
     assert said.endswith("(workers: 2, step.compute: 0.1).")
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ({"target_accuracy": 0.999}, "bsp has no time to target at all 2 points and has no place"),
+        ({}, "ranked by the time of equal samples, whatever accuracy they led to"),
+    ],
+)
+def test_a_sweep_of_a_real_learner_says_what_its_places_are_of(
+    target: dict[str, float], words: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    learner = {"kind": "real", "task": "tabular", "batch": 4}
+    scenario = {"samples": 64, "step": {"compute": 0.1}, "learner": learner} | target
+    found = run(tmp_path, scenario=scenario, grid={"workers": [2, 4]}, policies=["bsp"])
+    said = " ".join(cautions(found))
+    assert words in said
+    assert "nothing was trained" not in said
+    assert "None" not in said
+
+
 def test_a_policy_of_unknown_progress_is_named_with_the_reason_and_the_point(
     certain: SweepCells,
 ) -> None:
@@ -259,7 +279,7 @@ def test_a_policy_of_unknown_progress_is_named_with_the_reason_and_the_point(
     unknown = dataclasses.replace(first, unknown={"backup": "models are averaged"})
     said = cautions(dataclasses.replace(certain, cells=(unknown, *others)))[0]
     assert said == (
-        f"backup has unknown progress at 1 of {len(certain.cells)} points and has no place there: "
+        f"backup has no time to target at 1 of {len(certain.cells)} points and has no place there: "
         f"models are averaged ({describe(first, certain)})."
     )
 

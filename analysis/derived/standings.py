@@ -104,9 +104,11 @@ class Standings:
 
     @property
     def spread(self) -> bool:
-        """Whether seeds differ; without noise on a fixed trace they do not."""
+        """Whether seeds differ; without noise on a fixed trace and without training they do not."""
         column = self.comparison.column
-        return any(np.ptp(column(p.policy, n)) > 0 for p in self.policies for n in self.times)
+        return self.comparison.scenario.learner.is_real or any(
+            np.ptp(column(p.policy, n)) > 0 for p in self.policies for n in self.times
+        )
 
     @property
     def certain(self) -> bool:
@@ -176,6 +178,12 @@ class Standings:
             ""
             if gap.low > -margin
             else (f"its final accuracy is not shown to be within {100 * margin:g} points of bsp's")
+        )
+
+    def accuracy(self, policy: str) -> Estimate:
+        """The mean of final accuracies, which may be negative."""
+        return paired_statistics.difference(
+            self.comparison.column(policy, "accuracy"), np.zeros(self.seeds)
         )
 
     def accuracy_gap(self, policy: str) -> Estimate:

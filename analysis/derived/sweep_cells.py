@@ -112,7 +112,7 @@ class Cell:
     ranking: the policies whose runs are all finished and have a known time, best mean first.
     behind: the policies that the best mean is shown to be faster than.
     failed: the first error of each policy that failed.
-    unknown: why the progress of a policy is not known.
+    unknown: why the time of a policy is not known: its progress is not, or it missed the target.
     missing: runs that have not ended.
     """
 
@@ -226,7 +226,8 @@ def _cell(
         if outcomes[run]["error"]:
             failed.setdefault(run.policy, outcomes[run]["error"])
         elif summary[name] is None:
-            unknown.setdefault(run.policy, summary["progress_unknown"])
+            why = summary["progress_unknown"] or "it missed the target accuracy"
+            unknown.setdefault(run.policy, why)
         else:
             summaries[run.policy].append(summary)
     seeds = len({run.seed for run in runs})

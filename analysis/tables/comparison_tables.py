@@ -143,7 +143,7 @@ def accuracy_table(s: Standings) -> Table | None:
         )
         rows.append((
             p.policy,
-            Number.estimate(s.mean(s.comparison.column(p.policy, "accuracy")), percent=True),
+            Number.estimate(s.accuracy(p.policy), percent=True),
             Number.estimate(gap, sign=True, percent=True) if p.policy != BASELINE else "",
             "" if p.policy == BASELINE or target else _equivalence(gap, learner.margin),
             *([f"{reached} of {s.seeds}"] if target else []), f"{diverged} of {s.seeds}",

@@ -374,15 +374,15 @@ def coverage(s: Standings) -> str:
             f"the {n} seeds are one and the same run, because nothing is random here, so the "
             "intervals have no width and cover nothing"
         )
+    training = "initial parameters, the samples drawn and " if scenario.learner.is_real else ""
+    noise = f"{training}the noise of step times in {n} seeds"
     if scenario.inputs.trace is None:
-        return (
-            f"the intervals cover the noise of step times in {n} seeds without a contention trace"
-        )
+        return f"the intervals cover {noise} without a contention trace"
     if scenario.trace_per_seed == "shift" and scenario.inputs.trace.end:
-        return f"the intervals cover {n} starting moments in this one trace, not other traces"
+        moments = f"{training}{n} starting moments in this one trace"
+        return f"the intervals cover {moments}, not other traces"
     return (
-        f"the intervals cover the noise of step times in {n} seeds over one fixed trace, so they "
-        "say nothing about another day"
+        f"the intervals cover {noise} over one fixed trace, so they say nothing about another day"
     )
 
 

@@ -95,10 +95,10 @@ def _gaps(found: SweepCells) -> str:
 
 
 def _unranked(found: SweepCells) -> Iterator[str]:
-    """Policies that failed, or whose progress is unknown: the points are ranked without them."""
+    """Policies that failed, or have no time to target: the points are ranked without them."""
     for what, reasons in (
         ("failed", [cell.failed for cell in found.cells]),
-        ("has unknown progress", [cell.unknown for cell in found.cells]),
+        ("has no time to target", [cell.unknown for cell in found.cells]),
     ):
         pairs = [*zip(found.cells, reasons, strict=True)]
         for policy in found.policies:
@@ -125,6 +125,13 @@ def _slight(found: SweepCells) -> Iterator[str]:
 def _worth(found: SweepCells) -> Iterator[str]:
     """What times are of."""
     times, stale = found.sweep.times, dict[str, None]()
+    if found.sweep.study["scenario"].get("learner", {}).get("kind") == "real":
+        if "makespan" in times:
+            yield (
+                "Points are ranked by the time of equal samples, whatever accuracy they led to: "
+                "declare target_accuracy to rank them by the time to it, or compare a point."
+            )
+        return
     for cell in found.cells:
         if times[cell.number] == "makespan":
             stale |= dict.fromkeys(p.policy for p in cell.ranking if p.stale)

@@ -29,13 +29,16 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """From `start` on a job is delayed for the sake of others; what it had done until then."""
+    """From `start` on a job is delayed for the sake of others; what it had done until then.
+
+    lost: of each rank.
+    """
 
     start: float
     seconds: float
     beneficiaries: tuple[str, ...]
     updates: int
-    paused: float
+    lost: Floats
 
 
 class Grants:
@@ -107,6 +110,14 @@ class Grants:
         if answer.granted:
             self._open[job.job.number] = _Grant(job, needs, answer.delays)
             _reserve(spare, needs)
+            for other in others:
+                self._free(spare, other, answer.delays.get(other.job.number, 0.0))
+
+    def _free(self, spare: Floats, job: RunningJob, delay: float) -> None:
+        """Add what a delay of a job frees on the nodes of its workers."""
+        constants = self.constants[job.job.workload]
+        freed = np.array([constants.freed_cores, constants.freed_bytes, constants.freed_bytes])
+        np.add.at(spare, job.nodes, delay * freed)
 
     def _needs(self, job: RunningJob) -> tuple[Need, ...]:
         """On the node of each server shard its share; what comes from that node passes no card."""
@@ -140,12 +151,12 @@ class Grants:
             self._note(now, job)
         job.delay(now, seconds)
         if grants:
-            self._delays[job] = _Delay(now, seconds, names, job.updates, job.paused(now))
+            self._delays[job] = _Delay(now, seconds, names, job.updates, job.lost(now))
 
     def _note(self, now: float, job: RunningJob) -> None:
         """A delay is over."""
         delay = self._delays.pop(job)
-        iterations, lost = job.updates - delay.updates, job.paused(now) - delay.paused
+        iterations, lost = job.updates - delay.updates, float((job.lost(now) - delay.lost).max())
         most = delay.seconds * (iterations + 1)  # of the last step that began, too
         self.rows.append({
             "start": delay.start, "end": now, "job": job.job.name, "seconds": delay.seconds,
@@ -160,10 +171,9 @@ def _gate(job: RunningJob) -> Gate:
 
 
 def _reserve(spare: Floats, needs: Sequence[Need]) -> None:
-    """Take from what is left of nodes, at most what is left."""
+    """Take what is needed from what is left of nodes, which may fall below 0."""
     for need in needs:
-        asked = np.array([need.cores, need.bytes, need.bytes])
-        spare[need.node] = np.maximum(spare[need.node] - asked, 0.0)
+        spare[need.node] -= need.cores, need.bytes, need.bytes
 
 
 def _saving(seconds: Floats) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,18 @@ class CountsUse(Protocol):
 
     def follow(self, plan: Plan, old: Plan) -> None:
         """A plan takes force in place of another one."""
+
+
+class _Seen(NamedTuple):
+    """What a job had done by a time of its own clock.
+
+    busy: shape (2, N), seconds in which each rank computed and communicated.
+    updates: how many it had made.
+    """
+
+    at: float
+    busy: Floats
+    updates: int
 
 
 class RunningJob:
@@ -81,7 +93,7 @@ class RunningJob:
         self.shares, self.most, self.quickest = costs.shares, costs.most, costs.quickest
         self._noise = Noise(self.seed, inputs.step.noise)
         self.slowdowns = Slowdowns.none(job.workers)
-        policy, self.gate = policies.load(job.policy), gate
+        policy, self.gate, self.delayed = policies.load(job.policy), gate, 0.0
         self._use: CountsUse | None = None
         shown = None
         if telemetry is not None and getattr(policy, "reads_telemetry", False):
@@ -94,11 +106,9 @@ class RunningJob:
         if counter is not None:
             self._use = counter(self)
         self._recent = RecentDemands(job.workers)
-        self._seen = np.zeros((2, job.workers))
-        self._seen_at = 0.0
-        self._counted, self._counted_at = self._seen, 0.0
+        self._seen = self._counted = _Seen(0.0, np.zeros((2, job.workers)), 0)
+        self._lost = self._paused = np.zeros(job.workers)
         self.end: float | None = None
-        self.delayed = 0.0
         self._at_end: tuple[Floats, ...] | None = None
         self._judged, self._straggled = np.zeros(job.workers, np.int64), 0
 
@@ -178,6 +188,8 @@ class RunningJob:
         plan = plan if self.gate is None else self.gate(plan)
         if self._use is not None:
             self._use.follow(plan, self.kernel.plan)
+        if self.delayed:
+            self._count_delays(self.kernel.usage(self.kernel.now)[2])
         return plan
 
     @property
@@ -235,33 +247,43 @@ class RunningJob:
         ends = self.advance(now - self.start)
         assert not ends, "a job that ends is found before"
         if seconds != self.delayed:
+            self._count_delays(self._usage(now - self.start)[2])
             self._simulation.delay(now - self.start, seconds)
             self.delayed = seconds
 
-    def paused(self, now: float) -> float:
-        """Seconds of the delayed rank that pauses longest, in the steps that it has begun."""
-        if not self.delayed:
-            return 0.0
-        own = self.delayed / self.kernel.plan.pause  # the policy's own pause is not the delay's
-        return float(self._usage(now - self.start)[2].max()) * own
+    def lost(self, now: float) -> Floats:
+        """Seconds by which delays made each rank pause, in the steps that it has begun."""
+        self._count_delays(self._usage(now - self.start)[2])
+        return self._lost
+
+    def _count_delays(self, paused: Floats) -> None:
+        """Count at the pause of now what ranks have paused so far in all."""
+        if self.delayed:  # the policy's own pause is not the delay's
+            self._lost = (
+                self._lost + (paused - self._paused) * self.delayed / self.kernel.plan.pause
+            )
+        self._paused = paused
 
     # -- what it asks for ----------------------------------------------------------------------
 
     def demands(self, now: float) -> Demands:
         """By its use since the last call; back-to-back steps at first (rule C6)."""
-        at = now - self.start
-        since = at - self._seen_at
-        if since > 0:
-            seen = np.array(self._usage(at)[:2])
-            known = self.kernel.plan, self.slowdowns
-            steps, gradients = self.costs.rates(*known, (seen - self._seen) / since)
-            self._seen, self._seen_at = seen, at
-            asked = self.costs.demands(*known, steps, gradients)
-            limits = self.costs.limits(*known, steps)
-            self._recent.add(since, float(steps.mean() * since), asked, limits)
+        at, seconds = now - self.start, now - self.start - self._seen.at
+        if seconds > 0:
+            self._seen, steps, asked = self._asked_since(self._seen, at)
+            limits = self.costs.limits(self.kernel.plan, self.slowdowns, steps)
+            self._recent.add(seconds, float(steps.mean() * seconds), asked, limits)
         elif self._recent.empty:
             return self.costs.at_full_speed(self.kernel.plan)
         return self._recent.mean()
+
+    def _asked_since(self, then: _Seen, at: float) -> tuple[_Seen, Floats, Demands]:
+        """What it has done until a later time; its steps and demands per second since."""
+        now, seconds = _Seen(at, np.array(self._usage(at)[:2]), self.updates), at - then.at
+        known = self.kernel.plan, self.slowdowns
+        steps, gradients = self.costs.rates(*known, (now.busy - then.busy) / seconds)
+        updates = (now.updates - then.updates) / seconds
+        return now, steps, self.costs.demands(*known, steps, gradients, updates)
 
     def _usage(self, at: float) -> tuple[Floats, ...]:
         """What its engine counts until a time of its own clock, or until its end."""
@@ -273,14 +295,11 @@ class RunningJob:
     def used(self, now: float) -> tuple[float, Demands]:
         """Seconds since the last call, and what it used per second of them (`telemetry`)."""
         at, s = now - self.start, self.slowdowns
-        since = at - self._counted_at
-        if since <= 0:
+        seconds = at - self._counted.at
+        if seconds <= 0:
             return 0.0, self.most
-        seen = np.array(self._usage(at)[:2])
-        known = self.kernel.plan, s
-        d = self.costs.demands(*known, *self.costs.rates(*known, (seen - self._counted) / since))
-        self._counted, self._counted_at = seen, at
-        return since, Demands(
+        self._counted, _, d = self._asked_since(self._counted, at)
+        return seconds, Demands(
             d.host / s.host, d.gpu / s.gpu, d.push / s.net, d.pull / s.net, d.ring / s.net,
             d.service / s.server,
         )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
 from simstrag.cluster.study_sections import WorkloadSection
 from simstrag.plan import Plan
-from simstrag.quorum import Via
+from simstrag.quorum import Quorum, Via
 from simstrag.scenario.resolved_inputs import Inputs
 from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.constants import amp_gain
@@ -39,6 +39,40 @@ def parents_of(plan: Plan, workers: int) -> Ints:
     return found
 
 
+def groups_of(plan: Plan) -> tuple[Quorum, ...]:
+    """The quorums that all-reduce, and whose leader then pushes the sum [11]."""
+    return tuple(quorum for quorum in plan.quorums if quorum.via is Via.LEADER)
+
+
+def server_messages(
+    plan: Plan, gradients: Floats, updates: float | None = None
+) -> tuple[Floats, float]:
+    """Of each rank its messages to the server and its children's parent, and the services of all.
+
+    A group's leader, its lowest rank, sends one for all members and rounds; groups that wait
+    together are one service, and one update.  A child's message is served in its parent's [11a].
+
+    gradients: of each rank.
+    updates: made with them; None where that is unknown, and then no service is of several groups.
+    """
+    if not uses_server(plan):
+        return np.zeros(len(gradients)), 0.0
+    sent, served = gradients.copy(), parents_of(plan, len(gradients)) < 0
+    groups, led = groups_of(plan), 0.0
+    for quorum in groups:
+        those = quorum.indices
+        sums = gradients[those].sum() / (quorum.needed * quorum.rounds)
+        sent[those], served[those] = 0.0, False
+        sent[those[0]] = sums
+        led += sums
+    if groups and updates is not None:
+        if len(groups) == len(plan.quorums):
+            led = updates
+        elif plan.fuse:
+            led = min(led, updates)
+    return sent, float(sent[served].sum() + led)
+
+
 class JobCosts:
     """The costs of a job.
 
@@ -46,7 +80,6 @@ class JobCosts:
     bytes: size of a gradient.
     shares: of the service at each server shard.
     transfer_seconds: of a push and of a pull.
-    reduces_by_node: whether ranks of a node reduce among themselves first.
     """
 
     def __init__(self, workload: WorkloadSection, inputs: Inputs, nodes: Sequence[int]) -> None:
@@ -58,8 +91,8 @@ class JobCosts:
         self.bytes = workload.bytes_of(allreduce)
         self.shares = server.shards
         self.transfer_seconds = server.push, server.pull
-        self.reduces_by_node = allreduce.algorithm == "hierarchical"
-        self._ring = ring_bytes(self.bytes, np.array(nodes), self.workers, self.reduces_by_node)
+        self._reduces_by_node = allreduce.algorithm == "hierarchical"
+        self._ring = ring_bytes(self.bytes, np.array(nodes), self.workers, self._reduces_by_node)
         self._reduced_in = allreduce.seconds(ranks_per_node(range(self.workers), self._nodes))
 
     # -- seconds -------------------------------------------------------------------------------
@@ -84,6 +117,12 @@ class JobCosts:
             seconds: Floats = (server.push + server.pull) * s.net + server.job * s.server
             parents = parents_of(plan, self.workers)
             seconds[parents >= 0] += server.pull * s.net[parents[parents >= 0]]
+            for quorum in groups_of(plan):
+                those = quorum.indices
+                reduced = self._allreduce.seconds(
+                    ranks_per_node(quorum.members[: quorum.needed], self._nodes)
+                )
+                seconds[those] = seconds[those[0]] / quorum.rounds + reduced * s.net[those].max()
             return seconds
         return np.full(self.workers, self._reduced_in * float(s.net.max()))
 
@@ -135,20 +174,35 @@ class JobCosts:
         """Processor seconds of a message at each server shard."""
         return self._server.service * np.array(self.shares) * self._server_cores
 
-    def demands(self, plan: Plan, s: Slowdowns, steps: Floats, gradients: Floats) -> Demands:
-        """What ranks would use that make so many steps and gradients per second while slowed."""
+    def ring_bytes(self, quorum: Quorum) -> Floats:
+        """Of each member, bytes that an all-reduce of a quorum sends and receives."""
+        nodes = np.array(self._nodes)[quorum.indices]
+        return ring_bytes(self.bytes, nodes, quorum.needed, self._reduces_by_node)
+
+    def demands(
+        self,
+        plan: Plan,
+        s: Slowdowns,
+        steps: Floats,
+        gradients: Floats,
+        updates: float | None = None,
+    ) -> Demands:
+        """What ranks would use that make so many steps and gradients per second while slowed.
+
+        updates: per second; see `server_messages`.
+        """
         step, gain = self._step, np.where(plan.in_amp, self._gain, 1.0)
-        none, unslowed = np.zeros(len(steps)), gradients * s.net
-        pushed, reduced = (unslowed, none) if uses_server(plan) else (none, unslowed)
-        own = parents_of(plan, self.workers) < 0  # a child's gradient is in its parent's [11a]
-        served = gradients[own].sum() * s.server if uses_server(plan) else 0.0
+        messages, services = server_messages(plan, gradients, updates)
+        ring = np.zeros(self.workers) if uses_server(plan) else self._ring
+        for quorum in groups_of(plan):
+            ring[quorum.indices] = self.ring_bytes(quorum)
         return Demands(
             steps * step.host * self._host_cores * s.host,
             steps * step.gpu / gain * s.gpu,
-            pushed * self.bytes,
-            pushed * self.bytes,
-            reduced * self._ring,
-            served * self._server.service * np.array(self.shares) * self._server_cores,
+            messages * s.net * self.bytes,
+            messages * s.net * self.bytes,
+            gradients * s.net * ring,
+            services * s.server * self._server.service * np.array(self.shares) * self._server_cores,
         )
 
     def limits(self, plan: Plan, s: Slowdowns, steps: Floats) -> Demands:
@@ -164,11 +218,15 @@ class JobCosts:
 
     @property
     def most(self) -> Demands:
-        """More than it can ask for while nothing slows it: steps without any communication."""
+        """More than it can ask for while nothing slows it: steps without any communication.
+
+        Ranks of a node may be in groups of their own, which do not reduce together.
+        """
         n, least = self.workers, np.full(self.workers, self._least_seconds)
+        ring = ring_bytes(self.bytes, np.array(self._nodes), n, hierarchical=False)
         served = np.minimum(n / least[0] * self._server.service * np.array(self.shares), 1.0)
         moved = self.bytes / least
         return Demands(
             np.full(n, self._host_cores * self._step.host / least[0]), np.ones(n), moved, moved,
-            self._ring / least, served * self._server_cores,
+            ring / least, served * self._server_cores,
         )  # fmt: skip

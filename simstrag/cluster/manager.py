@@ -99,7 +99,8 @@ class Manager(Protocol):
     ) -> LeaveAnswer:
         """Whether the job may leave.
 
-        spare: shape (nodes, 3): cores and bytes/s, inwards and outwards, that nobody asks for.
+        spare: shape (nodes, 3): cores and bytes/s, inwards and outwards, that nobody asks for;
+            below 0 where a job that has not left yet was promised what others leave idle.
         others: all other running jobs.
         """
         ...

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.cluster.demands import Demands, ring_bytes
+from simstrag.cluster.demands import Demands
 from simstrag.cluster.job import RunningJob
+from simstrag.cluster.job_costs import server_messages
 from simstrag.cluster.negotiation import RESOURCES, Nodes
 from simstrag.plan import Plan
-from simstrag.quorum import Quorum, Via
+from simstrag.quorum import Via
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,21 +57,15 @@ class JobUse:
         self.count_computing(at)
         started, applied = kernel.started_by_rank, kernel.applied_by_rank
         plan, updates = kernel.plan, kernel.version - self._version
-        push, pull, ring = (np.zeros(job.job.workers) for _ in range(3))
-        parents, served = job.parents, 0.0
+        made, begun, ring = (np.zeros(job.job.workers) for _ in range(3))
         for quorum in plan.quorums:
             those = quorum.indices
-            made = (applied - self._applied)[those] / quorum.steps
-            if quorum.via is Via.SERVER:
-                push[those] = made
-                pull[those] = (started - self._started)[those] / quorum.steps
-                served += push[those][parents[those] < 0].sum()
-                continue
-            ring[those] = made * self._ring_bytes(quorum)
-            if quorum.via is Via.LEADER:
-                push[those[0]] = pull[those[0]] = made[0] / quorum.rounds
-        led = sum(push[q.indices[0]] for q in plan.quorums if q.via is Via.LEADER)
-        served += min(led, updates) if plan.fuse else led  # what fuses is one service an update
+            made[those] = (applied - self._applied)[those] / quorum.steps
+            begun[those] = (started - self._started)[those] / quorum.steps
+            if quorum.via is not Via.SERVER:
+                ring[those] = made[those] * job.costs.ring_bytes(quorum)
+        push, served = server_messages(plan, made, updates)
+        pull, _ = server_messages(plan, begun)
         self._take(job, Demands(
             self._host, self._gpu, push * job.costs.bytes, pull * job.costs.bytes, ring,
             served * job.costs.service_seconds,
@@ -82,12 +77,6 @@ class JobUse:
         """A plan takes force in place of another one."""
         if plan is not old and plan.changes(old, COUNTED):
             self.count(self._job.kernel.now)
-
-    def _ring_bytes(self, quorum: Quorum) -> Floats:
-        job = self._job
-        return ring_bytes(
-            job.costs.bytes, job.nodes[quorum.indices], quorum.needed, job.costs.reduces_by_node
-        )
 
 
 class UseOfNodes:

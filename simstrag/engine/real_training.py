@@ -42,7 +42,7 @@ def train(scenario: Scenario, seed: int, log: GradientLog, ways: Collection[str]
         )
     learner, workers = scenario.learner, scenario.workers
     assert learner.task is not None
-    task = tasks.load(learner.task, seed)
+    task = tasks.load(learner.task, seed, scenario.folder)
     if learner.dirichlet is None:
         shards = iid_shards(len(task.inputs), workers, seed)
     elif task.label is None:

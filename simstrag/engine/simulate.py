@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,8 @@ class Simulation:
             for name, given in (("trace", inputs.trace), ("profile", inputs.profile))
         }
         made = {**provenance(), "sha256": hashes}
+        if self.trained is not None:
+            made["torch"] = metadata.version("torch")
         if self.other_hints is not None:
             made["hints"] = asdict(self.other_hints)
         tables: dict[str, Any] = {name: self.recorder.storage.table(name) for name in TABLES}

@@ -13,6 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from simstrag.engine.simulate import check, simulate
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.barrier_waits import barrier_waits
 from simstrag.experiments.cluster_backends import load_backend
+from simstrag.learning.tasks import source as source_of_task
 from simstrag.processes.pool import REASON, TRIES, LostCall, compute
 from simstrag.runs.run import Run, provenance
 from simstrag.scenario.scenario import Scenario
@@ -244,9 +246,9 @@ class RunCache:
     """A folder of finished runs, each under a name made of all that its numbers depend on.
 
     That is its policy and seed, the scenario with its trace and profile, the sources of this
-    package and of the policy, and the versions of the libraries: where any of them has changed, the
-    run is done again.  The other requested policies and seeds do not count.  The first finished run
-    makes the folder.
+    package, of the policy and of a real learner's task, and the versions of the libraries: where
+    any of them has changed, the run is done again.  The other requested policies and seeds do not
+    count.  The first finished run makes the folder.
 
     origin: digest of the scenario.
     requested: the policies and seeds that the scenario of each run states.
@@ -331,8 +333,17 @@ def digest_of_scenario(scenario: Scenario) -> str:
     return digest([
         {key: value for key, value in declared.items() if key not in REQUESTED},
         [None if file is None else file.sha256 for file in files],
-        dict(program()),
+        dict(program()), _digest_of_task(scenario),
     ])  # fmt: skip
+
+
+def _digest_of_task(scenario: Scenario) -> list[str]:
+    """What a real learner depends on: torch's version, and the file of a task of the user's own."""
+    task = scenario.learner.task
+    if task is None:
+        return []
+    source = source_of_task(task, scenario.folder)
+    return [metadata.version("torch"), "" if source is None else _digest_of_file(source)]
 
 
 def key_of(origin: str, variant: str, policy: str, seed: int, source: str | None) -> str:

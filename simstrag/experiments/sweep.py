@@ -239,7 +239,7 @@ def _start(
                 runs.append(Planned(key, point.number, policy, seed))
     with contextlib.suppress(InputError):
         made = Sweep.read(folder).made
-    targets = (point.scenario.progress_target is not None for point in points)
+    targets = (point.scenario.has_target for point in points)
     text = json.dumps({
         "format": FORMAT,
         "made": made,

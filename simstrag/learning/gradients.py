@@ -46,7 +46,6 @@ class GradientEngine:
         self.task = task
         self.dtype = torch.float64 if full == "fp64" else torch.float32
         self.autocast = getattr(torch, PRECISIONS[amp]) if amp in PRECISIONS else None
-        self._compute = torch.float32 if amp == "fp32" else self.dtype
         named = [(n, p) for n, p in task.model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
         self._shapes = [p.shape for _, p in named]
@@ -54,7 +53,7 @@ class GradientEngine:
         self.initial = torch.cat([p.detach().flatten() for _, p in named]).to(self.dtype)
         self.inputs, self.targets = self._cast(task.inputs), self._cast(task.targets)
         self._test = self._cast(task.test_inputs), self._cast(task.test_targets)
-        self._layers = _perceptron(task.model)
+        self._layers = _perceptron(task)
         self.way = way or self._fastest()
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -71,7 +70,7 @@ class GradientEngine:
         try:
             weights = torch.ones(2, 1, dtype=self.dtype)
             self._vmapped(self.initial.expand(2, -1), one, weights, amp=False)
-        except (RuntimeError, NotImplementedError):
+        except Exception:  # whatever a user's model raises there; alone it has been computed
             return "one by one"
         return "vmap"
 
@@ -149,14 +148,18 @@ class GradientEngine:
             yield
 
     def _reduced(self, tensor: torch.Tensor, amp: bool) -> torch.Tensor:
-        """A tensor in the number format that is computed in; autocast does that by itself."""
-        return tensor.to(self._compute) if amp and tensor.is_floating_point() else tensor
+        """A tensor in float32 where precision is reduced; autocast leaves float64 as it is."""
+        return tensor.float() if amp and tensor.is_floating_point() else tensor
+
+    def _at_loss(self, outputs: torch.Tensor, amp: bool) -> torch.Tensor:
+        """Outputs as the loss takes them: autocast's in float32."""
+        return outputs.float() if amp and self.autocast else outputs
 
     def _losses(
         self, flat: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor, amp: bool
     ) -> torch.Tensor:
         outputs = self._outputs(self._reduced(flat, amp), self._reduced(inputs, amp))
-        return self.task.loss(outputs.float() if self.autocast else outputs, targets)
+        return self.task.loss(self._at_loss(outputs, amp), targets)
 
     def _outputs(self, flat: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         import torch
@@ -210,9 +213,8 @@ class GradientEngine:
                     bias = self._reduced(next(pending), amp).unsqueeze(-1)
                     x = torch.baddbmm(bias, kernel, x)
             outputs = x.mT.flatten(0, 1)
-            losses = self.task.loss(
-                outputs.float() if self.autocast else outputs, self.targets[samples].flatten(0, 1)
-            )
+            targets = self.targets[samples].flatten(0, 1)
+            losses = self.task.loss(self._at_loss(outputs, amp), targets)
             loss = (losses.to(self.dtype) * weights.flatten()).sum()
         gradients = torch.autograd.grad(loss, leaves)
         return torch.cat([each.flatten(1) for each in gradients], 1)
@@ -227,21 +229,21 @@ def _padded(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
-def _perceptron(model: torch.nn.Module) -> list[torch.nn.Module] | None:
+def _perceptron(task: LearningTask) -> list[torch.nn.Module] | None:
     """The layers of a sequence of linear and elementwise layers; None for any other model."""
     import torch
 
-    if not isinstance(model, torch.nn.Sequential):
+    if not isinstance(task.model, torch.nn.Sequential):
         return None
-    layers = list(model)
+    layers, rows = list(task.model), task.inputs.ndim == 2
     if layers and isinstance(layers[0], torch.nn.Flatten):
+        rows = (layers[0].start_dim, layers[0].end_dim) == (1, -1)
         layers = layers[1:]
-    plain = all(
-        isinstance(layer, torch.nn.Linear) or type(layer).__name__ in ELEMENTWISE
-        for layer in layers
-    )
-    trained = all(parameter.requires_grad for parameter in model.parameters())
-    return layers if plain and trained and layers else None
+    linear = [layer for layer in layers if isinstance(layer, torch.nn.Linear)]
+    names = [type(layer).__name__ for layer in layers if layer not in linear]
+    plain = {*names} <= {*ELEMENTWISE} and len({*linear}) == len(linear) > 0
+    trained = all(parameter.requires_grad for parameter in task.model.parameters())
+    return layers if rows and plain and trained else None
 
 
 def _alike(sizes: Sequence[int]) -> Iterator[list[int]]:

@@ -311,10 +311,15 @@ class Scenario(Section):
         return -(-self.samples // batch) * batch
 
     @property
+    def folder(self) -> Path:
+        """That of its file, to which file names in it are relative."""
+        return self._folder
+
+    @property
     def certain(self) -> bool:
         """Whether nothing is random, so that all seeds give the same run."""
         shifted = self.trace is not None and self.trace_per_seed == "shift"
-        return self.inputs.step.noise is None and not shifted
+        return self.inputs.step.noise is None and not shifted and not self.learner.is_real
 
     @property
     def declared(self) -> dict[str, Any]:

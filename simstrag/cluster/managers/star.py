@@ -42,7 +42,7 @@ class StarManager:
         delays: dict[int, float] = {}
         for need in request.needs:
             cores, card = spare[need.node, 0], min(spare[need.node, 1:])
-            if need.cores <= cores and need.bytes <= card:
+            if need.cores <= max(cores, 0.0) and need.bytes <= max(card, 0.0):
                 continue
             donors = [job for job in others if job.at_barrier and need.node in job.nodes]
             slack = [job.slack(need.node) for job in donors]
@@ -50,7 +50,7 @@ class StarManager:
                 s * job.constants.freed_cores for s, job in zip(slack, donors, strict=True)
             )
             card += sum(s * job.constants.freed_bytes for s, job in zip(slack, donors, strict=True))
-            own = _delays(donors, need, need.cores - cores, need.bytes - card)
+            own = _delays(donors, need, need.cores - max(cores, 0.0), need.bytes - max(card, 0.0))
             if own is None:
                 return REFUSED
             for job, seconds in own.items():

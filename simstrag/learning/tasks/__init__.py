@@ -7,6 +7,9 @@ is learned, and any of its samples is reached by number.
 from __future__ import annotations
 
 import importlib
+import inspect
+import sys
+from pathlib import Path
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -15,7 +18,7 @@ from simstrag.learning.tasks.synthetic import SYNTHETIC
 from simstrag.learning.tasks.task import LearningTask, TaskMaker
 from simstrag.learning.tasks.text import TEXT
 
-__all__ = ["LearningTask", "load", "names"]
+__all__ = ["LearningTask", "load", "names", "source"]
 
 BUILT_IN: dict[str, TaskMaker] = {**IMAGES, **SYNTHETIC, **TEXT}
 
@@ -29,17 +32,18 @@ def names() -> tuple[str, ...]:
     return tuple(BUILT_IN)
 
 
-def load(text: str, seed: int = 0) -> LearningTask:
+def load(text: str, seed: int = 0, folder: Path | None = None) -> LearningTask:
     """A task by its name, or a user's as `module:function`; the function takes the seed.
 
     seed: of the initial parameters, and of data that are drawn.
+    folder: where Python searches for the module, too, from then on.
 
-    Raises `InputError` if there is no such task, or if its loss is not finite at once.
+    Raises `InputError` if there is no such task, or if it cannot be trained.
 
     >>> load("digits").parameters
     9610
     """
-    make = _import(text) if ":" in text else BUILT_IN.get(text)
+    make = _import(text, folder) if ":" in text else BUILT_IN.get(text)
     if make is None:
         raise InputError(
             f"there is no task '{text}'; known: {', '.join(BUILT_IN)}, or your own as "
@@ -47,20 +51,29 @@ def load(text: str, seed: int = 0) -> LearningTask:
         )
     try:
         task = make(seed)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"task '{text}': {type(error).__name__}: {error}") from error
-    if not isinstance(task, LearningTask):
-        raise InputError(f"task '{text}': returned {type(task).__name__}; want a LearningTask")
-    task.check(text)
+        if not isinstance(task, LearningTask):
+            raise InputError(f"returned {type(task).__name__}; want a LearningTask")
+        task.check()
+    except (Exception, SystemExit) as error:  # any failure of a user's task is one line
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        message = " ".join(str(error).split())
+        raise InputError(f"task '{text}': {kind}{message}") from error
     return task
 
 
-def _import(text: str) -> TaskMaker:
+def source(text: str, folder: Path) -> Path | None:
+    """The file of a user's task; None for a built-in one."""
+    found = inspect.getsourcefile(_import(text, folder)) if ":" in text else None
+    return None if found is None else Path(found)
+
+
+def _import(text: str, folder: Path | None) -> TaskMaker:
     module, _, name = text.partition(":")
+    if folder is not None and (place := str(folder.absolute())) not in sys.path:
+        sys.path.append(place)
     try:
         found: TaskMaker = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"task '{text}': {error}; want module:function") from None
+    except (Exception, SystemExit) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"task '{text}': {message}; want module:function") from error
     return found

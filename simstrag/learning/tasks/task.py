@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simstrag.errors import InputError
 
@@ -47,38 +47,64 @@ class LearningTask:
         """The number of parameters that are trained."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
-    def check(self, name: str) -> None:
-        """Raise `InputError` where it cannot be trained: one line, what to do."""
+    def check(self) -> None:
+        """Raise `InputError` where it cannot be trained: one line, what to do.
+
+        It computes the losses, their gradient and the scores of 8 samples; what its functions raise
+        is passed on.
+        """
         import torch
 
-        if not len(self.inputs) == len(self.targets) > 0:
+        for name in ("", "test_"):
+            inputs, targets = getattr(self, f"{name}inputs"), getattr(self, f"{name}targets")
+            for what, given in ((f"{name}inputs", inputs), (f"{name}targets", targets)):
+                if not isinstance(given, torch.Tensor):
+                    raise InputError(f"{what} is of type {type(given).__name__}; want a tensor")
+            if not len(inputs) == len(targets) > 0:
+                raise InputError(
+                    f"{len(inputs)} {name}inputs and {len(targets)} {name}targets; want as many, "
+                    "at least one"
+                )
+        if self.label is not None and self.label.shape != self.targets.shape[:1]:
             raise InputError(
-                f"task '{name}': {len(self.inputs)} inputs and {len(self.targets)} targets; "
-                "want as many, at least one"
+                f"label has shape {tuple(self.label.shape)}; want ({len(self.targets)},), the "
+                "class of each sample"
             )
+        if not self.parameters:
+            raise InputError("no parameter of its model requires a gradient")
+        self._check_layers(torch)
+        few, held_out = slice(8), self.test_inputs[:8]
+        losses = self.loss(self.model(self.inputs[few]), self.targets[few])
         with torch.no_grad():
-            losses = self.loss(self.model(self.inputs[:8]), self.targets[:8])
-        if losses.shape != (len(self.inputs[:8]),):
-            raise InputError(
-                f"task '{name}': the loss of {len(self.inputs[:8])} samples has shape "
-                f"{tuple(losses.shape)}; want one number a sample, such as by reduction='none'"
-            )
+            scores = self.score(self.model(held_out), self.test_targets[few])
+        for what, found, count in (
+            ("loss", losses, len(self.inputs[few])), ("score", scores, len(held_out)),
+        ):  # fmt: skip
+            if found.shape != (count,):
+                raise InputError(
+                    f"the {what} of {count} samples has shape {tuple(found.shape)}; want one "
+                    "number a sample, such as by reduction='none'"
+                )
         if not bool(losses.isfinite().all()):
             raise InputError(
-                f"task '{name}': its loss is {float(losses.mean()):g} before the first update; "
-                "look at the initial parameters and at the inputs"
+                f"its loss is {float(losses.detach().mean()):g} before the first update; look at "
+                "the initial parameters and at the inputs"
             )
+        losses.sum().backward(inputs=[p for p in self.model.parameters() if p.requires_grad])  # type: ignore[no-untyped-call]
+        self.model.zero_grad()
+
+    def _check_layers(self, torch: Any) -> None:
+        """Refuse layers whose results depend on more than parameters and samples."""
         if buffered := [name for name, _ in self.model.named_buffers()]:
             raise InputError(
-                f"task '{name}': the model has buffers ({', '.join(buffered[:3])}), such as those "
-                "of BatchNorm, which every worker would change in its own way; use GroupNorm or "
-                "LayerNorm"
+                f"the model has buffers ({', '.join(buffered[:3])}), such as those of BatchNorm, "
+                "which every worker would change in its own way; use GroupNorm or LayerNorm"
             )
         for module in self.model.modules():
             if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
                 raise InputError(
-                    f"task '{name}': the model has dropout, whose draws are no function of seed, "
-                    "rank and step; set its p to 0"
+                    "the model has dropout, whose draws are no function of seed, rank and step; "
+                    "set its p to 0"
                 )
 
 
