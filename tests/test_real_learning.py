@@ -17,6 +17,7 @@ from torch import nn  # noqa: E402
 
 from simstrag import InputError, Run, Scenario, compare, simulate  # noqa: E402
 from simstrag.analysis.derived.standings import standings  # noqa: E402
+from simstrag.analysis.pages.report import report  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
 from simstrag.errors import PlanError  # noqa: E402
@@ -393,6 +394,24 @@ def test_a_run_that_misses_its_target_uses_all_samples() -> None:
 def test_training_that_diverges_ends_and_says_when() -> None:
     run = simulate(scenario(learner={"optimizer": {"lr": 1e6}}), "bsp")
     assert 0 < run.summary["diverged"] <= run.summary["makespan"]
+
+
+def test_a_run_tells_how_far_its_training_is() -> None:
+    told: list[tuple[float, int, float | None]] = []
+    run = simulate(scenario(), "asgd", on_update=lambda *update: told.append(update))
+    assert run.evaluations is not None
+    times, samples = run.evaluations["time"][1:], run.evaluations["samples"][1:]
+    assert told == [(*pair, None) for pair in zip(times, samples, strict=True)]
+
+
+def test_the_report_of_a_run_draws_its_accuracy(tmp_path: Path) -> None:
+    simulate(scenario(target_accuracy=0.5), "bsp", out=tmp_path / "run")
+    page = report(tmp_path / "run").read_text()
+    assert "<h2>Accuracy over time</h2>" in page
+    assert "Accuracy over time under bsp" in page  # the picture
+    assert "accuracy-over-time" in page
+    simulate(Scenario(**KEYS), "bsp", out=tmp_path / "plain")
+    assert "Accuracy over time" not in report(tmp_path / "plain").read_text()
 
 
 def test_a_run_keeps_its_evaluations_on_disk(tmp_path: Path) -> None:
