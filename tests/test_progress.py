@@ -140,6 +140,20 @@ def test_work_of_hours_is_said_with_how_to_shorten_it() -> None:
     assert float(found[1]) * float(found[2]) == pytest.approx(1e8, rel=0.1)
 
 
+def test_hours_of_real_training_are_measured_on_short_ones() -> None:
+    pytest.importorskip("torch")
+    learner = {"kind": "real", "task": "tabular", "batch": 16}
+    case = Scenario.of(LONG | {"samples": 1_000_000_000, "learner": learner})
+    text = describe_hours(case, ["asgd"], 10, 1)
+    found = re.match(r"this takes about (\S+) h here; .* enough for samples: (\S+); or", text)
+    assert found
+    assert float(found[1]) * float(found[2]) == pytest.approx(1e9, rel=0.1)
+    assert 5 < float(found[1]) < 500  # 625 million gradients, of 0.03 to 3 ms
+    until = case.replaced(target_accuracy=0.9)
+    assert describe_hours(until, ["asgd"], 10, 1).startswith("this takes at most about")
+    assert describe_hours(case.replaced(samples=1_000_000), ["asgd"], 1, 1) == ""
+
+
 def test_the_runs_of_a_comparison_include_those_of_other_values() -> None:
     """A comparison of two hours was once taken for one of 39 minutes, and not announced."""
     case = Scenario(

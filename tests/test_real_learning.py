@@ -17,6 +17,7 @@ from torch import nn  # noqa: E402
 
 from simstrag import InputError, Run, Scenario, compare, simulate  # noqa: E402
 from simstrag.analysis.derived.standings import standings  # noqa: E402
+from simstrag.analysis.pages.report import report  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
 from simstrag.errors import PlanError  # noqa: E402
@@ -395,6 +396,24 @@ def test_training_that_diverges_ends_and_says_when() -> None:
     assert 0 < run.summary["diverged"] <= run.summary["makespan"]
 
 
+def test_a_run_tells_how_far_its_training_is() -> None:
+    told: list[tuple[float, int, float | None]] = []
+    run = simulate(scenario(), "asgd", on_update=lambda *update: told.append(update))
+    assert run.evaluations is not None
+    times, samples = run.evaluations["time"][1:], run.evaluations["samples"][1:]
+    assert told == [(*pair, None) for pair in zip(times, samples, strict=True)]
+
+
+def test_the_report_of_a_run_draws_its_accuracy(tmp_path: Path) -> None:
+    simulate(scenario(target_accuracy=0.5), "bsp", out=tmp_path / "run")
+    page = report(tmp_path / "run").read_text()
+    assert "<h2>Accuracy over time</h2>" in page
+    assert "Accuracy over time under bsp" in page  # the picture
+    assert "accuracy-over-time" in page
+    simulate(Scenario(**KEYS), "bsp", out=tmp_path / "plain")
+    assert "Accuracy over time" not in report(tmp_path / "plain").read_text()
+
+
 def test_a_run_keeps_its_evaluations_on_disk(tmp_path: Path) -> None:
     run = simulate(scenario(), "bsp", out=tmp_path / "run")
     again = Run.read(tmp_path / "run")
@@ -402,6 +421,13 @@ def test_a_run_keeps_its_evaluations_on_disk(tmp_path: Path) -> None:
     assert again.frame("evaluations").columns.tolist() == [
         "time", "updates", "samples", "accuracy", "loss",
     ]  # fmt: skip
+
+
+def test_the_example_reaches_its_target() -> None:
+    case = Scenario.read(Path(__file__).parent.parent / "examples/real-learning.yaml")
+    for policy in case.policies:
+        run = simulate(case, policy)
+        assert run.summary["time_to_target"] == run.summary["makespan"] < 20, policy
 
 
 def test_a_comparison_says_who_is_as_accurate() -> None:
@@ -511,8 +537,12 @@ def test_a_policy_whose_groups_have_models_of_their_own_is_refused() -> None:
 
 def test_a_comparison_whose_bsp_misses_the_target_says_what_it_reached() -> None:
     case = scenario(target_accuracy=0.999, policies=["bsp", "asgd"])
-    with pytest.raises(InputError, match=r"bsp missed target_accuracy 0.999 in 2 of 2 runs"):
-        compare(case, jobs=1)
+    done: list[int] = []
+    with pytest.raises(InputError, match=r"bsp missed target_accuracy 0.999 under seed 0; its acc"):
+        compare(case, seeds=3, jobs=1, on_progress=lambda *count: done.append(count[0]))
+    assert max(done, default=0) <= 1  # at once, and not after all the runs
+    with pytest.raises(InputError, match=r"its training diverged after .* s: raise samples"):
+        compare(case.replaced(learner=REAL | {"optimizer": {"lr": 1e6}}), jobs=1)
 
 
 def a_task(model: nn.Module, scale: float = 1.0) -> LearningTask:

@@ -8,11 +8,22 @@ import numpy as np
 from markupsafe import Markup
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import Bars, Chart, Floats, Mark, name_ranks, rows_of
+from simstrag.analysis.charts.chart import (
+    Bars,
+    Chart,
+    Curve,
+    Floats,
+    Mark,
+    Rule,
+    name_ranks,
+    rows_of,
+)
 from simstrag.analysis.charts.matplotlib_renderer import canvas, image, pixels, svg
 from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.waiting import Waiting
 from simstrag.analysis.text.number_format import number, percent
+from simstrag.experiments.comparison import BASELINE
+from simstrag.runs.run import Run
 
 SMALL = 3.2
 """Inches: the width of one of several charts beside each other."""
@@ -42,6 +53,23 @@ def time_spent_by_rank(name: str, parts: Mapping[str, Floats], most: float) -> C
     return Chart(
         f"Seconds of every rank under {name}", "time (s)", "rank", marks, legend=False,
         size=(SMALL, _height(ranks)), x_range=(0.0, 1.02 * most), **rows_of(name_ranks(ranks)),
+    )  # fmt: skip
+
+
+def accuracy(run: Run) -> Chart | None:
+    """Accuracy over time of a real learner; None where no model learned."""
+    if run.evaluations is None:
+        return None
+    time, found = (np.array(run.evaluations[name]) for name in ("time", "accuracy"))
+    facts = (("time (s)", "@x{0.[000]}"), ("accuracy", "@y{0.[000]}"))
+    look = spec.BSP if run.policy == BASELINE else 1
+    marks: list[Mark] = [Curve(run.policy, look, time, found, facts=facts)]
+    if (target := run.scenario.get("target_accuracy")) is not None:
+        marks.append(Rule(target, "y", "target", dotted=True))
+    return Chart(
+        f"Accuracy over time under {run.policy}", "time (s)", "accuracy (0 to 1)", marks,
+        x_range=(0.0, 1.02 * float(time[-1])), y_range=(min(0.0, float(np.nanmin(found))), None),
+        legend=False,
     )  # fmt: skip
 
 

@@ -171,14 +171,12 @@ class Standings:
             reached = int(np.isfinite(column(policy, "time_to_target")).sum())
             if reached == self.seeds:
                 return ""
-            return f"it reached the target accuracy under {reached} of {self.seeds} seeds"
+            return f"the target accuracy was reached under {reached} of {self.seeds} seeds"
         gap = self.accuracy_gap(policy)
         margin = self.comparison.scenario.learner.margin
-        return (
-            ""
-            if gap.low > -margin
-            else (f"its final accuracy is not shown to be within {100 * margin:g} points of bsp's")
-        )
+        if gap.low > -margin:
+            return ""
+        return f"final accuracy is not shown to be within {100 * margin:g} points of bsp's"
 
     def accuracy(self, policy: str) -> Estimate:
         """The mean of final accuracies, which may be negative."""

@@ -186,12 +186,16 @@ def render_run(run: Run) -> str:
     context: dict[str, Any] = dict.fromkeys(("timelines", "waits", "origins", "assumptions"))
     drawn: dict[str, bokeh_renderer.Packed] = {}
     tables = {"summary": _summary(run.summary), "where-time-went": _by_rank(run.summary)}
-    saved: dict[str, Table | None] = {**tables}
+    learned = run_charts.accuracy(run)
+    if learned is not None:
+        drawn["accuracy"] = bokeh_renderer.pack(bokeh_renderer.plot(learned))
+    saved: dict[str, Table | None] = {**tables, "accuracy-over-time": run_tables.accuracy(run)}
     if run.steps is not None:
         timing = None if scenario is None else scenario.timing(run.seed)
         examples = [example(run.policy, run, timing, workers)]
         shown = close_look(examples, workers)
-        timelines, drawn = _timelines(examples, shown, workers)
+        timelines, plots = _timelines(examples, shown, workers)
+        drawn |= plots
         context |= {"timelines": timelines, "waits": run_charts.waiting_matrices(examples)}
         saved |= _saved(examples, shown)
     if scenario is not None:
@@ -208,6 +212,8 @@ def render_run(run: Run) -> str:
         problem=problem,
         recorded=_recorded(run),
         tables=tables,
+        learned=None if learned is None else picture(learned, "accuracy"),
+        task=run.scenario.get("learner", {}).get("task"),
         spent=picture(run_charts.time_spent(parts, "time (s)"), "spent"),
         provenance=facts.provenance(run.provenance),
         scenario=facts.as_yaml(run.scenario),

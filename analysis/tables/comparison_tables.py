@@ -145,12 +145,14 @@ def accuracy_table(s: Standings) -> Table | None:
             p.policy,
             Number.estimate(s.accuracy(p.policy), percent=True),
             Number.estimate(gap, sign=True, percent=True) if p.policy != BASELINE else "",
-            "" if p.policy == BASELINE or target else _equivalence(gap, learner.margin),
-            *([f"{reached} of {s.seeds}"] if target else []), f"{diverged} of {s.seeds}",
+            f"{reached} of {s.seeds}" if target
+            else "" if p.policy == BASELINE else _equivalence(gap, learner.margin),
+            f"{diverged} of {s.seeds}",
         ))  # fmt: skip
     headers = (
-        "policy", "final accuracy (%)", "minus bsp's (points)", "as accurate as bsp",
-        *([f"runs that reached {100 * target:g} %"] if target else []), "runs that diverged",
+        "policy", "final accuracy (%)", "minus bsp's (points)",
+        f"runs that reached {100 * target:g} %" if target else "as accurate as bsp",
+        "runs that diverged",
     )  # fmt: skip
     notes = [
         f"Task {learner.task}. Accuracy is of the last evaluation of each run, diverged ones among "

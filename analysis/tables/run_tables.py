@@ -13,12 +13,21 @@ from simstrag.analysis.derived.steps import Floats, Ints
 from simstrag.analysis.derived.timeline_excerpt import CloseLook
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import join
+from simstrag.runs.run import Run
 
 DID = {
     "full": "computing in full precision", "amp": "computing in reduced precision",
     "lost": "computing thrown away", "communication": "communication", "wait": "waiting",
 }  # fmt: skip
 SHARES = {"least": 0.0, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "most": 1.0}
+
+
+def accuracy(run: Run) -> Table | None:
+    """The evaluations of a real learner, unrounded; None where no model learned."""
+    if run.evaluations is None:
+        return None
+    headers = ("time (s)", "updates", "samples", "accuracy", "loss")
+    return Table(headers, tuple(zip(*run.evaluations.values(), strict=True)))
 
 
 def steps_table(examples: Sequence[Example], shown: CloseLook) -> Table:

@@ -162,6 +162,11 @@ def _choice(d: Decision, names: PolicyNames) -> str:
         return (
             f"{keep} The gain is smaller than {ERROR}: {describe_gain(s, most)} by {most.policy}."
         )
+    if sooner and s.comparison.scenario.learner.is_real:
+        return (
+            f"{keep} What is faster ({join(sooner)}) is not shown to be as accurate: run more "
+            "seeds, or declare target_accuracy to compare the time to it."
+        )
     if sooner:
         return (
             f"{keep} Of what is faster ({join(sooner)}), samples may be worth less; declare a "

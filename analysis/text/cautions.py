@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import join, percent, seconds
@@ -58,7 +58,7 @@ def _worth(s: Standings) -> Iterator[str]:
     """Times of samples that are not worth the same."""
     learner = s.comparison.scenario.learner
     if learner.is_real:
-        yield from (f"{name}: {why}." for name, why in s.incomparable.items())
+        yield from (f"{names}: {why}." for why, names in _by_reason(s.incomparable).items())
         yield (
             f"A small model learned (task {learner.task}), with one optimizer for all policies, "
             "tuned for none of them: on your model gradients that are late, few or in reduced "
@@ -78,10 +78,15 @@ def _worth(s: Standings) -> Iterator[str]:
 
 def unknown(s: Standings) -> str:
     """The policies whose progress is unknown, with the reasons in brackets."""
-    by_reason: dict[str, list[str]] = {}
-    for name, why in s.unknown.items():
-        by_reason.setdefault(why, []).append(name)
-    return join([f"{join(names)} ({why})" for why, names in by_reason.items()])
+    return join([f"{names} ({why})" for why, names in _by_reason(s.unknown).items()])
+
+
+def _by_reason(reasons: Mapping[str, str]) -> dict[str, str]:
+    """The policies of each reason, in words."""
+    found: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        found.setdefault(why, []).append(name)
+    return {why: join(names) for why, names in found.items()}
 
 
 def ignored(s: Standings, policy: str) -> str:

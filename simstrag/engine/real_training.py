@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from simstrag.errors import InputError
@@ -20,10 +20,17 @@ AVERAGING = "model averaging"
 """The architecture of plans whose updates average models."""
 
 
-def train(scenario: Scenario, seed: int, log: GradientLog, ways: Collection[str] = ()) -> Trained:
+def train(
+    scenario: Scenario,
+    seed: int,
+    log: GradientLog,
+    ways: Collection[str] = (),
+    on_update: Callable[[float, int, None], None] | None = None,
+) -> Trained:
     """The training that a run makes, under the run's seed.
 
     ways: the architectures of its updates.
+    on_update: called at each evaluation, with its time, the samples applied and None.
 
     The seed gives the initial parameters, data that are drawn, the shards and the batches, the same
     for every policy.  Raises `InputError` where the task cannot be trained so.
@@ -55,7 +62,7 @@ def train(scenario: Scenario, seed: int, log: GradientLog, ways: Collection[str]
         Batches(shards, learner.batch, seed),
         OptimizerChoice(**learner.optimizer.model_dump()),
     )
-    found = replay.run(evaluation_interval(scenario), scenario.target_accuracy)
+    found = replay.run(evaluation_interval(scenario), scenario.target_accuracy, on_update)
     if found.reached == 0:
         raise InputError(
             f"target_accuracy is {scenario.target_accuracy:g}, but before the first update the "

@@ -77,7 +77,7 @@ class Recorder:
         self.counts: dict[str, int] = {}
         self.detection: dict[str, int] = {}
         self._keeps = {"steps": keep_steps, "gradients": keep_gradients}
-        self._on_update = on_update
+        self.on_update = on_update
         self._decided: Plan | None = None
         self._shape: tuple[tuple[str, ...], int] = (), 0
         self._decisions: list[tuple[int, float, str, Plan]] = []
@@ -146,9 +146,9 @@ class Recorder:
         if len(rows):
             last = rows[-1]
             self.version, progress = int(last["version"]), float(last["progress"])
-            if self._on_update is not None:
+            if self.on_update is not None:
                 known = None if math.isnan(progress) else progress
-                self._on_update(float(last["time"]), int(last["samples"]), known)
+                self.on_update(float(last["time"]), int(last["samples"]), known)
 
     def evaluated(self, evaluations: Evaluations) -> None:
         """Take the evaluations of the real learner."""

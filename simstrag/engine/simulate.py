@@ -62,7 +62,7 @@ def simulate(
         of at most 16,384 others, evenly spread.
     record_steps, record_gradients: keep all steps, all gradients.
     on_update: called now and then, and at the end, with (seconds, samples, progress) of the last
-        update; it changes nothing.
+        update; of a real learner at each evaluation, with None for progress.  It changes nothing.
     out: a run directory to write during the run, so that its tables need not fit into memory; it
         is complete in the end or absent.
     excerpt: ranks; keep updates and steps, but only an excerpt of them (see `Run.excerpt`) once
@@ -120,7 +120,8 @@ def simulate_into(
         log = GradientLog()
         logged = Recorder(keep_gradients=True, storage=log)
         _run(logged, scenario, policy, seed, hints, engine)
-        trained = train(scenario, seed, log, logged.ways)
+        trained = train(scenario, seed, log, logged.ways, recorder.on_update)
+        recorder.on_update = None  # it was called as the model was trained
     return _run(recorder, scenario, policy, seed, hints, engine, trained).result()
 
 

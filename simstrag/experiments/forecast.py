@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from simstrag.engine.real_training import evaluation_interval
 from simstrag.engine.simulate import simulate
 from simstrag.errors import SimstragError
 from simstrag.scenario.scenario import Scenario
 
 STEPS_IN_AN_HOUR = 1e9
 """Any policy simulates this many steps within an hour on one core; the slowest take 3 µs each."""
-FIRST = 2e4
-"""Steps of workers of the first short run."""
+GRADIENTS_IN_AN_HOUR = 1e5
+"""A real learner computes this many within an hour, if each takes less than 36 ms."""
+FIRST, FIRST_GRADIENTS = 2e4, 256
+"""Steps of workers of the first short run, and of that of a real learner."""
 GROWTH = 8
 HOUR = 3600.0
 PROBE = 0.2
@@ -33,15 +37,16 @@ def describe_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: in
     """A warning of runs that take more than an hour, with how to shorten them; empty for others.
 
     runs: of each policy; jobs: processes.
-    Fewer than `STEPS_IN_AN_HOUR` steps per process are not measured.  Otherwise each policy runs
-    ever longer beginnings of the scenario, until one takes `PROBE` seconds.
+    Fewer than `STEPS_IN_AN_HOUR` steps per process, or `GRADIENTS_IN_AN_HOUR` of a real learner,
+    are not measured.  Otherwise each policy runs ever longer beginnings of the scenario, until one
+    takes `PROBE` seconds.
 
     >>> small = Scenario(workers=4, samples=10_000, step={"compute": 0.1})
     >>> describe_hours(small, ["bsp"], runs=10, jobs=1)
     ''
     """
     steps = expected_steps(scenario)
-    if steps * len(names) * runs < STEPS_IN_AN_HOUR * jobs:
+    if steps * len(names) * runs < _in_an_hour(scenario) * jobs:
         return ""
     seconds = {name: _seconds_of_run(scenario, name, steps) * runs / jobs for name in names}
     total, longest = sum(seconds.values()), max(seconds, key=seconds.__getitem__)
@@ -57,7 +62,8 @@ def describe_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: in
     ways += ["take fewer seeds"] if runs > 1 else []
     if len(names) > 1:
         ways.append(f"leave out {longest}, which takes {seconds[longest] / HOUR:.3g} h of it")
-    return f"this takes about {total / HOUR:.3g} h here; to shorten it: {'; or '.join(ways)}"
+    about = f"{_about(scenario)} {total / HOUR:.3g} h here"
+    return f"this takes {about}; to shorten it: {'; or '.join(ways)}"
 
 
 def describe_hours_of_study(points: Sequence[Scenario], jobs: int) -> str:
@@ -70,9 +76,9 @@ def describe_hours_of_study(points: Sequence[Scenario], jobs: int) -> str:
     ''
     """
     steps = [expected_steps(point) * len(point.seed_list) for point in points]
-    if sum(steps) * len(points[0].policies) < STEPS_IN_AN_HOUR * jobs:
-        return ""
     largest = max(points, key=expected_steps)
+    if sum(steps) * len(points[0].policies) < _in_an_hour(largest) * jobs:
+        return ""
     rounds = sum(steps) / expected_steps(largest) / jobs
     total = 0.0
     for name in largest.policies:
@@ -81,28 +87,49 @@ def describe_hours_of_study(points: Sequence[Scenario], jobs: int) -> str:
     if total <= HOUR:
         return ""
     return (
-        f"this takes about {total / HOUR:.3g} h here, for {len(points)} points; to shorten it: "
+        f"this takes {_about(largest)} {total / HOUR:.3g} h here, for {len(points)} points; to "
+        "shorten it: "
         "take fewer seeds, policies or values, or divide it among machines with --shard"
     )
 
 
+def _in_an_hour(scenario: Scenario) -> float:
+    return GRADIENTS_IN_AN_HOUR if scenario.learner.is_real else STEPS_IN_AN_HOUR
+
+
+def _about(scenario: Scenario) -> str:
+    """Whether a run may end early: that of a real learner ends at its target."""
+    at_most = scenario.learner.is_real and scenario.has_target
+    return "at most about" if at_most else "about"
+
+
 def _seconds_of_run(scenario: Scenario, name: str, steps: float) -> float:
-    part = min(1.0, FIRST / steps)
-    simulate(_beginning(scenario, part), name, record_updates=False)  # imports and compiles
-    while True:
-        begin = time.process_time()
-        simulate(_beginning(scenario, part), name, record_updates=False)
-        took = time.process_time() - begin
-        if took > PROBE or part >= 1:
-            return took / part
+    """Processor seconds of a run, by what a longer beginning takes more than the first one."""
+    first = min(1.0, (FIRST_GRADIENTS if scenario.learner.is_real else FIRST) / steps)
+    _time_beginning(scenario, name, first)  # imports and compiles
+    part, begun = first, _time_beginning(scenario, name, first)
+    took = begun
+    while part < 1 and took - begun < PROBE:
         part = min(1.0, part * GROWTH)
+        took = _time_beginning(scenario, name, part)
+    return took if part == 1 else begun + (took - begun) / (part - first) * (1 - first)
+
+
+def _time_beginning(scenario: Scenario, name: str, part: float) -> float:
+    begin = time.process_time()
+    simulate(_beginning(scenario, part), name, record_updates=False)
+    return time.process_time() - begin
 
 
 def _beginning(scenario: Scenario, part: float) -> Scenario:
-    """The scenario with a part of its work."""
+    """The scenario with a part of its work, and with the evaluations of the whole as far apart."""
     limits = _limits(scenario, part)
     whole = {key: max(1, round(limits[key] or 0)) for key in ("samples", "updates") if limits[key]}
-    return scenario.replaced(**limits | {"target_accuracy": None} | whole)
+    changes: dict[str, Any] = limits | {"target_accuracy": None} | whole
+    if scenario.learner.is_real:
+        every = {"evaluate_every": evaluation_interval(scenario)}
+        changes["learner"] = scenario.learner.model_dump(exclude_unset=True) | every
+    return scenario.replaced(**changes)
 
 
 def _limits(scenario: Scenario, part: float) -> dict[str, float | None]:

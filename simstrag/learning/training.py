@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -95,11 +95,17 @@ class Replay(abc.ABC):
     def apply(self, update: int) -> None:
         """Make the update that leads to this version."""
 
-    def run(self, every: float, target: float | None = None) -> Trained:
+    def run(
+        self,
+        every: float,
+        target: float | None = None,
+        on_update: Callable[[float, int, None], None] | None = None,
+    ) -> Trained:
         """Train to the target accuracy, or through all updates of the run.
 
         every: virtual seconds from one evaluation to the next; one is made by the first update at
             or past each multiple of it, and one at the end.
+        on_update: called at each evaluation, with its time, the samples applied and None.
         """
         import torch
 
@@ -117,6 +123,8 @@ class Replay(abc.ABC):
                     continue
                 due = every * (math.floor(time / every) + 1)
                 self._evaluate(found, update)
+                if on_update is not None:
+                    on_update(time, found.samples[-1], None)
                 if not math.isfinite(found.loss[-1]):
                     diverged = time
                 elif target is not None and found.accuracy[-1] >= target:

@@ -166,6 +166,11 @@ class Trace:
         for name, column in columns.items():
             if column.dtype.kind in "mM":
                 raise InputError(f"{source}: {name} is of type {column.dtype}, not a number")
+            if column.ndim != 1:
+                raise InputError(
+                    f"{source}: {name} is {frame[name]!r}, not a column; in a scenario's file a "
+                    "row begins with a dash"
+                )
         if len({len(column) for column in columns.values()}) > 1:
             lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
             raise InputError(f"{source}: columns of different lengths: {lengths}")
