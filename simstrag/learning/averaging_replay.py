@@ -102,8 +102,8 @@ class AveragingReplay(Replay):
                     worker.model.copy_(self._live[_now(worker).version])
             rows = [_now(worker).steps[worker.done] for worker in chosen]
             models = [worker.model for worker in chosen]
-            spans = [slice(row, row + 1) for row in rows]
-            sums = self.sums(models, spans, amp, np.ones(len(rows)))
+            one_each = np.ones(len(rows), np.int64)
+            sums = self.sums(models, np.array(rows), one_each, amp, np.ones(len(rows)))
             for worker, gradient in zip(chosen, sums, strict=True):
                 worker.model.grad = gradient
                 worker.optimizer.step()

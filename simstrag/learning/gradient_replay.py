@@ -59,6 +59,7 @@ class GradientReplay(Replay):
         self._users = users.tolist()
         self._live: dict[int, torch.Tensor] = {}
         self._ready: dict[int, torch.Tensor] = {}
+        self._versions = self._cells.version[self._cells.by_version]
         self._next = 0  # of `by_version`: all cells before it have been computed
         self._keep(0)
 
@@ -89,21 +90,21 @@ class GradientReplay(Replay):
         cells, order = self._cells, self._cells.by_version
         # Rows that are still needed, such as a straggler's, no longer keep all those beside them.
         self._ready = {cell: row.clone() for cell, row in self._ready.items()}
-        stop = int(np.searchsorted(cells.version[order], version, "right"))
+        stop = int(np.searchsorted(self._versions, version, "right"))
         while self._next < stop:
             chosen = order[self._next : min(stop, self._next + MOST_AT_ONCE)]
             self._next += len(chosen)
             for amp in (False, True):
-                places = [int(cell) for cell in chosen if cells.amp[cell] == amp]
-                if not places:
+                places = chosen[cells.amp[chosen] == amp]
+                if not len(places):
                     continue
-                parameters = [self._live[int(cells.version[cell])] for cell in places]
-                spans = [slice(*cells.first[cell : cell + 2].tolist()) for cell in places]
-                weights = np.concatenate([self.gradients["weight"][span] for span in spans])
-                rows = self.sums(parameters, spans, amp, weights)
-                self._ready.update(zip(places, rows, strict=True))
-            for cell in chosen:
-                at = int(cells.version[cell])
+                parameters = [self._live[at] for at in cells.version[places].tolist()]
+                counts = cells.first[places + 1] - cells.first[places]
+                rows = np.repeat(cells.first[places] - (np.cumsum(counts) - counts), counts)
+                rows += np.arange(len(rows))
+                sums = self.sums(parameters, rows, counts, amp, self.gradients["weight"][rows])
+                self._ready.update(zip(places.tolist(), sums, strict=True))
+            for at in cells.version[chosen].tolist():
                 self._users[at] -= 1
                 if not self._users[at]:
                     del self._live[at]

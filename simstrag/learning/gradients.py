@@ -102,7 +102,13 @@ class GradientEngine:
         found: list[torch.Tensor] = [self.initial] * count
         for places in _alike(sizes):
             stacked = torch.stack([parameters[k] for k in places])
-            chosen, weighed = (_padded([part[k] for k in places]) for part in parts)
+            if len(places) == count and len(set(sizes)) == 1:
+                chosen, weighed = samples.view(count, -1), weights.view(count, -1)
+            else:
+                chosen, weighed = (
+                    torch.nn.utils.rnn.pad_sequence([part[k] for k in places], batch_first=True)
+                    for part in parts
+                )
             for k, row in zip(places, compute(stacked, chosen, weighed, amp).unbind(), strict=True):
                 found[k] = row
         return found
@@ -218,15 +224,6 @@ class GradientEngine:
             loss = (losses.to(self.dtype) * weights.flatten()).sum()
         gradients = torch.autograd.grad(loss, leaves)
         return torch.cat([each.flatten(1) for each in gradients], 1)
-
-
-def _padded(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Rows of one length, zeros behind the shorter ones."""
-    import torch
-
-    if len({len(part) for part in parts}) == 1:
-        return torch.stack(list(parts))
-    return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
 def _perceptron(task: LearningTask) -> list[torch.nn.Module] | None:

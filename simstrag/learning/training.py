@@ -132,26 +132,29 @@ class Replay(abc.ABC):
         return Trained(found, reached, diverged, self.computed, self.parameters.clone())
 
     def sums(
-        self, parameters: list[torch.Tensor], spans: list[slice], amp: bool, weights: npt.ArrayLike
+        self,
+        parameters: list[torch.Tensor],
+        rows: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        amp: bool,
+        weights: npt.NDArray[np.float64],
     ) -> list[torch.Tensor]:
         """A sum of gradients at each of several parameters, by weights.
 
-        spans: the rows of `gradients` in each sum.
+        rows: of `gradients`, one sum after the other.
+        counts: rows of each sum.
         amp: whether in reduced precision.
-        weights: of each gradient, one sum after the other.
+        weights: of each row.
         """
         import torch
 
-        rank, step, sizes = (
-            np.concatenate([self.gradients[name][span] for span in spans])
-            for name in ("rank", "step", "samples")
-        )
+        rank, step, sizes = (self.gradients[name][rows] for name in ("rank", "step", "samples"))
         self.computed += len(rank)
-        each = torch.from_numpy(np.repeat(np.asarray(weights) / sizes, sizes))
+        each = torch.from_numpy(np.repeat(weights / sizes, sizes))
         samples = torch.from_numpy(self.batches.of(rank, step, sizes))
-        counts = [int(self.gradients["samples"][span].sum()) for span in spans]
+        of_sum = np.add.reduceat(sizes, np.cumsum(counts) - counts).tolist()
         with torch.enable_grad():
-            return self.engine.rows(parameters, samples, each.to(self.engine.dtype), counts, amp)
+            return self.engine.rows(parameters, samples, each.to(self.engine.dtype), of_sum, amp)
 
     def _evaluate(self, found: Evaluations, update: int) -> None:
         accuracy, loss = self.engine.evaluate(self.parameters)
