@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.errors import InputError
 from tests.commands import Call
@@ -176,3 +177,16 @@ def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
         ClusterStudy.of(
             SMALL | {"jobs": [named], "arrivals": {"file": "jobs.csv"}}, folder=tmp_path
         )
+
+
+def test_a_workload_may_say_what_its_links_inside_a_node_are() -> None:
+    """Which ranks share a node is not known before a job is placed."""
+    reduce = {"algorithm": "hierarchical", "bytes": 1e8, "bandwidth": 1e9, "intra_bandwidth": 1e11}
+    scenario = {"step": {"compute": 0.1}, "allreduce": reduce, "learner": {"batch": 8}}
+    study = ClusterStudy.of({
+        "nodes": [{"count": 2, "gpus": 4, "cores": 8}],
+        "workloads": {"one": {"scenario": scenario}},
+        "jobs": [{"workload": "one", "workers": 4, "samples": 320}],
+    })  # fmt: skip
+    packed, spread = (simulate_cluster(study, placer=name).jobs[0] for name in ("packed", "spread"))
+    assert packed["run_time"] < spread["run_time"]

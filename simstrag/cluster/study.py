@@ -27,6 +27,8 @@ from simstrag.scenario.sections import Amount, Count, Positive, Section, Seed
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import stream
 
+INSIDE = {"intra_alpha", "intra_bandwidth"}
+"""Keys of an all-reduce that are of links inside nodes."""
 STREAM = 2**64 - 1
 """The number of the stream that draws the workloads of arrivals; no rank and no placer has it."""
 
@@ -206,6 +208,12 @@ class ClusterStudy(Section):
         nodes: tuple[int, ...] | None = None,
     ) -> Scenario:
         """The scenario of one job by itself, on nodes without other load."""
+        given = self.workloads[workload].scenario.get("allreduce")
+        inside = isinstance(given, dict) and (
+            given.get("algorithm") == "hierarchical" or not INSIDE.isdisjoint(given)
+        )
+        if inside and nodes is None:
+            nodes = tuple(range(workers))  # until it is placed, each rank has a node
         ends = {"samples": samples, "target_progress": target_progress, "nodes": nodes}
         data = {
             **self.workloads[workload].scenario, "workers": workers,
