@@ -18,6 +18,8 @@ from torch import nn  # noqa: E402
 from simstrag import InputError, Run, Scenario, compare, simulate  # noqa: E402
 from simstrag.analysis.derived.standings import standings  # noqa: E402
 from simstrag.analysis.pages.report import report  # noqa: E402
+from simstrag.analysis.tables.comparison_tables import accuracy_table, ranking_table  # noqa: E402
+from simstrag.analysis.text.cautions import cautions  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
 from simstrag.errors import PlanError  # noqa: E402
@@ -385,8 +387,9 @@ def test_a_run_ends_at_the_target_accuracy() -> None:
     assert run.summary["updates"] == run.evaluations["updates"][-1]
 
 
-def test_a_run_that_misses_its_target_uses_all_samples() -> None:
+def test_a_run_that_misses_its_target_uses_all_samples_and_says_so() -> None:
     run = simulate(scenario(target_accuracy=0.99), "asgd")
+    assert any("target_accuracy 0.99 was missed: after all" in text for text in run.warnings)
     assert run.summary["time_to_target"] is None
     assert run.summary["samples"] == KEYS["samples"]
 
@@ -394,6 +397,7 @@ def test_a_run_that_misses_its_target_uses_all_samples() -> None:
 def test_training_that_diverges_ends_and_says_when() -> None:
     run = simulate(scenario(learner={"optimizer": {"lr": 1e6}}), "bsp")
     assert 0 < run.summary["diverged"] <= run.summary["makespan"]
+    assert any(text.startswith("training diverged after") for text in run.warnings)
 
 
 def test_a_run_tells_how_far_its_training_is() -> None:
@@ -436,6 +440,24 @@ def test_a_comparison_says_who_is_as_accurate() -> None:
     assert set(comparison.evaluations["policy"]) == {"bsp", "asgd", "backup"}
     assert "accuracy" in comparison.ranking
     assert "real model" not in comparison.answer.choice
+
+
+def test_a_policy_that_missed_the_target_has_no_place_and_the_report_says_why() -> None:
+    learner = {"task": "digits", "optimizer": {"lr": 0.4, "momentum": 0.9}}
+    keys = {"target_accuracy": 0.7, "samples": 2560, "policies": ["bsp", "asgd"], "seeds": 2}
+    found = standings(compare(scenario(learner=learner, **keys), jobs=1))
+    assert [p.place for p in found.policies] == [(1, 1), None]
+    notes = " ".join(ranking_table(found).notes)
+    assert "for asgd: the target was not reached under every seed" in notes
+    assert "M: not defined" not in notes
+    reached = {row[0]: row[3] for row in accuracy_table(found).rows}
+    assert reached == {"bsp": "2 of 2", "asgd": "0 of 2"}
+
+
+def test_a_comparison_with_a_diverged_bsp_says_that_it_shows_no_accuracy() -> None:
+    keys = {"samples": 320, "policies": ["bsp", "asgd"], "seeds": 2}
+    found = standings(compare(scenario(learner={"optimizer": {"lr": 1e6}}, **keys), jobs=1))
+    assert "bsp's own training diverged under 2 of 2 seeds" in cautions(found)[0]
 
 
 def test_a_policy_that_is_not_shown_to_be_as_accurate_is_not_chosen() -> None:

@@ -38,7 +38,8 @@ class Standing:
     """One policy; mappings go from a name of `TIMES` to an estimate.
 
     difference, speedup, mitigation: against bsp through an all-reduce.
-    place: the best and the worst possible place by paired differences of the deciding time.
+    place: the best and the worst possible place by paired differences of the deciding time; None
+        where it missed the target accuracy under any seed.
     other: columns of the ranking.
     """
 
@@ -48,7 +49,7 @@ class Standing:
     difference: Mapping[str, Estimate]
     speedup: Mapping[str, Estimate]
     mitigation: Mapping[str, Estimate]
-    place: tuple[int, int]
+    place: tuple[int, int] | None
     other: Mapping[str, float]
 
 
@@ -290,7 +291,9 @@ def standings(comparison: Comparison) -> Standings:
     suffices = _suffices(comparison.scenario)
     column, sure = comparison.column, partial(exact, suffices)
     ranking = comparison.ranking
-    place = places(leads({name: column(name, times[0]) for name in ranking["policy"]}, suffices))
+    known = {name: column(name, times[0]) for name in ranking["policy"]}
+    known = {name: own for name, own in known.items() if not np.isnan(own).any()}
+    place = places(leads(known, suffices))
     found = []
     for row in ranking.to_dict(orient="records"):
         policy, estimate = str(row["policy"]), partial(_of, row)
@@ -302,7 +305,7 @@ def standings(comparison: Comparison) -> Standings:
                 {name: sure(estimate(f"{name}_difference"), row[name]) for name in times},
                 {name: sure(estimate(f"{name}_speedup")) for name in times},
                 {name: sure(estimate(f"{name}_mitigation"), 1.0) for name in times},
-                place[policy],
+                place.get(policy),
                 {str(k): float(v) for k, v in row.items() if not isinstance(v, str)},
             )
         )

@@ -43,12 +43,14 @@ def ranking_table(s: Standings) -> Table:
     return Table(headers, rows, 3, control, (*_ranking_notes(s), *_narrow(s, rows, 3)))
 
 
-def place_cell(place: tuple[int, int]) -> Number:
-    """A place, or a range of places, which sorts by its middle.
+def place_cell(place: tuple[int, int] | None) -> Number:
+    """A place, or a range of places, which sorts by its middle; a dash for none.
 
     >>> place_cell((2, 3)), place_cell((1, 1)).value
     ('2–3', 1.0)
     """  # noqa: RUF002 - a dash is meant
+    if place is None:
+        return Number(MISSING, None)
     low, high = place
     return Number(f"{low}" if low == high else f"{low}{MISSING}{high}", sum(place) / 2, place)
 
@@ -82,7 +84,10 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
 
 def explain_dashes(s: Standings) -> Iterable[str]:
     """Why the ranking has a dash in place of a number or of an interval."""
-    if any(math.isnan(p.mitigation[n].value) for p in s.policies for n in s.times):
+    if missed := [p.policy for p in s.policies if p.place is None]:
+        yield f"{MISSING} for {join(missed)}: the target was not reached under every seed."
+    reached = [p for p in s.policies if p.place is not None]
+    if any(math.isnan(p.mitigation[n].value) for p in reached for n in s.times):
         reason = (
             "the trace replays recorded durations, and a run without contention does not have them"
             if replays(s)
@@ -90,9 +95,7 @@ def explain_dashes(s: Standings) -> Iterable[str]:
             " is nothing to mitigate"
         )
         yield f"{MISSING} for M: not defined, because {reason}."
-    elif vague := [
-        p.policy for p in s.policies if not all(s.has_mitigation(p, n) for n in s.times)
-    ]:
+    elif vague := [p.policy for p in reached if not all(s.has_mitigation(p, n) for n in s.times)]:
         yield (
             f"{MISSING} for M of {join(vague)}: its interval is wider than 200 %, because the "
             "delay is nearly 0 in some seeds."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import (
@@ -58,6 +60,11 @@ def _worth(s: Standings) -> Iterator[str]:
     """Times of samples that are not worth the same."""
     learner = s.comparison.scenario.learner
     if learner.is_real:
+        if diverged := int(np.isfinite(s.comparison.column(BASELINE, "diverged")).sum()):
+            yield (
+                f"{BASELINE}'s own training diverged under {diverged} of {s.seeds} seeds, so no "
+                "accuracy can be compared with it: lower learner.optimizer.lr."
+            )
         yield from (f"{names}: {why}." for why, names in _by_reason(s.incomparable).items())
         yield (
             f"A small model learned (task {learner.task}), with one optimizer for all policies, "

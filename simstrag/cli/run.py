@@ -106,7 +106,8 @@ def run(
         _print_summary(result)
         warn([*result.warnings, *warned.values()])
     elif out is None and timeline is None:
-        print(result.summary["makespan" if case.progress_target is None else "time_to_target"])
+        seconds = result.summary["time_to_target" if case.has_target else "makespan"]
+        print(math.inf if seconds is None else seconds)
     if out is not None:
         print_path("run", out, quiet)
     if timeline is not None:

@@ -58,6 +58,12 @@ class WorkloadSection(Section):
                 raise ValueError(
                     f"scenario.{key}: contention follows from the jobs of the cluster; leave it out"
                 )
+        learner = self.scenario.get("learner")
+        if isinstance(learner, dict) and learner.get("kind") == "real":
+            raise ValueError(
+                "scenario.learner.kind: jobs of a cluster train no model; leave it out, and "
+                "compare one job by itself"
+            )
         return self
 
     def bytes_of(self, allreduce: AllReduce) -> float:

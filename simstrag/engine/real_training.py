@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simstrag.errors import InputError
@@ -69,6 +70,14 @@ def train(
             f"accuracy is {found.evaluations.accuracy[0]:.3g} already: raise it"
         )
     return found
+
+
+def task_source(scenario: Scenario) -> Path | None:
+    """The file of a task of the user's own; None for a built-in one."""
+    from simstrag.learning import tasks
+
+    assert scenario.learner.task is not None
+    return tasks.source(scenario.learner.task, scenario.folder)
 
 
 def evaluation_interval(scenario: Scenario) -> float:

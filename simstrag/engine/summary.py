@@ -86,6 +86,16 @@ def summarise(
         }  # fmt: skip
     summary |= policies.counts(policy, name, taken=summary)
     warnings = [beyond_warning(beyond)] if beyond > BEYOND_WARNING else []
+    if trained is not None and trained.diverged is not None:
+        warnings.append(
+            f"training diverged after {trained.diverged:.4g} s: lower learner.optimizer.lr; the "
+            "times are of all samples"
+        )
+    elif trained is not None and scenario.target_accuracy is not None and trained.reached is None:
+        warnings.append(
+            f"target_accuracy {scenario.target_accuracy:g} was missed: after all samples the "
+            f"accuracy is {found.accuracy[-1]:.3g}"
+        )
     if learner.lost and trained is None:
         warnings.append(unknown_warning(learner.lost))
     return summary, tuple(warnings)

@@ -22,11 +22,11 @@ import numpy as np
 from simstrag import policies
 from simstrag.documents.file_io import write_atomically
 from simstrag.engine.excerpt import ranks_to_show
+from simstrag.engine.real_training import task_source
 from simstrag.engine.simulate import check, simulate
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.barrier_waits import barrier_waits
 from simstrag.experiments.cluster_backends import load_backend
-from simstrag.learning.tasks import source as source_of_task
 from simstrag.processes.pool import REASON, TRIES, LostCall, compute
 from simstrag.runs.run import Run, provenance
 from simstrag.scenario.scenario import Scenario
@@ -339,10 +339,9 @@ def digest_of_scenario(scenario: Scenario) -> str:
 
 def _digest_of_task(scenario: Scenario) -> list[str]:
     """What a real learner depends on: torch's version, and the file of a task of the user's own."""
-    task = scenario.learner.task
-    if task is None:
+    if scenario.learner.task is None:
         return []
-    source = source_of_task(task, scenario.folder)
+    source = task_source(scenario)
     return [metadata.version("torch"), "" if source is None else _digest_of_file(source)]
 
 

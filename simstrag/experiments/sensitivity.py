@@ -168,8 +168,9 @@ class Trials:
         return times
 
     def _seconds(self, row: Mapping[str, Any]) -> float:
-        target = self.scenario.progress_target is not None
-        return float(row["time_to_target" if target else "makespan"])
+        """The time that decides; infinite for a target accuracy that was missed."""
+        seconds = row["time_to_target" if self.scenario.has_target else "makespan"]
+        return math.inf if seconds is None else float(seconds)
 
 
 def choose_seeds(delays: Mapping[int, float], n: int) -> tuple[int, ...]:

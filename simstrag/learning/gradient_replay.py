@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 256
 """Gradients at different parameters that are computed together."""
+MOST_NUMBERS = 1 << 25
+"""Numbers of these parameters; fewer gradients are computed together of a large model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,14 @@ class GradientReplay(Replay):
             self._live[version] = self._flat.clone()
 
     def _compute(self, version: int) -> None:
-        """Compute all gradients at the versions that are known, up to `MOST_AT_ONCE` sums."""
+        """Compute all gradients at the versions that are known, so many sums at once."""
         cells, order = self._cells, self._cells.by_version
         # Rows that are still needed, such as a straggler's, no longer keep all those beside them.
         self._ready = {cell: row.clone() for cell, row in self._ready.items()}
         stop = int(np.searchsorted(self._versions, version, "right"))
+        at_once = max(1, min(MOST_AT_ONCE, MOST_NUMBERS // len(self._flat)))
         while self._next < stop:
-            chosen = order[self._next : min(stop, self._next + MOST_AT_ONCE)]
+            chosen = order[self._next : min(stop, self._next + at_once)]
             self._next += len(chosen)
             for amp in (False, True):
                 places = chosen[cells.amp[chosen] == amp]

@@ -247,7 +247,7 @@ def _alike(sizes: Sequence[int]) -> Iterator[list[int]]:
     """Places of entries, in groups of similar size and of at most `MOST` samples together.
 
     >>> list(_alike([4, 100, 3, 4]))
-    [[0, 3, 2], [1]]
+    [[1], [0, 2, 3]]
     """
     order = sorted(range(len(sizes)), key=lambda k: (-(sizes[k] - 1).bit_length(), k))
     group: list[int] = []

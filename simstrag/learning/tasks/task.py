@@ -90,8 +90,8 @@ class LearningTask:
                 f"its loss is {float(losses.detach().mean()):g} before the first update; look at "
                 "the initial parameters and at the inputs"
             )
-        losses.sum().backward(inputs=[p for p in self.model.parameters() if p.requires_grad])  # type: ignore[no-untyped-call]
-        self.model.zero_grad()
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        torch.autograd.grad(losses.sum(), trained, allow_unused=True)
 
     def _check_layers(self, torch: Any) -> None:
         """Refuse layers whose results depend on more than parameters and samples."""
