@@ -617,8 +617,8 @@ MISTAKES = {
         "p.png: not a PyTorch profile (JSON): ",
     ),
     "a CSV for parquet": (
-        ("trace", "import", "bytedance-straggler", "slow.csv", "-o", "t.csv"), {},
-        "slow.csv: cannot be read as parquet: Parquet magic bytes not found in footer\n",
+        ("trace", "import", "bytedance-straggler", "p.csv", "-o", "t.csv"), {"p.csv": "a,b\n1,2\n"},
+        "p.csv: cannot be read as parquet: Parquet magic bytes not found in footer\n",
     ),
     "a shipped profile by its bare name": (
         ("calibrate", "show", "intel-xeon-2-core-amx"), {},
