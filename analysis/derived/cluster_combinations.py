@@ -28,7 +28,7 @@ SECONDS = (
 ROUNDING = 9
 """Decimal places of a share beyond which it is rounding of times."""
 UNMANAGED = "none"
-"""The manager whom nobody asks."""
+"""The manager that changes nothing; others are compared with it."""
 
 
 class Managed(NamedTuple):

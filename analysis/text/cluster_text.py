@@ -108,7 +108,7 @@ def _lost(found: Combinations) -> str:
 
 
 def _harm(one: Combination, managed: Managed) -> str:
-    """What a manager changed, how many requests it granted, and what that cost whom."""
+    """How a manager changed completion times, the requests it granted, and what donors lost."""
     text = f"Under {one.name} "
     if managed.against:
         change = managed.change

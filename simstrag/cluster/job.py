@@ -64,7 +64,7 @@ class RunningJob:
         job has the same luck whatever runs beside it.
     gate: holds it at its barrier; None where its policy decides alone.
     telemetry: of nodes the windows of their monitors, for a policy that reads them.
-    counter: makes what counts its use; None where nobody asks.
+    counter: makes the counter of what the job uses; None counts nothing.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class RunningJob:
             self.slowdowns = slowdowns
 
     def discard(self) -> None:
-        """Free its engine, which refers back to the job, once nobody asks it anything."""
+        """Free its engine, which refers back to the job; nothing of it is read afterwards."""
         del self._simulation, self._use
 
     def _permit(self, plan: Plan) -> Plan:

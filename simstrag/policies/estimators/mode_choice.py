@@ -5,6 +5,7 @@ While no rank straggles all work as one.  When the set of stragglers changes, a 
 
 from __future__ import annotations
 
+import abc
 import enum
 import math
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class ModeState:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
 
-class ChoosesModes(PredictsTimes):
+class ChoosesModes(PredictsTimes, abc.ABC):
     """A policy that defines `_choose_mode` and, as fields, those below."""
 
     predictor: str
@@ -85,9 +86,9 @@ class ChoosesModes(PredictsTimes):
         """Seconds of each rank's next step, computing and communication; shape (N,)."""
         return self.predictor_(view)
 
+    @abc.abstractmethod
     def _choose_mode(self, t: Floats, view: View) -> tuple[str, Quorums]:
         """The mode, as `COUNTED` names it, and its quorums; t: as of `predicted`."""
-        raise NotImplementedError
 
     def _together(self) -> Quorums:
         """The quorum of SSGD."""
