@@ -435,11 +435,18 @@ def test_the_example_reaches_its_target() -> None:
 
 
 def test_a_comparison_says_who_is_as_accurate() -> None:
-    case = scenario(samples=20 * WORKERS * BATCH, policies=["bsp", "asgd", "backup"], seeds=3)
-    comparison = compare(case, jobs=1)
+    keys = {"samples": 20 * WORKERS * BATCH, "policies": ["bsp", "asgd", "backup"], "seeds": 3}
+    comparison = compare(scenario(learner={"margin": 1.0}, **keys), jobs=1)
     assert set(comparison.evaluations["policy"]) == {"bsp", "asgd", "backup"}
     assert "accuracy" in comparison.ranking
-    assert "real model" not in comparison.answer.choice
+    table = accuracy_table(standings(comparison))
+    assert table is not None
+    verdict = table.headers.index("as accurate as bsp")
+    assert {row[0]: row[verdict] for row in table.rows} == {
+        "bsp": "",
+        "asgd": "yes",
+        "backup": "yes",
+    }
 
 
 def test_a_policy_that_missed_the_target_has_no_place_and_the_report_says_why() -> None:
