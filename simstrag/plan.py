@@ -13,18 +13,26 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set, Sized
+from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
+from simstrag.per_rank import (
+    bounds_by_rank,
+    by_rank,
+    check_length,
+    even_samples,
+    samples_of_shares,
+    values_of,
+)
 from simstrag.quorum import ALL, Indices, Quorum, Via, ascends
-from simstrag.ties import TOLERANCE, argsort, is_less
+from simstrag.ties import TOLERANCE
 
 
 class Precision(enum.Enum):
@@ -47,7 +55,6 @@ class Weigh(enum.Enum):
 
 PRECISIONS = np.array([Precision.FULL, Precision.AMP], dtype=object)
 NO_RANK: Indices = np.zeros(0, dtype=np.int64)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +265,13 @@ class Plan:
             value = value.tolist()
         if isinstance(value, Sequence) and not isinstance(value, str):
             object.__setattr__(self, "precision", tuple(value))
-        for precision in _values(self.precision):
+        for precision in values_of(self.precision):
             choice("precision", precision, Precision)
 
     def _check_bounds(self) -> None:
         if self.bound is None:
             return
-        wholes("bound", (bound for bound in _values(self.bound) if bound is not None), least=0)
+        wholes("bound", (bound for bound in values_of(self.bound) if bound is not None), least=0)
         for quorum in self.quorums:
             explicit = quorum.count if quorum.ranks is ALL else quorum.needed
             if explicit != 1 or quorum.parents:
@@ -284,7 +291,7 @@ class Plan:
             and np.maximum.reduce(known) < math.inf
         ):
             return
-        shares = _values(self.batch)
+        shares = values_of(self.batch)
         for share in shares:
             if not 0 <= real("a batch share", share) < math.inf:
                 raise PlanError(f"a batch share must be positive, not {share:g}")
@@ -362,13 +369,13 @@ class Plan:
             "quorums": tuple([quorum.resolved(world_size) for quorum in self.quorums])
         }
         if self.bound is not None:
-            changes["bound"] = _bounds(self.bound, world_size)
+            changes["bound"] = bounds_by_rank(self.bound, world_size)
         if self._in_amp is not None:
-            _check_length("precision", self._in_amp, world_size)
+            check_length("precision", self._in_amp, world_size)
         elif isinstance(self.precision, Precision):
             changes["precision"], changes["_in_amp"] = _uniform(self.precision, world_size)
         else:
-            precision = _per_rank("precision", self.precision, world_size, Precision.FULL)
+            precision = by_rank("precision", self.precision, world_size, Precision.FULL)
             changes["precision"] = precision
         if self._shares is not None or self.batch is not None:
             changes |= self._resolved_shares(world_size)
@@ -378,8 +385,8 @@ class Plan:
         """Shares that sum to the number of ranks, as an array; None for 1 each."""
         shares = self._shares
         if shares is None:
-            shares = np.array(_per_rank("batch", self.batch, world_size, 1.0), dtype=np.float64)
-        _check_length("batch", shares, world_size)
+            shares = np.array(by_rank("batch", self.batch, world_size, 1.0), dtype=np.float64)
+        check_length("batch", shares, world_size)
         total = float(np.add.reduce(shares))
         if abs(total - world_size) > TOLERANCE * world_size:
             raise PlanError(f"batch shares must sum to {world_size}, not {total:.9g}")
@@ -474,7 +481,7 @@ class Plan:
     def sizes(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         """The same as `samples`, as an array of shape (N,), read-only."""
         if self._shares is None and self.batch is None:
-            return _even(batch, world_size)
+            return even_samples(batch, world_size)
         if self._sizes is None or self._sizes[:2] != (batch, world_size):
             sizes = self._rounded(batch, world_size)
             sizes.flags.writeable = False
@@ -484,7 +491,7 @@ class Plan:
 
     def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         shares = np.array(self.batch) if self._shares is None else self._shares
-        sizes = _round(shares, batch, world_size)
+        sizes = samples_of_shares(shares, batch, world_size)
         if np.minimum.reduce(sizes) < 1 and len(
             short := np.flatnonzero((sizes < 1) & (shares > 0))
         ):
@@ -526,45 +533,10 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, MutableSequence) else value
 
 
-def _round(shares: npt.NDArray[np.float64], batch: int, world_size: int) -> npt.NDArray[np.int64]:
-    """Samples by share, rounded by largest remainder; they sum to world_size * batch."""
-    exact = shares * batch
-    sizes = exact.astype(np.int64)
-    left = world_size * batch - int(np.add.reduce(sizes))
-    sizes += _are_least(1 + sizes - exact, left)
-    return sizes
-
-
-def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
-    """Whether each is one of the `count` least values, of tied ones those of lowest indices."""
-    if 0 < count < len(values):
-        last, following = np.sort(values)[count - 1 : count + 1].tolist()
-        if is_less(last, following):
-            below: npt.NDArray[np.bool_] = values <= last
-            return below
-    least = np.zeros(len(values), dtype=np.bool_)
-    least[argsort(values)[:count]] = True
-    return least
-
-
 def _named(quorum: Quorum) -> tuple[int, ...]:
     """The ranks that a quorum names: members and riders, of `ALL` the riders alone."""
     members = () if quorum.ranks is ALL else quorum.members
     return (*members, *(child for child, _ in quorum.riders)) if quorum.riders else members
-
-
-def _values(field: Any) -> tuple[Any, ...]:
-    """The values of a field that holds one value, or one per rank."""
-    if field is None:
-        return ()
-    if isinstance(field, Mapping):
-        return tuple(field.values())
-    return field if isinstance(field, tuple) else (field,)
-
-
-def _bounds(bound: Any, world_size: int) -> tuple[int | None, ...] | None:
-    bounds = _per_rank("bound", bound, world_size, None)
-    return None if all(b is None for b in bounds) else bounds
 
 
 @functools.lru_cache(maxsize=64)
@@ -575,27 +547,3 @@ def _uniform(
     in_amp = np.full(world_size, precision is Precision.AMP)
     in_amp.flags.writeable = False
     return (precision,) * world_size, in_amp
-
-
-@functools.lru_cache(maxsize=64)
-def _even(batch: int, world_size: int) -> npt.NDArray[np.int64]:
-    """The samples of gradients at a share of 1, read-only."""
-    sizes = np.full(world_size, batch)
-    sizes.flags.writeable = False
-    return sizes
-
-
-def _per_rank(name: str, value: Any, world_size: int, default: T) -> tuple[T, ...]:
-    if isinstance(value, Mapping):
-        if value and not 0 <= min(value) <= max(value) < world_size:
-            raise PlanError(f"{name} names a rank beyond a world of {world_size} ranks")
-        return tuple(value.get(rank, default) for rank in range(world_size))
-    if isinstance(value, tuple):
-        _check_length(name, value, world_size)
-        return value
-    return (value,) * world_size
-
-
-def _check_length(name: str, values: Sized, world_size: int) -> None:
-    if len(values) != world_size:
-        raise PlanError(f"{name} has {len(values)} entries for a world of {world_size} ranks")

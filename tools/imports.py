@@ -15,6 +15,7 @@ CONTRACT = {
     "compiled",
     "errors",
     "medians",
+    "per_rank",
     "plan",
     "policy",
     "quorum",
