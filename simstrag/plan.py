@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.aggregation import Compensation, Outer, Screen
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
-from simstrag.per_rank import (
+from simstrag.quorum import ALL, Indices, Quorum, Via, ascends
+from simstrag.ranks import (
     bounds_by_rank,
     by_rank,
     check_length,
@@ -31,7 +33,6 @@ from simstrag.per_rank import (
     samples_of_shares,
     values_of,
 )
-from simstrag.quorum import ALL, Indices, Quorum, Via, ascends
 from simstrag.ties import TOLERANCE
 
 
@@ -122,6 +123,14 @@ class Review:
 
 NEVER = Review()
 UNDAMPED = Damping()
+KINDS = {
+    "damping": Damping,
+    "review": Review,
+    "outer": Outer,
+    "compensation": Compensation,
+    "screen": Screen,
+}
+OPTIONAL = ("outer", "compensation", "screen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +150,10 @@ class Plan:
         micro-batch; None for no deadline.
     pause: seconds that a rank waits between its pull and its step, while this plan is in force.
     average: whether ranks keep models of their own, which an update averages.
+    outer: the optimizer that takes the mean of these models as its gradient; None is the mean.
+    fragments: parts of the model, of which an update averages one, in turn.
     weigh, damping: the weight of a gradient in its update.
+    compensation, screen: what is done to a gradient before it is applied.
     suspects: the ranks that the policy considers stragglers (a set, or an array); logged only.
         None means that the policy makes no such judgement.
     review: when to ask the policy again.
@@ -167,8 +179,12 @@ class Plan:
     deadline: float | None = None
     pause: float = 0.0
     average: bool = False
+    outer: Outer | None = None
+    fragments: int = 1
     weigh: Weigh = Weigh.WORLD
     damping: Damping = UNDAMPED
+    compensation: Compensation | None = None
+    screen: Screen | None = None
     suspects: frozenset[int] | Indices | None = None
     review: Review = NEVER
 
@@ -238,9 +254,10 @@ class Plan:
             raise PlanError(f"a plan needs a tuple of one quorum or more, not {self.quorums!r}")
         object.__setattr__(self, "quorums", quorums)
         choice("weigh", self.weigh, Weigh)
-        for name, kind in (("damping", Damping), ("review", Review)):
-            if not isinstance(getattr(self, name), kind):
-                raise PlanError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+        for name, kind in KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) and not (value is None and name in OPTIONAL):
+                raise PlanError(f"{name} must be a {kind.__name__}, not {value!r}")
         if self.suspects is not None:
             self._check_suspects(self.suspects)
 
@@ -332,14 +349,25 @@ class Plan:
             raise PlanError(f"rank {rank} is in two quorums")
 
     def _check_average(self) -> None:
-        if any(quorum.steps > 1 for quorum in self.quorums) and not self.average:
-            raise PlanError("private steps need average=True: they leave separate parameters")
+        fragments = whole("fragments", self.fragments, least=1)
+        object.__setattr__(self, "fragments", fragments)
         if not self.average:
+            if any(quorum.steps != 1 for quorum in self.quorums):
+                raise PlanError("private steps need average=True: they leave separate parameters")
+            if self.outer is not None or fragments > 1:
+                raise PlanError("outer and fragments need average=True")
             return
-        if any(q.via is not Via.ALLREDUCE or q.riders for q in self.quorums):
-            raise PlanError("average=True needs via ALLREDUCE and no riders in every quorum")
+        if any(q.via is Via.LEADER or q.riders or q.parents or q.partial for q in self.quorums):
+            raise PlanError(
+                "average=True needs via ALLREDUCE or SERVER in every quorum, and neither riders, "
+                "parents nor partial"
+            )
+        if fragments > 1 and (len(self.quorums) > 1 or self.quorums[0].via is not Via.ALLREDUCE):
+            raise PlanError("fragments need one quorum via ALLREDUCE")
         if self.weigh is not Weigh.WORLD:
             raise PlanError("average=True is the mean of the members already; leave weigh out")
+        if self.compensation is not None or self.screen is not None:
+            raise PlanError("compensation and screen are of gradients, not of averaged models")
 
     @staticmethod
     def standing(*quorums: Quorum, **fields: Any) -> Plan:

@@ -15,10 +15,10 @@ from simstrag.compiled import address, loops
 from simstrag.engine.native import library
 from simstrag.errors import InputError
 from simstrag.medians import medians
-from simstrag.per_rank import samples_of_shares
 from simstrag.policies.estimators import columns, time_to_progress
 from simstrag.policies.estimators.columns import centre, correctly_rounded_sum, enter
 from simstrag.policies.estimators.time_to_progress import _merge
+from simstrag.ranks import samples_of_shares
 
 WIDTHS = [1, 2, 31, 32, 33, 200]
 

@@ -11,14 +11,15 @@ ROOT = Path(__file__).parent.parent
 SATELLITES = ("analysis", "calibration", "traces", "validation")
 """Packages of `simstrag` whose files stand beside it, linked into it."""
 CONTRACT = {
+    "aggregation",
     "checks",
     "compiled",
     "errors",
     "medians",
-    "per_rank",
     "plan",
     "policy",
     "quorum",
+    "ranks",
     "rendering",
     "ties",
     "view",

@@ -159,7 +159,7 @@ class RunningJob:
         if scenario.progress_target is not None:  # an open visible update is worth less than 1
             much = scenario.progress_target - progress - 1
             left = max(left, much * max(scenario.learner.noise_scale, 1.0))
-        held = max(max(q.steps, q.rounds) for q in kernel.plan.quorums) + 1
+        held = max(max(q.most_steps, q.rounds) for q in kernel.plan.quorums) + 1
         left -= self.job.workers * batch * held
         return kernel.now + max(left, 0.0) * self.quickest / (self.job.workers * batch)
 
