@@ -57,7 +57,8 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
         "precision": ("", "5"), "batch": ("share", "6"), "deadline": ("s", "6a"),
         "pause": ("s", "5a"), "average": ("true or false", "24, 25"),
         "outer": ("", "32b"), "fragments": ("parts", "11b, 32b"), "weigh": ("", "24"),
-        "damping": ("", "24"), "compensation": ("", "32c"), "screen": ("", "32d"), "suspects": ("ranks", "27"), "review": ("", "20"),
+        "damping": ("", "24"), "compensation": ("", "32c"), "screen": ("", "32d"),
+        "suspects": ("ranks", "27"), "review": ("", "20"),
     },
     Quorum: {
         "ranks": ("ranks", "1, 19"), "count": ("gradients", "11"), "via": ("", "11"),
@@ -95,7 +96,7 @@ HEAD = """\
 
 A policy is asked with a `View` and answers with a `Plan`, which is in force until the review that
 it asks for. [My policy](howto/policy.md) writes one, and explains
-parameters and state. Every name of this page is imported from `simstrag`. N is the number of ranks
+parameters and state. Every name of this page is in `simstrag.policy`, most also in `simstrag`. N is the number of ranks
 and W the width of a window, 16. The rules are those of [Semantics](semantics.md).
 
 This page is made of the docstrings by `python -m tools.reference_page`.
