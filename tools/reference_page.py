@@ -95,9 +95,9 @@ HEAD = """\
 # What a policy sees and answers
 
 A policy is asked with a `View` and answers with a `Plan`, which is in force until the review that
-it asks for. [My policy](howto/policy.md) writes one, and explains
-parameters and state. Every name of this page is in `simstrag.policy`, most also in `simstrag`. N is the number of ranks
-and W the width of a window, 16. The rules are those of [Semantics](semantics.md).
+it asks for. [My policy](howto/policy.md) writes one, and explains parameters and state. Every name
+of this page is in `simstrag.policy`, most are in `simstrag` too. N is the number of ranks and W the
+width of a window, 16. The rules are those of [Semantics](semantics.md).
 
 This page is made of the docstrings by `python -m tools.reference_page`.
 """
