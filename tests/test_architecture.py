@@ -33,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
         "documents", "engine", "experiments", "policies", "runs", "scenario", "timing",
     },
     "ddp": {
-        "documents", "engine", "policies", "processes", "profile", "runs", "scenario", "trace",
+        "documents", "engine", "learning", "policies", "processes", "profile", "runs", "scenario", "trace",
         "workloads",
     },
     "traces": {"documents", "profile", "timing", "trace"},

@@ -14,6 +14,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,7 @@ class Trainer:
         """Let the first step go on from facts, or begin anew without them."""
         world_size = self.world_size
         self._policy, self._facts = policy, facts
+        self._outer_state: Mapping[str, Any] | None = None
         if facts is None:
             view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
             plan = policies.ask(copy.deepcopy(policy), view, self.name)
@@ -188,9 +190,11 @@ class Trainer:
             with self._members.diagnose():
                 state = mode.client.fetch_state()
             policy, facts, served = state["policy"], state["facts"], None if mode.private else state
+        outer = mode.outer if isinstance(mode, ServerMode) else None
         return checkpoint.to_checkpoint(
-            self.replica, self.name, self.world_size, self.sampler, policy, facts, served
-        )
+            self.replica, self.name, self.world_size, self.sampler, policy, facts, served,
+            None if outer is None else outer.state_dict(),
+        )  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; on all ranks, before the first step.
@@ -203,6 +207,7 @@ class Trainer:
             state, self.replica, self.name, self.world_size, self.sampler
         )
         self._begin_from(policy, facts)
+        self._outer_state = state["outer"]
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -465,7 +470,9 @@ class Trainer:
             )  # fmt: skip
         settings = pack_settings(replica.optimizer)
         self._client.begin(replica.count, replica.dtype, job, settings=settings)
-        self._mode = ServerMode(replica, self._client, self._groups, members.mark)
+        self._mode = ServerMode(
+            replica, self._client, self._groups, members.mark, self._outer_state
+        )
 
     # -- the server --------------------------------------------------------------------------
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simstrag.aggregation import Outer
 from simstrag.errors import InputError
 from simstrag.learning.averaging_replay import AveragingReplay, Worker
-from simstrag.learning.optimizers import OptimizerChoice
+from simstrag.learning.optimizers import FlatSgd, OptimizerChoice
 
 if TYPE_CHECKING:
     import torch
@@ -92,10 +92,24 @@ class OuterSgd:
 
     def __init__(self, flat: torch.Tensor, outer: Outer) -> None:
         self._flat, self._outer = flat, outer
-        self._sgd = OptimizerChoice("sgd", outer.lr, outer.momentum, outer.nesterov).make(flat)
+        choice = OptimizerChoice("sgd", outer.lr, outer.momentum, outer.nesterov)
+        self._sgd = FlatSgd(flat, choice)
         self._sum: torch.Tensor | None = None  # of the gradients since the momentum's last change
         self._momentum: torch.Tensor | None = None
         self._steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its momentum and what it counts, for a checkpoint."""
+        return {
+            "velocity": self._sgd.velocity, "sum": self._sum, "momentum": self._momentum,
+            "steps": self._steps,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._sgd.velocity = state["velocity"]
+        self._sum, self._momentum = state["sum"], state["momentum"]
+        self._steps = state["steps"]
 
     def step(self, mean: torch.Tensor) -> None:
         """Step with the parameters less a mean of models as the gradient."""
