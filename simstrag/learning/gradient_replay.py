@@ -88,20 +88,20 @@ class GradientReplay(Replay):
         for cell in range(start, end):
             if cell not in self._ready:
                 self._compute(update - 1)
-            row: torch.Tensor | None = self._ready.pop(cell)
-            if self._correction is not None:
-                row = self._corrected(row, cell, update)
-            total = row if total is None or row is None else total + row
+            row = self._corrected(self._ready.pop(cell), cell, update)
+            if row is not None:
+                total = row if total is None else total + row
         if total is not None:
             self._flat.grad = total
             self._optimizer.step()
         self._keep(update)
 
     def _corrected(self, row: torch.Tensor, cell: int, update: int) -> torch.Tensor | None:
-        """The weighted gradient of one cell after its correction; None where it failed its test."""
-        assert self._correction is not None
-        row = self._correction.correct(row, self._flat, self._pulled.pop(cell), update)
-        return None if row is None else float(self._weights[self._cells.first[cell]]) * row
+        """The weighted sum of one cell after its correction; None where it failed its test."""
+        if self._correction is None:
+            return row
+        found = self._correction.correct(row, self._flat, self._pulled.pop(cell), update)
+        return None if found is None else float(self._weights[self._cells.first[cell]]) * found
 
     def _keep(self, version: int) -> None:
         if self._users[version]:

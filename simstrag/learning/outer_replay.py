@@ -30,7 +30,7 @@ class OuterReplay(AveragingReplay):
         numbers, parts = len(self._global), self.rule.fragments
         if parts > numbers:
             raise InputError(f"{parts} fragments of {numbers} parameters: lower the fragments")
-        ends = [numbers * k // parts for k in range(parts + 1)]
+        ends = itertools.accumulate(map(len, self._global.tensor_split(parts)), initial=0)
         self._fragments = [slice(*pair) for pair in itertools.pairwise(ends)]
         self._optimizers = [OuterSgd(self._global[each], outer) for each in self._fragments]
 

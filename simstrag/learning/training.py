@@ -22,7 +22,7 @@ from simstrag.learning.batches import Batches
 from simstrag.learning.gradient_log import GradientLog
 from simstrag.learning.gradients import GradientEngine
 from simstrag.learning.optimizers import OptimizerChoice
-from simstrag.learning.update_rule import UpdateRule
+from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ class Replay(abc.ABC):
         engine: GradientEngine,
         batches: Batches,
         optimizer: OptimizerChoice,
-        rule: UpdateRule = UpdateRule(),
+        rule: UpdateRule = WEIGHTED_SUM,
     ) -> None:
         self.rule = rule
         self.gradients, self.times = log.gradients, log.times

@@ -50,6 +50,10 @@ class UpdateRule:
         return self.outer is not None or self.fragments > 1 or self.overlap > 0 or self.server
 
 
+WEIGHTED_SUM = UpdateRule()
+"""The optimizer takes the weighted sum of an update's gradients as it is."""
+
+
 def common_rule(rules: Collection[UpdateRule]) -> UpdateRule:
     """The rule of all plans of a run.  Raises `InputError` where they have several.
 
