@@ -80,15 +80,15 @@ class Compensation:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A test of each gradient against a gradient on held-out samples; one that fails counts 0.
+    """A test of each gradient against one of the server's own; one that fails counts 0.
 
-    A gradient g is first scaled to the norm of the held-out gradient v.  It passes if
+    A gradient g is first scaled to the norm of the server's gradient v.  It passes if
     lr * <v, g> - rho * |g|^2 + lr * epsilon >= 0, where lr is the optimizer's learning rate.
 
     rho: penalty of the norm.
     epsilon: slack.
-    every: updates from one held-out gradient to the next.
-    batch: held-out samples of one.
+    every: updates from one gradient of the server to the next.
+    batch: samples of one, which the server draws itself.
 
     Source: Xie et al., "Zeno++", ICML 2020, arXiv:1903.07020.
     Raises `PlanError` where a value is impossible.

@@ -1,12 +1,12 @@
 """Outer steps in plain torch, one private step at a time, after other sources than the replay's.
 
-Streaming DiLoCo by a cycle counter, as torchft's fixtures describe it; asynchronous local SGD by
-a list of who contributes when.
+Streaming DiLoCo by a cycle counter, as torchft's fixtures describe it; anything else by a life of
+each rank, which is followed as far as the next update needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,27 +111,58 @@ def stream(
     return history, after
 
 
-def take_turns(
+def follow(
+    log: GradientLog,
     start: torch.Tensor,
     slope: Slope,
     *,
-    turns: Sequence[int],
-    steps: int,
+    fragments: int = 1,
+    overlap: int = 0,
+    alpha: float = 0.0,
     inner: dict[str, Any],
-    outer: torch.optim.Optimizer,
-) -> None:
-    """Asynchronous local SGD: one rank after the other changes the parameter of `outer`."""
-    (server,) = outer.param_groups[0]["params"]
-    models = {rank: torch.nn.Parameter(start.clone()) for rank in turns}
-    inners = {rank: torch.optim.SGD([model], **inner) for rank, model in models.items()}
-    pulled = {rank: start.clone() for rank in turns}
-    counts = dict.fromkeys(turns, 0)
-    for rank in turns:
-        models[rank].data.copy_(pulled[rank])
-        for _ in range(steps):
-            models[rank].grad = slope(rank, counts[rank], models[rank].detach().clone())
-            inners[rank].step()
-            counts[rank] += 1
-        server.grad = pulled[rank] - models[rank].detach()
-        outer.step()
-        pulled[rank] = server.detach().clone()
+    outer: Callable[[torch.nn.Parameter], torch.optim.Optimizer],
+) -> torch.Tensor:
+    """The global parameters after a log in which ranks contribute in any order, one at a time.
+
+    The pseudogradient of a contribution is the difference from the parameters that it began with.
+    """
+    columns, versions = log.gradients, [start]
+    copies = [torch.nn.Parameter(part.clone()) for part in start.tensor_split(fragments)]
+    outers = [outer(copy) for copy in copies]
+
+    def live(rank: int) -> Iterator[list[torch.Tensor]]:
+        """The pseudogradients of each contribution of a rank, by fragment."""
+        model = torch.nn.Parameter(start.clone())
+        optimizer, base, taken, early = torch.optim.SGD([model], **inner), start.clone(), None, 0
+
+        def take(rows: Sequence[int]) -> None:
+            for row in rows:
+                model.grad = slope(rank, int(columns["step"][row]), model.detach().clone())
+                optimizer.step()
+
+        for update in sorted(set(columns["update"][columns["rank"] == rank].tolist())):
+            (rows,) = np.nonzero((columns["rank"] == rank) & (columns["update"] == update))
+            rows = rows[np.argsort(columns["step"][rows])]
+            take(rows[:early])
+            new = versions[columns["version"][rows[0]]]
+            for number in range(fragments):
+                if taken in (None, number):
+                    own, copy, began = (
+                        flat.tensor_split(fragments)[number] for flat in (model.data, new, base)
+                    )
+                    own.copy_(copy + alpha * (own - copy) if taken is not None else copy)
+                    began.copy_(copy)
+            take(rows[early:])
+            taken, early = (update - 1) % fragments, overlap
+            yield [*(base - model.detach()).tensor_split(fragments)]
+
+    lives = {rank: live(rank) for rank in set(columns["rank"].tolist())}
+    for update in range(1, len(log.times) + 1):
+        due, total = (update - 1) % fragments, torch.zeros(())
+        for rank in sorted(set(columns["rank"][columns["update"] == update].tolist())):
+            of_rank = (columns["update"] == update) & (columns["rank"] == rank)
+            total = total + float(columns["weight"][of_rank].sum()) * next(lives[rank])[due]
+        copies[due].grad = total
+        outers[due].step()
+        versions.append(torch.cat([copy.detach() for copy in copies]))
+    return versions[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,11 @@ from simstrag.learning.tasks.task import LearningTask  # noqa: E402
 from simstrag.learning.training import Replay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
 from tests.outer_references import (  # noqa: E402
+    follow,
     log_of_rounds,
     log_of_rows,
     log_of_turns,
     stream,
-    take_turns,
 )
 
 RANKS, BATCH = 3, 8
@@ -206,15 +207,17 @@ class DelayedNesterov(torch.optim.Optimizer):
 def test_asynchronous_outer_steps_are_those_of_one_step_at_a_time(outer: Outer) -> None:
     log = log_of_turns(TURNS, 4, BATCH)
     found = parameters_after(OuterReplay, log, UpdateRule(True, outer, server=True))
-    _, engine, _ = tabular()
-    server = nn.Parameter(engine.initial.clone())
-    make: torch.optim.Optimizer = torch.optim.SGD(
-        [server], lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov
-    )
+    wanted = follow(log, tabular()[1].initial, slope_at, inner=INNER, outer=maker(outer))
+    assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def maker(outer: Outer) -> Callable[[nn.Parameter], torch.optim.Optimizer]:
+    """The outer optimizer of one fragment, in plain torch."""
     if outer.delay > 1:
-        make = DelayedNesterov(server, outer.lr, outer.momentum, outer.delay, 0.0)
-    take_turns(engine.initial, slope_at, turns=TURNS, steps=4, inner=INNER, outer=make)
-    assert torch.allclose(found, server.detach(), rtol=1e-9, atol=1e-12)
+        return lambda server: DelayedNesterov(server, outer.lr, outer.momentum, outer.delay, 0.0)
+    return lambda server: torch.optim.SGD(
+        [server], outer.lr, outer.momentum, nesterov=outer.nesterov
+    )
 
 
 def test_delayed_nesterov_of_every_update_is_nesterov() -> None:

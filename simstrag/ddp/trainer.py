@@ -105,6 +105,7 @@ class Trainer:
         world_size = self.world_size
         self._policy, self._facts = policy, facts
         self._outer_state: Mapping[str, Any] | None = None
+        self._apart = False
         if facts is None:
             view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
             plan = policies.ask(copy.deepcopy(policy), view, self.name)
@@ -190,10 +191,12 @@ class Trainer:
             with self._members.diagnose():
                 state = mode.client.fetch_state()
             policy, facts, served = state["policy"], state["facts"], None if mode.private else state
-        outer = mode.outer if isinstance(mode, ServerMode) else None
+        served_mode = mode if isinstance(mode, ServerMode) else None
+        outer = None if served_mode is None else served_mode.outer
         return checkpoint.to_checkpoint(
             self.replica, self.name, self.world_size, self.sampler, policy, facts, served,
             None if outer is None else outer.state_dict(),
+            apart=served_mode is not None and served_mode.private,
         )  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -207,7 +210,7 @@ class Trainer:
             state, self.replica, self.name, self.world_size, self.sampler
         )
         self._begin_from(policy, facts)
-        self._outer_state = state["outer"]
+        self._outer_state, self._apart = state["outer"], state["apart"]
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -358,7 +361,8 @@ class Trainer:
         replica = self.replica
         replica.clear()
         replica.formats.settle(closure)
-        broadcast_and_average.broadcast(replica.model, replica.optimizer, 0)
+        own = self._apart  # each rank keeps the state of its optimizer
+        broadcast_and_average.broadcast(replica.model, None if own else replica.optimizer, 0)
         place = [self._record_folder() if self.rank == 0 else None]
         dist.broadcast_object_list(place, src=0)  # only the lowest rank looks into the folder
         self._out = self._folder = place[0]

@@ -208,7 +208,8 @@ class Coordinator:
         self._pending.append(
             Compute(
                 start.rank, start.step, start.version, start.amp, start.samples, way,
-                pull=not worker.private, local=plan.average, outer=outer_of(plan), fragments=plan.fragments, members=members,
+                pull=not worker.private, local=plan.average, outer=outer_of(plan),
+                fragments=plan.fragments, members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
                 pause=start.pause,
             )
