@@ -162,7 +162,7 @@ class Plain:
                     step.pushed = later - step.sent
                 return later
             case CollectiveEnded(number):
-                later = moved(end, net(*self.rules.members(number)))
+                later = moved(end, net(*self.rules.among(number)))
                 accounts.busy[number] += later - end
                 return later
             case SumArrived(leader, closing):
@@ -228,8 +228,8 @@ class Plain:
                     later(end, PushEnded(*decision))
                 case CallOff(rank):
                     accounts.call_off(rank)
-                case Reduction(number, members):
-                    end = timing.reduce(members, now, loaded)
+                case Reduction(number, among=among, fragments=fragments):
+                    end = timing.reduce(among, now, loaded, fragments)
                     accounts.busy[number] = end - now
                     later(end, CollectiveEnded(number))
                 case PushSum(leader, closing):

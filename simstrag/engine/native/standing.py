@@ -20,10 +20,13 @@ EVENTS, QUEUED, BARRIER, RACE = range(4)
 """Shapes of a quorum, as in lockstep.c."""
 UNUSED = {
     "ready": -1, "joining": -1, "net": -1, "pending": -1, "ready_count": 0, "asks": 0,
-    "lockstep": 0, "try_at": 0,
+    "lockstep": 0, "try_at": 0, "arrived": 0,
 }  # fmt: skip
 """Fields of a quorum without gradients yet."""
-QUORUM = ("needed", "window", "steps", "rounds", "ridden", "tree", "via", "late")
+QUORUM = (
+    "needed", "window", "steps", "overlap", "rounds", "grace", "partial", "ridden", "tree", "via",
+    "late",
+)  # fmt: skip
 """Fields of a quorum as a plan states them, in the order of `_fields`."""
 BY_RANK = frozenset(("bound", "precision", "batch", "suspects"))
 """Fields of a plan that say something of each rank."""
@@ -126,6 +129,8 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     for quorum in plan.quorums:
         if quorum.riders or quorum.parents:
             at = _file_children(quorum, loading, at)
+        if isinstance(quorum.steps, tuple):
+            rows["steps"][quorum.indices] = np.array(quorum.steps) - quorum.overlap
     loading.place()
     m["quorum_count"], m["bounded"], m["freed"] = len(plan.quorums), plan.bound is not None, 1
     if plan.bound is None:
@@ -143,7 +148,9 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
 def _fields(quorum: Quorum) -> tuple[float, ...]:
     """The values of `QUORUM`."""
     return (
-        quorum.needed, quorum.window, quorum.steps, quorum.rounds,
+        quorum.needed, quorum.grace or quorum.window,
+        quorum.steps - quorum.overlap if isinstance(quorum.steps, int) else 0, quorum.overlap,
+        quorum.rounds, quorum.grace > 0, quorum.partial,
         bool(quorum.riders or quorum.parents), bool(quorum.parents),
         VIA[quorum.via], LATE[quorum.late],
     )  # fmt: skip
@@ -164,16 +171,16 @@ def _file_collectives(rows: Any, plan: Plan, loading: Loading) -> None:
     rows["shape"] = [_shape(quorum, plan, loading, queues) for quorum in plan.quorums]
     for k, quorum in enumerate(plan.quorums):
         if quorum.via is not Via.SERVER:
-            _file_collective(rows[k], quorum, loading)
+            _file_collective(rows[k], quorum, plan.fragments, loading)
 
 
-def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
+def _file_collective(row: Any, quorum: Quorum, fragments: int, loading: Loading) -> None:
     timing, loaded = loading.timing, bool(loading.memory.job["loaded"])
-    row["seconds"] = loading.seconds(quorum.members)
+    row["seconds"] = loading.seconds(quorum.members, fragments)
     felt = timing.feels_net(quorum.members, loaded)
-    if quorum.count is not None or quorum.window < math.inf:
+    if (quorum.count is not None or quorum.window < math.inf) and not quorum.partial:
         row["asks"] = felt or timing.nodes is not None
-        loading.seconds_by_count()
+        loading.seconds_by_count(fragments)
     elif felt:
         row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
 
@@ -181,7 +188,7 @@ def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
 def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     """Which fast way a quorum may take (lockstep.c); one of a plan that `queues` may queue."""
     full, reduces = quorum.count is None, quorum.via is Via.ALLREDUCE
-    if quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private:
+    if _needs_events(quorum) or quorum.partial:
         return EVENTS
     alone = len(plan.quorums) == 1 and len(quorum.indices) == len(loading.memory.ranks)
     if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
@@ -201,14 +208,18 @@ def _queues(plan: Plan, loading: Loading) -> bool:
     ranks = range(len(loading.memory.ranks))
     return (
         all(
-            quorum.via is Via.SERVER
-            and quorum.late is Late.QUEUE
-            and not (quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private)
+            quorum.via is Via.SERVER and quorum.late is Late.QUEUE and not _needs_events(quorum)
             for quorum in plan.quorums
         )
         and sum(len(quorum.indices) for quorum in plan.quorums) == len(ranks)
         and not loading.timing.feels_net(ranks, bool(loading.memory.job["loaded"]))
     )
+
+
+def _needs_events(quorum: Quorum) -> bool:
+    """Whether a quorum does what no fast way knows."""
+    waits = quorum.window < math.inf or quorum.grace > 0
+    return bool(waits or quorum.riders or quorum.parents or quorum.private)
 
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:
