@@ -162,7 +162,7 @@ class Plain:
                     step.pushed = later - step.sent
                 return later
             case CollectiveEnded(number):
-                later = moved(end, net(*self.rules.among(number)))
+                later = moved(end, net(*self.rules.members(number)))
                 accounts.busy[number] += later - end
                 return later
             case SumArrived(leader, closing):

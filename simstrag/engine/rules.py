@@ -324,10 +324,6 @@ class Rules:
         """The ranks that contributed to a closing that is on its way."""
         return self._closings[closing].members
 
-    def among(self, closing: int) -> tuple[int, ...]:
-        """The ranks that take part in its collective."""
-        return self._closings[closing].among
-
     def unfated(self, rank: int) -> list[int]:
         """The numbers of the steps of a rank that have not met their fate."""
         g = self.gradients[rank]
