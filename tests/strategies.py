@@ -520,6 +520,36 @@ def scripts(draw: st.DrawFn, scenario: Scenario, kind: str | None = None) -> Scr
 
 
 @st.composite
+def overlapping(draw: st.DrawFn, workers: int) -> Draft:
+    """A plan whose ranks run on, with other features beside that."""
+    others = draw(features(("window", "batch", "deadline", "pause", "cutoff", "power", "grace")))
+    used = others | {"steps", "overlap", "fragments"}
+    draft = draw(drafts(workers, draw(st.sampled_from(("whole", "groups"))), used))
+    groups = [
+        replace(own, via=Via.ALLREDUCE, steps=tuple(n + 1 for n in own.steps), rounds=1)
+        for own in draft.groups
+    ]
+    running = [replace(own, overlap=max(own.overlap, 1)) for own in groups]
+    return replace(draft, groups=tuple(running), average=True, review=Review())
+
+
+@st.composite
+def revised(draw: st.DrawFn, draft: Draft) -> Script:
+    """The plan, then plans with the same quorums that say other things of steps and fragments."""
+    lines = [(0, draft.plan())]
+    for version in range(2, draw(st.integers(3, 9)), 2):
+        draft = replace(
+            draft,
+            precision=draw(st.sampled_from(Precision)),
+            deadline=draw(st.sampled_from(DEADLINES)),
+            fragments=draw(st.integers(1, 3)),
+            review=draw(reviews()),
+        )
+        lines.append((version, draft.plan()))
+    return Script(tuple(lines))
+
+
+@st.composite
 def uneven(draw: st.DrawFn) -> Scenario:
     """Three to six ranks of different speeds, so that gradients wait for each other."""
     workers = draw(st.integers(3, 6))

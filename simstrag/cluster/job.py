@@ -188,8 +188,8 @@ class RunningJob:
         """The plan that takes force, which its gate may choose."""
         if any(quorum.overlap or quorum.partial for quorum in plan.quorums):
             raise PlanError(
-                f"policy {self.job.policy}: what overlapped and partial collectives use of a shared "
-                "node is not modelled; simulate the job by itself"
+                f"policy {self.job.policy}: what overlapped and partial collectives use of a "
+                "shared node is not modelled; simulate the job by itself"
             )
         plan = plan if self.gate is None else self.gate(plan)
         if self._use is not None:
