@@ -35,38 +35,46 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     changed: names of the fields that differ from the plan before; all of them at first.
     unknown: whether progress is.
     """
-    memory, rows = loading.memory, loading.memory.ranks
-    m, batch = memory.job, int(memory.job["batch"])
-    sizes, in_amp = plan.sizes(batch, len(rows)), plan.in_amp
-    logs = m["keeps_steps"] or m["keeps_fates"]
-    by_events = logs or plan.damping.cutoff is not None or plan.deadline is not None or plan.pause
-    m["may_lockstep"] = not by_events
-    resized = "batch" in changed and np.count_nonzero(sizes != memory.next_samples) > 0
-    stays = m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
-    stays = stays and not ("precision" in changed and m["amp_switch"])  # a switch takes its time
-    if memory.quorums[0]["shape"] == QUEUED:
-        judged = plan.judges
-        stays = stays and not plan.review.on_block and m["judged"] == judged
+    memory, m = loading.memory, loading.memory.job
+    new_rules, switches = not changed <= BY_RANK | {"quorums"}, "precision" in changed
+    stays = not (switches and m["amp_switch"])  # a switch takes its time
+    if new_rules:
+        logs = m["keeps_steps"] or m["keeps_fates"]
+        cuts = plan.damping.cutoff is not None or plan.deadline is not None
+        m["may_lockstep"] = not (logs or cuts or plan.pause)
+        stays = stays and m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
+    if (new_rules or "suspects" in changed) and memory.quorums[0]["shape"] == QUEUED:
+        stays = stays and not plan.review.on_block and m["judged"] == plan.judges
     if not stays:
         memory.native.disband_all(memory.address)
-    if resized:
-        memory.next_samples[:] = sizes
-        np.divide(sizes, batch, out=memory.next_share)
-    if "precision" in changed:
-        memory.next_amp[:] = in_amp
-    if resized or "precision" in changed:
+    resized = "batch" in changed and _resize(plan, loading)
+    if switches:
+        memory.next_amp[:] = plan.in_amp
+    if resized or switches:
         memory.native.resize(memory.address)
-    if "precision" in changed and not loading.knows_amp and in_amp.any():
+    if switches and not loading.knows_amp and plan.in_amp.any():
         loading.stretches(amp=True)
     if "suspects" in changed:
-        memory.suspected[:] = False
-        memory.suspected[plan.suspected] = True
-        m["judged"], m["suspects"] = plan.judges, len(plan.suspected)
+        suspected = plan.suspected
+        memory.suspected.fill(False)
+        memory.suspected[suspected] = True
+        m["judged"], m["suspects"] = plan.judges, len(suspected)
     if not changed <= BY_RANK:
         m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
         m["unknown"] = unknown
-    if not changed <= BY_RANK | {"quorums"}:
+    if new_rules:
         _adopt_rules(plan, loading)
+
+
+def _resize(plan: Plan, loading: Loading) -> bool:
+    """The samples of each rank's next steps; whether they change."""
+    memory, batch = loading.memory, int(loading.memory.job["batch"])
+    sizes = plan.sizes(batch, len(memory.ranks))
+    if not np.count_nonzero(sizes != memory.next_samples):
+        return False
+    memory.next_samples[:] = sizes
+    np.divide(sizes, batch, out=memory.next_share)
+    return True
 
 
 def _adopt_rules(plan: Plan, loading: Loading) -> None:
