@@ -29,6 +29,7 @@ import numpy.typing as npt
 from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
+    bounds_of_medians,
     find_suspects,
     full_precision_time,
     median,
@@ -177,11 +178,15 @@ class Korel:
         if view.version <= state.quiet_until and view.hints is state.hints:
             return state.plan  # the next check records the times of this one, too
         self._record_times(state, view)
-        state.hints, state.quiet_until = view.hints, self._quiet_until(state, view)
-        if state.quiet_until >= view.version:
-            state.ranks["on_count"][:] = state.ranks["off_count"][:] = 0
+        state.hints, state.quiet_until = view.hints, -1
+        idle = not state.trials and state.version < state.timer
+        looks_ahead = idle and state.version >= state.retry
+        if looks_ahead:
+            self._look_ahead(state, view)
+        if state.quiet_until < state.version:
+            self._judge(state, view, may_be_calm=idle and not looks_ahead)
         else:
-            self._judge(state, view)
+            _clear_counts(state)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
@@ -232,34 +237,43 @@ class Korel:
         times[:, state.amp] = self._equivalent(times.take(state.amp, axis=1), view)
         return times
 
-    def _quiet_until(self, state: _State, view: View) -> int:
-        """The last version at which no check can need an action; -1 if this one may.
+    def _look_ahead(self, state: _State, view: View) -> None:
+        """Find the last version at which no check can need an action.
 
         An update brings one time of each rank.
         """
-        if state.trials or state.version >= state.timer or state.version < state.retry:
-            return -1
-        steps = steps_without_outlier(
-            self._equivalents(state, view),
-            state.ranks["in_amp"] if len(state.amp) else None,
+        most = min(state.reach + 1, WINDOW - 1)  # the view after these still shows all times
+        bounds = bounds_of_medians(state.raw.ordered, most)
+        if len(state.amp):
+            bounds[:, state.amp] = self._equivalent(bounds.take(state.amp, axis=1), view)
+        steps = state.reach = self._steps_without_outlier(state, bounds, view)
+        if steps < 0:
+            state.retry = state.version + RETRY
+        state.quiet_until = min(state.version + steps, state.timer - 1)
+
+    def _steps_without_outlier(self, state: _State, bounds: Floats, view: View) -> int:
+        return steps_without_outlier(
+            bounds,
+            state.full,
+            state.amp,
             clean=view.hints.clean_seconds,
             delta_on=self.delta_on,
             delta_off=self.delta_off,
             guard=self.global_shift_guard,
-            most=min(state.reach + 1, WINDOW - 1),  # the view after these still shows all times
         )
-        state.reach = steps
-        if steps < 0:
-            state.retry = state.version + RETRY
-            return -1
-        return min(state.version + steps, state.timer - 1)
 
-    def _judge(self, state: _State, view: View) -> None:
-        """Judge all ranks; the first action of a rank ends its check (A.9.2)."""
+    def _judge(self, state: _State, view: View, may_be_calm: bool) -> None:
+        """Judge all ranks; the first action of a rank ends its check (A.9.2).
+
+        may_be_calm: whether it is unknown that some rank may stand out, or needs an action.
+        """
         x = state.raw.median(slice(None))
         if len(state.amp):
             low, high = self._equivalent(state.raw.middles(state.amp), view)
             x[state.amp] = (low + high) / 2
+        if may_be_calm and self._steps_without_outlier(state, x[np.newaxis], view) >= 0:
+            _clear_counts(state)
+            return
         against = baseline(
             x,
             lambda: self._equivalents(state, view).T,
@@ -448,6 +462,12 @@ class Korel:
         in_amp = state.ranks["in_amp"]
         (state.full,), (state.amp,) = (~in_amp).nonzero(), in_amp.nonzero()
         return _plan_of(in_amp & ~state.ranks["in_trial"], state.amp)
+
+
+def _clear_counts(state: _State) -> None:
+    """No rank is suspect or well."""
+    state.ranks["on_count"].fill(0)
+    state.ranks["off_count"].fill(0)
 
 
 def _due(ranks: dict[str, npt.NDArray[Any]]) -> Ints:
