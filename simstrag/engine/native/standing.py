@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from simstrag.quorum import Late, Quorum, Via
 
 __all__ = ["adopt", "file", "retime"]
 
-VIA = {via: k for k, via in enumerate(Via)}
-LATE = {late: k for k, late in enumerate(Late)}
+VIA, LATE = tuple(Via), tuple(Late)
+"""In the order of their numbers in records.h."""
 EVENTS, QUEUED, BARRIER, RACE = range(4)
 """Shapes of a quorum, as in lockstep.c."""
 UNUSED = {
@@ -23,8 +24,10 @@ UNUSED = {
     "lockstep": 0, "try_at": 0,
 }  # fmt: skip
 """Fields of a quorum without gradients yet."""
-QUORUM = ("needed", "window", "steps", "rounds", "ridden", "tree", "via", "late")
+QUORUM = ("window", "steps", "rounds", "ridden", "tree", "via", "late")
 """Fields of a quorum as a plan states them, in the order of `_fields`."""
+kind = attrgetter("count", "via", "late", "window", "riders", "steps", "rounds", "parents")
+"""All that a plan states of a quorum but its members."""
 BY_RANK = frozenset(("bound", "precision", "batch", "suspects"))
 """Fields of a plan that say something of each rank."""
 
@@ -110,15 +113,18 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     if old is not None and old.bound and bounds and plan.quorums == old.quorums:
         memory.quorums[: len(plan.quorums)] = loading.filed
         return
-    m, was = memory.job, rows["named"].astype(bool)
-    members = np.concatenate([quorum.indices for quorum in plan.quorums])
-    sizes = np.array([len(quorum.indices) for quorum in plan.quorums])
+    m = memory.job
+    was: Any = None if plan.bound is None else rows["named"].astype(bool)
+    groups = [quorum.indices for quorum in plan.quorums]
+    members, sizes = np.concatenate(groups), np.array([len(group) for group in groups])
     numbers, ends = np.arange(len(sizes)), sizes.cumsum()
-    quorum_of = np.full(len(rows), -1)
+    quorum_of = np.empty(len(rows), np.int64)
+    quorum_of.fill(-1)
     quorum_of[members] = numbers.repeat(sizes)
     rows["named"], rows["quorum"] = quorum_of >= 0, quorum_of
-    rows["children"], rows["parent"] = 0, -1
-    children = sum([len(quorum.riders or quorum.parents) for quorum in plan.quorums])
+    if old is not None and _children(old):
+        rows["children"], rows["parent"] = 0, -1
+    children = _children(plan)
     if len(members) + children > len(memory.lists):
         memory.lists = np.zeros(len(members) + children, np.int64)
     memory.lists[: len(members)] = members
@@ -126,12 +132,18 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     those["members_at"], those["size"], those["token"] = ends - sizes, sizes, token + numbers
     for name, value in UNUSED.items():
         those[name] = value
-    stated = zip(*map(_fields, plan.quorums), strict=True)
+    examples = _examples(plan)
+    first = examples[0]
+    if len(examples) > 1:
+        those["needed"] = [quorum.needed for quorum in examples]
+    else:
+        those["needed"] = first.count or sizes - len(first.parents)
+    stated = zip(*map(_fields, examples), strict=True)
     for name, values in zip(QUORUM, stated, strict=True):
         those[name] = values
-    _file_collectives(those, plan, loading)
+    _file_collectives(those, plan, examples, loading)
     at = len(members)
-    for quorum in plan.quorums:
+    for quorum in plan.quorums if children else ():
         if quorum.riders or quorum.parents:
             at = _file_children(quorum, loading, at)
     loading.place()
@@ -148,12 +160,24 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     memory.native.find_least(memory.address)
 
 
+def _children(plan: Plan) -> int:
+    """Riders, or children of a tree, of all quorums."""
+    return sum([len(quorum.riders or quorum.parents) for quorum in plan.quorums])
+
+
+def _examples(plan: Plan) -> tuple[Quorum, ...]:
+    """Its quorums; the first alone if they differ in their members alone."""
+    quorums = plan.quorums
+    first = kind(quorums[0])
+    return quorums[:1] if all([kind(quorum) == first for quorum in quorums]) else quorums
+
+
 def _fields(quorum: Quorum) -> tuple[float, ...]:
     """The values of `QUORUM`."""
     return (
-        quorum.needed, quorum.window, quorum.steps, quorum.rounds,
+        quorum.window, quorum.steps, quorum.rounds,
         bool(quorum.riders or quorum.parents), bool(quorum.parents),
-        VIA[quorum.via], LATE[quorum.late],
+        VIA.index(quorum.via), LATE.index(quorum.late),
     )  # fmt: skip
 
 
@@ -162,14 +186,18 @@ def retime(plan: Plan, loading: Loading) -> None:
     those = [loading.memory.quorums[: len(plan.quorums)]]
     for rows in [*those, loading.filed] if plan.bound is not None else those:
         rows["net"], rows["asks"] = -1, 0
-        _file_collectives(rows, plan, loading)
+        _file_collectives(rows, plan, _examples(plan), loading)
     loading.place()
 
 
-def _file_collectives(rows: Any, plan: Plan, loading: Loading) -> None:
+def _file_collectives(
+    rows: Any, plan: Plan, examples: tuple[Quorum, ...], loading: Loading
+) -> None:
     """Which fast way each quorum may take, and how long its all-reduce takes."""
-    queues = _queues(plan, loading)
-    rows["shape"] = [_shape(quorum, plan, loading, queues) for quorum in plan.quorums]
+    queues = _queues(plan, examples, loading)
+    rows["shape"] = [_shape(quorum, plan, loading, queues) for quorum in examples]
+    if len(examples) == 1 and examples[0].via is Via.SERVER:
+        return
     for k, quorum in enumerate(plan.quorums):
         if quorum.via is not Via.SERVER:
             _file_collective(rows[k], quorum, loading)
@@ -204,7 +232,7 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     return EVENTS
 
 
-def _queues(plan: Plan, loading: Loading) -> bool:
+def _queues(plan: Plan, examples: tuple[Quorum, ...], loading: Loading) -> bool:
     """Whether all ranks wait for each other through the server alone (queues.c)."""
     ranks = range(len(loading.memory.ranks))
     return (
@@ -212,9 +240,9 @@ def _queues(plan: Plan, loading: Loading) -> bool:
             quorum.via is Via.SERVER
             and quorum.late is Late.QUEUE
             and not (quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private)
-            for quorum in plan.quorums
+            for quorum in examples
         )
-        and sum(len(quorum.indices) for quorum in plan.quorums) == len(ranks)
+        and sum([len(quorum.indices) for quorum in plan.quorums]) == len(ranks)
         and not loading.timing.feels_net(ranks, bool(loading.memory.job["loaded"]))
     )
 
