@@ -122,15 +122,9 @@ class Review:
 
 
 NEVER = Review()
+TOGETHER = (Quorum(),)
 UNDAMPED = Damping()
-KINDS = {
-    "damping": Damping,
-    "review": Review,
-    "outer": Outer,
-    "compensation": Compensation,
-    "screen": Screen,
-}
-OPTIONAL = ("outer", "compensation", "screen")
+OPTIONAL = {"outer": Outer, "compensation": Compensation, "screen": Screen}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +163,7 @@ class Plan:
     simstrag.errors.PlanError: rank 1 is in two quorums
     """
 
-    quorums: tuple[Quorum, ...] = (Quorum(),)
+    quorums: tuple[Quorum, ...] = TOGETHER
     fuse: bool = False
     bound: int | tuple[int | None, ...] | Mapping[int, int] | None = None
     precision: (
@@ -204,14 +198,16 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._check_kinds()
-        self._check_precision()
-        self._keep_tuples()
+        if self.precision is not Precision.FULL:
+            self._check_precision(self.precision)
+        if self.bound is not None or self.batch is not None:
+            self._keep_tuples()
         if self.deadline is not None:
             if not real("deadline", self.deadline) > 0:
                 raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
             if self.deadline == math.inf:
                 object.__setattr__(self, "deadline", None)
-        if not 0 <= real("pause", self.pause) < math.inf:
+        if self.pause != 0 and not 0 <= real("pause", self.pause) < math.inf:
             raise PlanError(f"pause must be 0 or more seconds, not {self.pause:g}")
         self._check_bounds()
         self._check_shares()
@@ -254,9 +250,13 @@ class Plan:
             raise PlanError(f"a plan needs a tuple of one quorum or more, not {self.quorums!r}")
         object.__setattr__(self, "quorums", quorums)
         choice("weigh", self.weigh, Weigh)
-        for name, kind in KINDS.items():
+        if not isinstance(self.damping, Damping):
+            raise PlanError(f"damping must be a Damping, not {self.damping!r}")
+        if not isinstance(self.review, Review):
+            raise PlanError(f"review must be a Review, not {self.review!r}")
+        for name, kind in OPTIONAL.items():
             value = getattr(self, name)
-            if not isinstance(value, kind) and not (value is None and name in OPTIONAL):
+            if value is not None and not isinstance(value, kind):
                 raise PlanError(f"{name} must be a {kind.__name__}, not {value!r}")
         if self.suspects is not None:
             self._check_suspects(self.suspects)
@@ -270,8 +270,7 @@ class Plan:
             raise PlanError(f"suspects must be several ranks, not {suspects!r}")
         object.__setattr__(self, "suspects", frozenset(wholes("a suspect", suspects, 0)))
 
-    def _check_precision(self) -> None:
-        value: Any = self.precision
+    def _check_precision(self, value: Any) -> None:
         if isinstance(value, Precision):
             return
         if isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.ndim == 1:
@@ -323,12 +322,11 @@ class Plan:
     def _check_quorums(self) -> None:
         if len(self.quorums) > 1:
             self._check_disjoint()
-        diverge = any(q.via is Via.ALLREDUCE for q in self.quorums) and not self.average
-        if len(self.quorums) > 1 and diverge:
-            raise PlanError(
-                "more than one quorum needs via SERVER or LEADER in each, or average=True: "
-                "all-reduces of separate groups leave separate parameters"
-            )
+            if not self.average and [q for q in self.quorums if q.via is Via.ALLREDUCE]:
+                raise PlanError(
+                    "more than one quorum needs via SERVER or LEADER in each, or average=True: "
+                    "all-reduces of separate groups leave separate parameters"
+                )
         damps = self.damping.power or self.damping.cutoff is not None
         if damps and any(quorum.parents for quorum in self.quorums):
             raise PlanError(
@@ -340,7 +338,8 @@ class Plan:
         if any(quorum.ranks is ALL for quorum in self.quorums):
             raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
         if not any(quorum.riders for quorum in self.quorums):
-            members = np.sort(np.concatenate([quorum.indices for quorum in self.quorums]))
+            members = np.concatenate([quorum.indices for quorum in self.quorums])
+            members.sort()
             if not np.count_nonzero(members[1:] == members[:-1]):
                 return
         named = [*itertools.chain.from_iterable(map(_named, self.quorums))]
@@ -349,10 +348,12 @@ class Plan:
             raise PlanError(f"rank {rank} is in two quorums")
 
     def _check_average(self) -> None:
-        fragments = whole("fragments", self.fragments, least=1)
-        object.__setattr__(self, "fragments", fragments)
+        fragments = self.fragments
+        if fragments != 1:
+            fragments = whole("fragments", fragments, least=1)
+            object.__setattr__(self, "fragments", fragments)
         if not self.average:
-            if any(quorum.steps != 1 for quorum in self.quorums):
+            if [quorum for quorum in self.quorums if quorum.steps != 1]:
                 raise PlanError("private steps need average=True: they leave separate parameters")
             if self.outer is not None or fragments > 1:
                 raise PlanError("outer and fragments need average=True")
@@ -394,7 +395,9 @@ class Plan:
             last = self.suspected[-1]
             raise PlanError(f"suspect {last} is beyond a world of {world_size} ranks")
         changes: dict[str, object] = {
-            "quorums": tuple([quorum.resolved(world_size) for quorum in self.quorums])
+            "quorums": _together(world_size)
+            if self.quorums is TOGETHER
+            else tuple([quorum.resolved(world_size) for quorum in self.quorums])
         }
         if self.bound is not None:
             changes["bound"] = bounds_by_rank(self.bound, world_size)
@@ -430,24 +433,20 @@ class Plan:
         """
         return self._with({"pause": self.pause + seconds})
 
-    def changes(self, old: Plan, among: Sequence[str] | None = None) -> set[str]:
-        """The fields, all or some of them, whose values differ from those of another plan.
+    def changes(self, old: Plan) -> set[str]:
+        """The fields whose values differ from those of another plan.
 
         >>> Plan(fuse=True).changes(Plan())
         {'fuse'}
         """
-        changed = set()
-        for name in among or COMPARED:
-            if name in ARRAYS:
-                new, before = getattr(self, ARRAYS[name]), getattr(old, ARRAYS[name])
-                if new is not None and before is not None:
-                    if new is not before and (
-                        len(new) != len(before) or np.count_nonzero(new != before)
-                    ):
-                        changed.add(name)
-                    continue
-            new, before = getattr(self, name), getattr(old, name)
-            if new is not before and new != before:
+        pairs = zip(STATED, stated(self), stated(old), strict=True)
+        changed = {name for name, new, before in pairs if new is not before and new != before}
+        for name, array in ARRAYS.items():
+            new, before = getattr(self, array), getattr(old, array)
+            if new is None or before is None:
+                if getattr(self, name) != getattr(old, name):
+                    changed.add(name)
+            elif new is not before and (len(new) != len(before) or np.count_nonzero(new != before)):
                 changed.add(name)
         return changed
 
@@ -532,7 +531,8 @@ COMPARED = tuple(field.name for field in fields(Plan) if field.compare)
 ARRAYS = {"precision": "_in_amp", "batch": "_shares", "suspects": "_suspected"}
 """Fields that may stand in an array, their tuple or set unread."""
 PLAIN = tuple(field.name for field in fields(Plan) if field.name not in ARRAYS)
-plain = attrgetter(*PLAIN)
+STATED = tuple(name for name in COMPARED if name not in ARRAYS)
+plain, stated = attrgetter(*PLAIN), attrgetter(*STATED)
 UNREAD = object()
 
 
@@ -565,6 +565,12 @@ def _named(quorum: Quorum) -> tuple[int, ...]:
     """The ranks that a quorum names: members and riders, of `ALL` the riders alone."""
     members = () if quorum.ranks is ALL else quorum.members
     return (*members, *(child for child, _ in quorum.riders)) if quorum.riders else members
+
+
+@functools.lru_cache(maxsize=64)
+def _together(world_size: int) -> tuple[Quorum, ...]:
+    """`TOGETHER`, resolved."""
+    return tuple([quorum.resolved(world_size) for quorum in TOGETHER])
 
 
 @functools.lru_cache(maxsize=64)

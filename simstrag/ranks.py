@@ -73,7 +73,9 @@ def samples_of_shares(
 def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
     """Whether each is one of the `count` least values, of tied ones those of lowest indices."""
     if 0 < count < len(values):
-        last, following = np.sort(values)[count - 1 : count + 1].tolist()
+        ordered = values.copy()
+        ordered.sort()
+        last, following = ordered[count - 1 : count + 1].tolist()
         if is_less(last, following):
             below: npt.NDArray[np.bool_] = values <= last
             return below

@@ -75,7 +75,7 @@ class JobUse:
 
     def follow(self, plan: Plan, old: Plan) -> None:
         """A plan takes force in place of another one."""
-        if plan is not old and plan.changes(old, COUNTED):
+        if plan is not old and not plan.changes(old).isdisjoint(COUNTED):
             self.count(self._job.kernel.now)
 
 

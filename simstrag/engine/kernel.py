@@ -264,7 +264,8 @@ class Kernel:
 
     def _adopt(self, plan: Plan, changed: set[str]) -> None:
         self.plan = plan
-        self.learner.lost = self.learner.lost or unmodelled(plan)
+        if not changed <= standing.BY_RANK:
+            self.learner.lost = self.learner.lost or unmodelled(plan)
         standing.adopt(plan, changed, self._loading, self.learner.lost is not None)
         self.recorder.planned(plan, self.version, self.now, changed)
 
