@@ -4,6 +4,8 @@ python -m benchmarks.learning speed        # gradients per second, memory
 python -m benchmarks.learning six          # six policies x ten seeds to 95 % on digits
 python -m benchmarks.learning momentum     # the best momentum of asgd by workers
 python -m benchmarks.learning formula      # the noise-scale formula against training
+python -m benchmarks.learning claims       # what papers say about accuracy
+python -m benchmarks.learning precision    # accuracy in reduced precision
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cluster_tables import print_table
+from benchmarks.learning_claims import claims, precision
 from simstrag import Scenario, compare, simulate
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate_into
@@ -261,6 +264,7 @@ def main() -> None:
     """Print the tables that the command line names."""
     parts: dict[str, Callable[[], None]] = {
         "speed": speed, "six": six, "momentum": momentum, "formula": formula,
+        "claims": claims, "precision": precision,
     }  # fmt: skip
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning")
     parser.add_argument("what", nargs="+", choices=parts)

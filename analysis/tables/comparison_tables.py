@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from simstrag.analysis.derived.standings import TIMES, Standing, Standings
+from simstrag.analysis.derived.standings import TIMES, Standing, Standings, as_accurate
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays
 from simstrag.analysis.text.number_format import MISSING, join
@@ -149,7 +149,7 @@ def accuracy_table(s: Standings) -> Table | None:
             Number.estimate(s.accuracy(p.policy), percent=True),
             Number.estimate(gap, sign=True, percent=True) if p.policy != BASELINE else "",
             f"{reached} of {s.seeds}" if target
-            else "" if p.policy == BASELINE else _equivalence(gap, learner.margin),
+            else "" if p.policy == BASELINE else as_accurate(gap, learner.margin),
             f"{diverged} of {s.seeds}",
         ))  # fmt: skip
     headers = (
@@ -169,13 +169,6 @@ def accuracy_table(s: Standings) -> Table | None:
             f"-{100 * learner.margin:g} points (learner.margin), no where it lies below."
         )
     return Table(headers, tuple(rows), 1, (), tuple(notes))
-
-
-def _equivalence(gap: Estimate, margin: float) -> str:
-    """Whether an interval shows that an accuracy is not less than another by the margin."""
-    if math.isnan(gap.low):
-        return "not shown"
-    return "yes" if gap.low > -margin else "no" if gap.high < -margin else "not shown"
 
 
 CUT = "cut_share"
