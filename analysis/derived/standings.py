@@ -17,7 +17,7 @@ from simstrag.scenario.scenario import Scenario
 
 __all__ = [
     "NEGLIGIBLE", "TIMES", "Standing", "Standings", "as_accurate", "exact", "faster", "leads",
-    "places", "saved_share", "standings",
+    "places", "saved_share", "standings", "too_inaccurate",
 ]  # fmt: skip
 
 TIMES = {"time_to_target": "time to target", "makespan": "makespan"}
@@ -176,7 +176,7 @@ class Standings:
         margin = self.comparison.scenario.learner.margin
         if as_accurate(self.accuracy_gap(policy), margin) == "yes":
             return ""
-        return f"final accuracy is not shown to be within {100 * margin:g} points of bsp's"
+        return too_inaccurate(margin)
 
     def accuracy(self, policy: str) -> Estimate:
         """The mean of final accuracies, which may be negative."""
@@ -249,6 +249,11 @@ def as_accurate(gap: Estimate, margin: float) -> str:
     if math.isnan(gap.low):
         return "not shown"
     return "yes" if gap.low > -margin else "no" if gap.high < -margin else "not shown"
+
+
+def too_inaccurate(margin: float) -> str:
+    """Why a policy that is not shown to be as accurate as bsp is not compared by its time."""
+    return f"final accuracy is not shown to be within {100 * margin:g} points of bsp's"
 
 
 def saved_share(speedup: Estimate) -> Estimate:

@@ -147,9 +147,7 @@ class Study(Section):
         base: Mapping[str, Any],
         shared: dict[str, Scenario],
     ) -> GridPoint:
-        data = base
-        for key, value in values.items():
-            data = _with(data, key.split("."), value)
+        data = with_values(base, values)
         files = json.dumps({key: data.get(key) for key in FILES}, sort_keys=True, default=str)
         changes = {key: value for key, value in data.items() if key not in FILES}
         if files in shared:
@@ -207,6 +205,13 @@ def fields(
         for kind in (field.annotation, *get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, Section):
                 yield from fields(kind, f"{place}{name}.")
+
+
+def with_values(scenario: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of a scenario at a point; values: by key of the grid."""
+    for key, value in values.items():
+        scenario = _with(scenario, key.split("."), value)
+    return scenario
 
 
 def _with(data: Any, path: Sequence[str], value: Any, place: str = "") -> dict[str, Any]:
