@@ -18,6 +18,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,18 @@ def speed() -> None:
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"512 workers, asgd, {engine.initial.numel():,} parameters: {after / 1024:.0f} MB, ")
     print(f"{(after - before) / 1024:.0f} MB of them since the runs above")
+    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+        print(f"{fresh.submit(_bytes_of_gradient).result():.0f} bytes a gradient of a long run")
+
+
+def _bytes_of_gradient(count: int = 4_000_000) -> float:
+    """Peak memory of the log of a run and of what a replay makes of it, over its gradients."""
+    task = tasks.load("tabular")
+    drawn, engine = Batches(iid_shards(len(task.inputs), 4, 0), 1, 0), GradientEngine(task)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    GradientReplay(_log(4, 1, count // 4, "asgd"), engine, drawn, OptimizerChoice())
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (after - before) * 1024 / count
 
 
 def _log(workers: int, batch: int, rounds: int, policy: str) -> GradientLog:

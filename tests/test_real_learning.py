@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -552,6 +553,13 @@ def test_keys_that_contradict_each_other_are_refused(learner: Any, words: str) -
 def test_a_real_learner_needs_a_budget_of_samples() -> None:
     with pytest.raises(InputError, match="give samples, beside it target_accuracy"):
         Scenario(workers=2, target_accuracy=0.9, step={"compute": 0.1}, learner=REAL)
+
+
+def test_a_run_of_more_gradients_than_memory_is_meant_for_is_refused() -> None:
+    words = "a run has 4e+08 gradients of learner.batch 8, more than memory is meant for"
+    with pytest.raises(InputError, match=re.escape(words)) as error:
+        scenario(samples=3_200_000_000)
+    assert "\n" not in str(error.value)
 
 
 def test_a_target_that_is_met_at_once_is_refused() -> None:
