@@ -11,6 +11,7 @@ from simstrag.analysis.derived.standings import TIMES, Standing, Standings, as_a
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays
 from simstrag.analysis.text.number_format import MISSING, join
+from simstrag.engine.summary import OF_FORMULA
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -194,6 +195,8 @@ def behind_table(s: Standings) -> Table:
     """Statistics, precision, detection and waste behind the times; means over seeds."""
     every = {key: [_mean(s, p.policy, key) for p in s.policies] for key in (CUT, "beyond_trace")}
     idle = [key for key, means in every.items() if not any(mean > 0 for mean in means)]
+    is_real = s.comparison.scenario.learner.is_real
+    idle += OF_FORMULA if is_real else ()
     columns = [column for column in BEHIND if column[1] not in idle]
 
     def cells(policy: str, variant: str = "contended") -> list[Number]:
@@ -201,18 +204,25 @@ def behind_table(s: Standings) -> Table:
 
     rows = tuple((p.policy, p.architecture, *cells(p.policy)) for p in s.policies)
     control = (_control(s), "all-reduce", *cells(BASELINE, "clean"))
+    worth = (
+        ""
+        if is_real
+        else " Goodput is throughput times statistical efficiency; statistical efficiency is "
+        "progress per sample relative to a fresh gradient of one worker."
+    )
+    untested = "" if is_real else " No real gradients were computed, so the bound is not tested."
     notes = [
-        "Means over seeds, of whole runs. Goodput is throughput times statistical efficiency; "
-        "statistical efficiency is progress per sample relative to a fresh gradient of one worker.",
+        f"Means over seeds, of whole runs.{worth}",
         "Mean staleness counts the updates between a gradient's pull and its application. "
-        "S_stale/b counts the gradients that were applied between that pull and that application; "
-        "progress depends on it. Steps thrown away were dropped or aborted."
+        "S_stale/b counts the gradients that were applied between that pull and that application"
+        + ("" if is_real else "; progress depends on it")
+        + ". Steps thrown away were dropped or aborted."
         + ("" if CUT in idle else " Samples cut are those that a deadline left uncomputed."),
         "Switches are counted by the policy: changes of precision, of mode, or of protocol. "
         "Deviation is the mean of (samples applied between a gradient's pull and its update, over "
         "those of a full update)². Times (L eta G)² it bounds the mean squared error that "
         "staleness puts into a gradient, for an L-smooth loss, learning rate eta and gradients of "
-        "norm at most G. No real gradients were computed, so the bound is not tested.",
+        f"norm at most G.{untested}",
     ]
     if MISSING in " ".join(cell for row in (*rows, control) for cell in row):
         notes.append(
