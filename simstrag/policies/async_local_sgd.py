@@ -169,7 +169,7 @@ class AsyncLocalSgd:
 
     def _plan_of(self, state: _State) -> Plan:
         ranks = np.flatnonzero(~state.waits)
-        quorum = Quorum(ranks, 1, Via.SERVER, steps=state.steps[ranks])
+        quorum = Quorum(ranks, 1, Via.SERVER, steps=tuple(state.steps[ranks].tolist()))
         outer = self._outer(len(state.waits))
         return Plan((quorum,), average=True, outer=outer, review=Review(updates=1))
 

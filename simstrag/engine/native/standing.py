@@ -148,12 +148,11 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
         those[name] = values
     _file_collectives(those, plan, examples, loading)
     at = len(members)
-    own_steps = any([isinstance(quorum.steps, tuple) for quorum in examples])
-    for quorum in plan.quorums if children or own_steps else ():
+    for quorum in plan.quorums if children else ():
         if quorum.riders or quorum.parents:
             at = _file_children(quorum, loading, at)
-        if isinstance(quorum.steps, tuple):
-            rows["steps"][quorum.indices] = np.array(quorum.steps) - quorum.overlap
+    if any(isinstance(quorum.steps, tuple) for quorum in examples):
+        _file_steps(rows, plan)
     loading.place()
     m["quorum_count"], m["bounded"], m["freed"] = len(plan.quorums), plan.bound is not None, 1
     if plan.bound is None:
@@ -168,6 +167,13 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     memory.native.find_least(memory.address)
 
 
+def _file_steps(rows: Any, plan: Plan) -> None:
+    """The private steps of each rank, where the members of a quorum take different numbers."""
+    for quorum in plan.quorums:
+        if isinstance(quorum.steps, tuple):
+            rows["steps"][quorum.indices] = np.array(quorum.steps) - quorum.overlap
+
+
 def _children(plan: Plan) -> int:
     """Riders, or children of a tree, of all quorums."""
     return sum([len(quorum.riders or quorum.parents) for quorum in plan.quorums])
@@ -177,7 +183,7 @@ def _examples(plan: Plan) -> tuple[Quorum, ...]:
     """Its quorums; the first alone if they differ in their members alone."""
     quorums = plan.quorums
     first = kind(quorums[0])
-    return quorums[:1] if all([kind(quorum) == first for quorum in quorums]) else quorums
+    return quorums[:1] if all(kind(quorum) == first for quorum in quorums) else quorums
 
 
 def _fields(quorum: Quorum) -> tuple[float, ...]:
