@@ -41,8 +41,8 @@ RATES = {
     "momentum 0.9": tuple({"lr": lr, "momentum": 0.9} for lr in (0.02, 0.05, 0.1, 0.2)),
 }
 TASKS = {
-    "digits": (64_000, 16), "mixture": (48_000, 8), "tabular": (64_000, 8),
-    "characters": (24_000, 4),
+    "digits": (32_000, 12), "mixture": (32_000, 8), "tabular": (32_000, 8),
+    "characters": (16_000, 3),
 }  # fmt: skip
 """Samples and seeds of each task."""
 BATCH = 16
