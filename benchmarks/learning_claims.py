@@ -14,6 +14,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,16 +178,20 @@ def compared(asked: tuple[Claim, ...], workers: int, task: str, optimizer: str) 
             "evaluate_every": every,
         }) for choice in RATES[optimizer]
     ]  # fmt: skip
-    means = [
-        np.mean([simulate(case, BASELINE, seed).summary["accuracy"] for seed in TUNING])
-        for case in cases
-    ]
+    with ProcessPoolExecutor(2) as pool:
+        accuracies = list(pool.map(_accuracy, *zip(*itertools.product(cases, TUNING), strict=True)))
+    means = np.reshape(accuracies, (len(cases), len(TUNING))).mean(1)
     best = cases[int(np.nanargmax(means))]
     lr = best.learner.optimizer.lr
     print(f"{task}, {optimizer}, {workers} workers: learning rate {lr:g}", flush=True)
     used = (claim for claim in asked if optimizer in claim.optimizers)
     names = dict.fromkeys(name for claim in used for name in (claim.policy, claim.other))
     return standings(compare(best, [*names, "amp_all"], seeds=seeds))
+
+
+def _accuracy(case: Scenario, seed: int) -> float:
+    """The final accuracy of bsp."""
+    return float(simulate(case, BASELINE, seed, record_updates=False).summary["accuracy"])
 
 
 def _points(gap: Estimate) -> str:
