@@ -575,6 +575,22 @@ def test_a_run_of_more_gradients_than_memory_is_meant_for_is_refused() -> None:
     assert "\n" not in str(error.value)
 
 
+def test_recorded_durations_train_where_an_interval_of_evaluations_is_stated() -> None:
+    recorded = [
+        {"time": step, "node": node, "resource": "step", "kind": "duration", "value": 1 + node}
+        for node in range(WORKERS)
+        for step in range(3)
+    ]
+    keys = {"samples": 3 * WORKERS * BATCH, "step": None, "trace": recorded}
+    with pytest.raises(
+        InputError, match=r"learner\.evaluate_every is missing: steps take recorded"
+    ):
+        simulate(scenario(**keys))
+    run = simulate(scenario(**keys, learner={"evaluate_every": 5.0}))
+    assert run.evaluations is not None
+    assert run.evaluations["time"] == pytest.approx([0, 8, 12], abs=0.2)  # the slowest takes 4 s
+
+
 def test_a_target_that_is_met_at_once_is_refused() -> None:
     with pytest.raises(InputError, match=r"before the first update the accuracy is .* raise it"):
         simulate(scenario(target_accuracy=1e-6, learner={"task": "digits"}), "bsp")

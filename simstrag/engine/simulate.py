@@ -21,7 +21,7 @@ from simstrag.engine.excerpt import Excerpt
 from simstrag.engine.kernel import Kernel, Stop, Truth
 from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.plain import Plain
-from simstrag.engine.real_training import train
+from simstrag.engine.real_training import evaluation_interval, train
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.rules import Limits
 from simstrag.engine.summary import summarise, unslowed_warning, unused_noise_warning
@@ -118,6 +118,7 @@ def simulate_into(
     """
     trained = None
     if scenario.learner.is_real:
+        evaluation_interval(scenario)  # raises before a long run rather than after it
         log = GradientLog()
         logged = Recorder(keep_gradients=True, storage=log)
         rules = _run(logged, scenario, policy, seed, hints, engine).rules
