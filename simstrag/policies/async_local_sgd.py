@@ -87,7 +87,8 @@ class AsyncLocalSgd:
         try:
             known = [float(text) for text in self.seconds.split("/") if self.seconds]
         except ValueError:
-            raise ValueError(f"seconds must be numbers with / between, not {self.seconds}") from None
+            reason = f"seconds must be numbers with / between, not {self.seconds}"
+            raise ValueError(reason) from None
         if not all(0 < each < math.inf for each in known):
             raise ValueError(f"seconds must be positive, not {self.seconds}")
         self._outer(1)
@@ -167,7 +168,7 @@ class AsyncLocalSgd:
 
     def _plan_of(self, state: _State) -> Plan:
         ranks = np.flatnonzero(~state.waits)
-        quorum = Quorum(ranks, 1, Via.SERVER, steps=state.steps[ranks])
+        quorum = Quorum(ranks, 1, Via.SERVER, steps=tuple(state.steps[ranks].tolist()))
         outer = self._outer(len(state.waits))
         return Plan((quorum,), average=True, outer=outer, review=Review(updates=1))
 
