@@ -87,9 +87,8 @@ class AsyncLocalSgd:
         try:
             known = [float(text) for text in self.seconds.split("/") if self.seconds]
         except ValueError:
-            raise ValueError(
-                f"seconds must be numbers with / between, not {self.seconds}"
-            ) from None
+            reason = f"seconds must be numbers with / between, not {self.seconds}"
+            raise ValueError(reason) from None
         if not all(0 < each < math.inf for each in known):
             raise ValueError(f"seconds must be positive, not {self.seconds}")
         self._outer(1)

@@ -1,7 +1,7 @@
 """Every gradient is an update of its own, if it agrees with a gradient of the server's own.
 
 The server takes a gradient v on samples of its own now and then.  A worker's gradient g is scaled
-to the norm of v, and counts if lr * <v, g> - rho * |g|^2 + lr * epsilon is 0 or more.
+to the norm of v, and counts if lr v.g - rho g.g + lr epsilon is 0 or more, by inner products.
 
 Source: Xie et al., "Zeno++: Robust Fully Asynchronous SGD", ICML 2020, arXiv:1903.07020.
 

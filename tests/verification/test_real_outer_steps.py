@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -62,7 +61,12 @@ def train(rank: int, world: int, policy: str, out: str, half: str | None) -> lis
 
 
 @pytest.mark.parametrize(
-    "policy", ["diloco:h=4", "diloco:h=3,momentum=0,nesterov=false", "streaming_diloco:h=4,p=2,tau=0,alpha=0.25"]
+    "policy",
+    [
+        "diloco:h=4",
+        "diloco:h=3,momentum=0,nesterov=false",
+        "streaming_diloco:h=4,p=2,tau=0,alpha=0.25",
+    ],
 )
 def test_outer_steps_on_real_ranks_are_those_of_the_replay(
     policy: str, ranks: Ranks, tmp_path: Path
