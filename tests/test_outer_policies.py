@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from simstrag import InputError, Scenario, simulate  # noqa: E402
 from simstrag.aggregation import Outer  # noqa: E402
-from simstrag.ddp.policy_support import mechanism  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import Simulation, simulate_into  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
@@ -198,8 +197,3 @@ def test_seconds_must_be_of_every_rank() -> None:
         policy.plan(View(3))
     with pytest.raises(PlanError, match="decoupled_diloco: k=4 is more than 3 ranks"):
         load("decoupled_diloco:k=4").plan(View(3))
-
-
-@pytest.mark.parametrize("policy", NEW)
-def test_real_ranks_refuse_what_is_built_for_the_real_learner_alone(policy: str) -> None:
-    assert "built for the real learner alone" in mechanism(policy)
