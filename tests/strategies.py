@@ -615,6 +615,7 @@ STAR_H = {
 PARAMETERS: dict[str, dict[str, str]] = {
     "amp_all": {},
     "asgd": {},
+    "async_local_sgd": {"h": "1 2 5", "grace": "0.1 0.5 2", "dylu": "true false"},
     "backup": {"b": "0 1 2", "late": "abort drop", "via": "server allreduce"},
     "bsp": {"via": "server allreduce"},
     "cgp": {
@@ -626,6 +627,15 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "max_group": "1 2 inf",
         "power": "0 0.5",
     },
+    "dc_asgd": {},
+    "decoupled_diloco": {
+        "k": "1 2 auto",
+        "grace": "0 0.1 0.5",
+        "h": "4 8",
+        "p": "1 2",
+        "tau": "0 1",
+    },
+    "diloco": {"h": "1 2 8"},
     "drain": {
         "redistribute": "true false",
         "window": "3 5",
@@ -636,6 +646,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "dropcompute": {"theta": "0.05 0.125 auto", "warmup": "0 1", "measure": "1 3"},
     "dssp": {"low": "0 1 3", "extra": "0 1 4"},
+    "eager_sgd": {"start": "solo majority"},
     "fewer": {"leave_out": "0 1", "measure": "1 3"},
     "hot_spare": {"window": "1 3 5", "checks": "1 3", "rest": "0 3"},
     "k_async": {"x": "1 2 3 all"},
@@ -674,6 +685,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "ratio": "0.05 0.2",
     },
     "star_ring": {"x": "1 2 auto", "ratio": "0.05 0.2", "predictor": "last median"},
+    "streaming_diloco": {"h": "4 8", "p": "1 2", "tau": "0 1"},
     "sync_switch": {
         "share": "0 0.125 0.5 1",
         "stragglers": "none greedy elastic",
@@ -682,6 +694,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "samples": "64 1000 auto",
     },
     "tree": {"fan": "2 3 5"},
+    "zeno": {},
 }
 """Of each built-in policy: values of its parameters that make a difference in a short run."""
 
