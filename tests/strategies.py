@@ -615,11 +615,7 @@ STAR_H = {
 PARAMETERS: dict[str, dict[str, str]] = {
     "amp_all": {},
     "asgd": {},
-    "async_local_sgd": {
-        "h": "1 2 5",
-        "grace": "0 0.3",
-        "dylu": "true false",
-    },
+    "async_local_sgd": {"h": "1 2 5", "grace": "0.1 0.5 2", "dylu": "true false"},
     "backup": {"b": "0 1 2", "late": "abort drop", "via": "server allreduce"},
     "bsp": {"via": "server allreduce"},
     "cgp": {
@@ -632,7 +628,13 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "power": "0 0.5",
     },
     "dc_asgd": {},
-    "decoupled_diloco": {"k": "1 2 auto", "grace": "0 0.1 0.3", "h": "4 6", "tau": "0 1"},
+    "decoupled_diloco": {
+        "k": "1 2 auto",
+        "grace": "0 0.1 0.5",
+        "h": "4 8",
+        "p": "1 2",
+        "tau": "0 1",
+    },
     "diloco": {"h": "1 2 8"},
     "drain": {
         "redistribute": "true false",
@@ -683,7 +685,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "ratio": "0.05 0.2",
     },
     "star_ring": {"x": "1 2 auto", "ratio": "0.05 0.2", "predictor": "last median"},
-    "streaming_diloco": {"h": "4 6", "tau": "0 1"},
+    "streaming_diloco": {"h": "4 8", "p": "1 2", "tau": "0 1"},
     "sync_switch": {
         "share": "0 0.125 0.5 1",
         "stragglers": "none greedy elastic",
