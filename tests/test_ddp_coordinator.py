@@ -177,6 +177,84 @@ def test_an_all_reduce_whose_member_dies_is_done_again_without_it() -> None:
     assert brief(computes) == [("Compute", 0, 1, 1), ("Compute", 2, 1, 1)]
 
 
+OVERLAPPED = Plan((Quorum(steps=2, overlap=1),), average=True)
+
+
+def prepared(coordinator: Coordinator, *ranks: int) -> list[Reduce]:
+    """The all-reduces that ranks begin beside their second steps, as their first ones end."""
+    begun = []
+    for rank in ranks:
+        work = coordinator._workers[rank].work
+        assert work is not None
+        assert work.then is not None
+        begun.append(work.then)
+        (compute,) = coordinator.on_step(rank, 0, 1.0, 1.0, here=False)
+        assert brief([compute]) == [("Compute", rank, 1, 0)]
+    return begun
+
+
+def test_a_rank_goes_on_beside_an_all_reduce_and_then_waits_for_its_update() -> None:
+    coordinator = coordinate(OVERLAPPED, 2)
+    coordinator.begin()
+    first, second = prepared(coordinator, 0, 1)
+    assert (first.members, first.weights, first.closing) == ((0, 1), (0.5, 0.5), second.closing)
+    assert coordinator.on_step(0, 1, 2.0, 1.0, here=False) == [], "it waits"
+    assert coordinator.on_reduction(0, first.closing, 2.5) == []
+    commands = coordinator.on_reduction(1, first.closing, 3.0)
+    assert brief(commands) == [("Apply", 1), ("Compute", 0, 2, 1)]
+    assert brief(coordinator.on_step(1, 1, 4.0, 1.0, here=False)) == [("Compute", 1, 2, 1)]
+
+
+def test_an_all_reduce_may_end_before_the_server_knows_that_all_have_begun_it() -> None:
+    coordinator = coordinate(OVERLAPPED, 2)
+    coordinator.begin()
+    (begun,) = prepared(coordinator, 0)
+    assert coordinator.on_reduction(0, begun.closing, 1.1) == []
+    assert coordinator.on_reduction(1, begun.closing, 1.1) == []
+    commands = coordinator.on_step(1, 0, 1.2, 1.0, here=False)
+    assert brief(commands) == [("Compute", 1, 1, 0), ("Apply", 1)]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_all_reduce_beside_steps_is_done_again_without_a_rank_that_died(has_begun: bool) -> None:
+    coordinator = coordinate(OVERLAPPED, 3)
+    coordinator.begin()
+    (begun,) = prepared(coordinator, 0)
+    if has_begun:
+        prepared(coordinator, 2)
+    coordinator.on_failure(0, 1.1, closing=begun.closing)
+    assert coordinator.on_loss(2, 1.2) == []
+    work = coordinator._workers[1].work
+    assert work is not None
+    assert work.then == replace(begun, rank=1), "it was told before"
+    compute, *reduces = coordinator.on_step(1, 0, 1.3, 1.0, here=False)
+    assert isinstance(compute, Compute)
+    assert [each.weights for each in reduces if isinstance(each, Reduce)] == [(0.5, 0.5)] * 2
+    again = reduces[0].closing  # type: ignore[union-attr]
+    assert brief(reduces) == [("Reduce", 0, again, (0, 1)), ("Reduce", 1, again, (0, 1))]
+    assert coordinator.on_failure(1, 1.4, closing=begun.closing) == [], "of the first attempt"
+    coordinator.on_reduction(0, again, 1.5)
+    (apply,) = coordinator.on_reduction(1, again, 1.5)
+    assert isinstance(apply, Apply)
+    assert [rank for rank, *_ in apply.gradients] == [0, 1]
+
+
+def test_a_model_that_was_on_its_way_counts_where_its_rank_dies_after_all_have_begun() -> None:
+    coordinator = coordinate(OVERLAPPED, 3)
+    coordinator.begin()
+    begun, *_ = prepared(coordinator, 0, 1, 2)
+    coordinator.on_failure(0, 1.1, closing=begun.closing)
+    coordinator.on_failure(1, 1.1, closing=begun.closing)
+    reduces = coordinator.on_loss(2, 1.2)
+    assert brief(reduces) == [
+        ("Reduce", 0, begun.closing, (0, 1)), ("Reduce", 1, begun.closing, (0, 1)),
+    ]  # fmt: skip
+    coordinator.on_reduction(0, begun.closing, 1.5)
+    (apply,) = coordinator.on_reduction(1, begun.closing, 1.5)
+    assert isinstance(apply, Apply)
+    assert (apply.missing, len(apply.gradients)) == ((2,), 3)
+
+
 def test_an_all_reduce_that_only_the_dead_could_have_ended_is_done_again() -> None:
     coordinator = coordinate(Plan((Quorum(window=0.5),)), 2)
     coordinator.begin()
@@ -440,6 +518,7 @@ class World:
     commanded_weights: dict[int, float] = field(default_factory=dict)
     applied: list[Apply] = field(default_factory=list)
     aborts: int = 0
+    begun: dict[int, set[int]] = field(default_factory=dict)
     paces: dict[int, float] = field(default_factory=dict)
 
     def obey(self, commands: list[Command]) -> None:
@@ -472,6 +551,14 @@ class World:
     def come(self, rank: int, number: int, what: str, seconds: float) -> None:
         heapq.heappush(self.coming, (self.now + seconds, rank, number, what))
 
+    def begin(self, rank: int, reduce: Reduce) -> None:
+        """A rank begins an all-reduce beside its steps, which ends once all have begun it."""
+        begun = self.begun.setdefault(reduce.closing, set())
+        begun.add(rank)
+        if begun == set(reduce.members):
+            for member in reduce.members:
+                self.come(member, reduce.closing, "reduced", self.luck.uniform(0, 3.0))
+
     def go_on(self) -> None:
         if self.coordinator.expiry < (self.coming[0][0] if self.coming else math.inf):
             self.now = self.coordinator.expiry
@@ -498,6 +585,8 @@ class World:
                     times = dict.fromkeys(work.members, (1.0, True))
                     self.obey(coordinator.on_group(rank, number, self.now, times))
             case "back":
+                if work is not None and work.then is not None:
+                    self.begin(rank, work.then)
                 here = work is not None and work.route is PUSH
                 self.obey(coordinator.on_step(rank, number, self.now, 1.0, here=here))
 
@@ -515,7 +604,8 @@ SPECS = (
     "lgc", "cgp", "cgp:groups=window", "local_sgd:h=3", "p_reduce:p=2,window=0.05", "star_ring",
     "star_dynamic", "star_h", "ringmaster", "staleness_lr", "dssp", "sync_switch", "korel",
     "lb_bsp", "drain:window=1,probe=1,wait=4,checks=1", "hot_spare:window=1,checks=1,rest=4",
-    "fewer", "tree", "tree:fan=3", *PLANS,
+    "fewer", "tree", "tree:fan=3", "diloco:h=3", "streaming_diloco:h=6,p=2,tau=1",
+    "streaming_diloco:h=6,p=2,tau=2", *PLANS,
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ ROUNDS = "groups with rounds of their own need an optimizer per group, which is 
 OUTER = (
     "an outer optimizer needs every rank in each update, by all-reduce: other ranks lack its state"
 )
-OVERLAP = "steps beside an all-reduce that is under way are not built"
+OVERLAP = "steps beside an all-reduce need every rank in each update, whose members are then fixed"
 PARTIAL = "a rank cannot send zeros while it computes"
 SERVED_MODELS = "models of ranks' own that meet at a server are not built"
 GRADIENTS = "a correction of single gradients by what they were computed from is not built"
@@ -92,13 +92,14 @@ def plan_obstacle(plan: Plan) -> str | None:
         return CUT
     if any(quorum.rounds > 1 for quorum in plan.quorums):
         return ROUNDS
-    if any(quorum.overlap for quorum in plan.quorums):
+    together = len(plan.quorums) == 1 and _waits_for_all(plan.quorums[0])
+    if any(quorum.overlap for quorum in plan.quorums) and not together:
         return OVERLAP
     if any(quorum.partial for quorum in plan.quorums):
         return PARTIAL
     if plan.average and any(quorum.via is Via.SERVER for quorum in plan.quorums):
         return SERVED_MODELS
-    if plan.outer is not None and (len(plan.quorums) > 1 or not _waits_for_all(plan.quorums[0])):
+    if plan.outer is not None and not together:
         return OUTER
     if plan.compensation is not None or plan.screen is not None:
         return GRADIENTS
@@ -106,7 +107,7 @@ def plan_obstacle(plan: Plan) -> str | None:
 
 
 def _waits_for_all(quorum: Quorum) -> bool:
-    return quorum.count is None and quorum.window == math.inf
+    return quorum.count is None and quorum.window == math.inf and not quorum.grace
 
 
 def refusal_reason(policy: Policy, name: str, world: View) -> str | None:

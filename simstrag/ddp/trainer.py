@@ -84,7 +84,8 @@ class Trainer:
         self._failed = ""  # the last step's error as text: the error itself would keep tensors
         self._original = copy.deepcopy(policy)
         self._out = self._folder = out  # a smaller world records in a subfolder
-        self._groups = ProcessGroups(stall_limit=members.stall_limit)
+        self._groups = ProcessGroups(members.stall_limit)
+        self._model_groups = ProcessGroups(members.stall_limit, "models")
         self._journal: Journal | None = None
         self._client: Client | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -192,7 +193,7 @@ class Trainer:
                 state = mode.client.fetch_state()
             policy, facts, served = state["policy"], state["facts"], None if mode.private else state
         served_mode = mode if isinstance(mode, ServerMode) else None
-        outer = None if served_mode is None else served_mode.outer
+        outer = None if served_mode is None else served_mode.averages.outer
         return checkpoint.to_checkpoint(
             self.replica, self.name, self.world_size, self.sampler, policy, facts, served,
             None if outer is None else outer.state_dict(),
@@ -339,7 +340,10 @@ class Trainer:
             self._members.close(failed)
         if self._client is not None:
             self._client.leave(failed or "")
+            if isinstance(self._mode, ServerMode):
+                self._mode.close()
             self._groups.close()  # ranks that wait for this one fail at once
+            self._model_groups.close()
         if self._server is not None:
             if failed is not None:
                 self._server.kill()  # it would end with this process anyway
@@ -419,7 +423,8 @@ class Trainer:
         if self._client is not None:
             self._client.leave()
             self._client = None
-        self._groups = ProcessGroups(stall_limit=members.stall_limit)
+        self._groups = ProcessGroups(members.stall_limit)
+        self._model_groups = ProcessGroups(members.stall_limit, "models")
         replica.clear()
         states: list[Any] = [None] * members.world_size
         dist.all_gather_object(states, (mode.live.version, mode.live.samples, mode.live.now))
@@ -475,8 +480,9 @@ class Trainer:
         settings = pack_settings(replica.optimizer)
         self._client.begin(replica.count, replica.dtype, job, settings=settings)
         self._mode = ServerMode(
-            replica, self._client, self._groups, members.mark, self._outer_state
-        )
+            replica, self._client, self._groups, self._model_groups, members.mark,
+            self._outer_state,
+        )  # fmt: skip
 
     # -- the server --------------------------------------------------------------------------
 

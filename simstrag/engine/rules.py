@@ -358,6 +358,8 @@ class Rules:
     def replan(self, plan: Plan) -> list[Decision]:
         """Answer `Ask` with a resolved plan; the action ends."""
         released, self._released = self._released, None
+        if _moves(self.plan, plan):
+            check_refiling(self.plan)
         self._change(plan)
         if released is None:  # the policy was asked because a rank is blocked: once per action
             self._start_all({})
@@ -366,7 +368,10 @@ class Rules:
         return self._decided()
 
     def change(self, plan: Plan) -> list[Decision]:
-        """Adopt another resolved plan between reviews; the next review is due as before."""
+        """Adopt another resolved plan between reviews; the next review is due as before.
+
+        It has another pause, or lacks ranks that are lost.
+        """
         reviewed = self.reviewed
         self._change(plan)
         self.reviewed = reviewed
@@ -376,6 +381,22 @@ class Rules:
     def _decided(self) -> list[Decision]:
         decisions, self._decisions = self._decisions, []
         return decisions
+
+    def outlook(self, rank: int) -> tuple[int, int]:
+        """Steps that a rank's contribution needs after its present one, and its samples at the end.
+
+        Both are under the plan in force, of which the rank is a member.
+        """
+        g, gathering = self._gradient(rank), self._gathering_of[rank]
+        assert gathering is not None
+        quorum = gathering.quorum
+        left = g.run_on + quorum.steps_of(rank) - quorum.overlap - len(g.steps)
+        return left, sum([samples for _, samples in g.steps]) + left * self._sizes[rank]
+
+    def is_computing(self, rank: int) -> bool:
+        """Whether a rank is in a step."""
+        g = self._latest(rank)
+        return g is not None and g.state is State.COMPUTING
 
     def _latest(self, rank: int) -> Gradient | None:
         """The contribution of a rank that it computes or has computed last."""
@@ -827,9 +848,8 @@ class Rules:
         if plan is old:
             return
         self._adopt(plan)
-        if (old.quorums, old.bound, old.fuse) == (plan.quorums, plan.bound, plan.fuse):
+        if not _moves(old, plan):
             return
-        check_refiling(old)
         self._file(plan)
         if old.bound is None:
             self._counts = [0] * self.workers
@@ -913,6 +933,11 @@ class Rules:
         for rider in g.riders:
             rider.aboard = None
         g.riders = ()
+
+
+def _moves(old: Plan, new: Plan) -> bool:
+    """Whether gradients have to be filed anew where one plan follows another [19]."""
+    return (old.quorums, old.bound, old.fuse) != (new.quorums, new.bound, new.fuse)
 
 
 def check_refiling(old: Plan) -> None:

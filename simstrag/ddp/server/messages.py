@@ -166,6 +166,8 @@ class Compute:
     passed: whether they come to the lowest of `members` alone, which broadcasts them.
     local: whether the rank updates a model of its own before it reports the step.
     outer, fragments: the optimizer of the models' mean, and the parts of the model that it steps.
+    partners: the ranks of all-reduces that run beside steps.
+    then: such an all-reduce, which the rank begins after this step and goes on beside.
     members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples applied by all ranks so far.
     pause: seconds that the rank waits before it computes.
@@ -182,6 +184,8 @@ class Compute:
     local: bool = False
     outer: Outer | None = None
     fragments: int = 1
+    partners: tuple[int, ...] = ()
+    then: Reduce | None = None
     members: tuple[int, ...] = ()
     weight: float = 1.0
     applied: int = 0
@@ -194,7 +198,7 @@ class Reduce:
 
     fragment: the part of the model whose mean an outer optimizer takes.
     A gradient that is not finite counts as zeros. The rank keeps its input: if a member dies, the
-    command comes again without that member.
+    command comes again without that member. It takes a mean over when the update has been made.
     """
 
     rank: int

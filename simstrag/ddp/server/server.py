@@ -108,6 +108,8 @@ class Server:
         window = math.inf if self._coordinator is None else self._coordinator.expiry - self._now()
         event = self._listener.next_peer(max(0.0, min(window, self.stall_limit / 8, 1.0)))
         self._check_silence()  # before a frame that may stall
+        for rank, closing, failed in self._listener.ends():
+            self._end_reduction(rank, closing, failed)
         if event is not None and event[0].rank in self._listener.peers:
             self._read(*event)
         if self._refusal and self._live is not None and self._live.wanted_reduced:
@@ -215,6 +217,16 @@ class Server:
             case _:
                 raise ConnectionError(f"rank {rank} sends {type(message).__name__} out of turn")
         self._carry_out(commands)
+
+    def _end_reduction(self, rank: int, closing: int, failed: bool) -> None:
+        """An all-reduce has ended or failed beside the steps of a rank."""
+        coordinator = self._coordinator
+        if coordinator is None or rank not in self._listener.peers:
+            return
+        if failed:
+            self._carry_out(coordinator.on_failure(rank, self._now(), closing))
+        else:
+            self._carry_out(coordinator.on_reduction(rank, closing, self._now()))
 
     def _record(self, peer: Peer, report: messages.StepReport, first: float, at: float) -> None:
         peer.changed = report.settings or peer.changed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +11,12 @@ import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.rank_failure import is_local_error
-from simstrag.ddp.flat_parameters import pack_settings, unflatten
+from simstrag.ddp.flat_parameters import pack_settings
 from simstrag.ddp.server import messages
+from simstrag.ddp.server.model_average import ModelAverage
 from simstrag.errors import InputError
-from simstrag.learning.outer_model import OuterModel
 
 if TYPE_CHECKING:
-    from simstrag.aggregation import Outer
     from simstrag.ddp.allreduce.hook import ProcessGroups
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
@@ -31,11 +30,14 @@ class ServerMode:
     """The mechanism in which a server decides.
 
     The constructor receives the first command, and waits until all ranks have come.
+    groups, models: in which gradients are summed, and models.
     mark: is called with the step and the phase that begins.
     outer: the state of outer steps in a checkpoint; None where there is none.
+    averages: its part in averages of models.
     handover: the command that ended this mode; None before.
     finished: the plan leaves this rank out, and all ranks that it needs have left.
-    samples: samples applied by all ranks, as of the last `Compute`.
+    samples: samples applied by all ranks, as of the last `Compute`, or of the last mean that this
+        rank took over: a training must not be over before that.
     """
 
     def __init__(
@@ -43,12 +45,12 @@ class ServerMode:
         replica: Replica,
         client: Client,
         groups: ProcessGroups,
+        models: ProcessGroups,
         mark: Callable[[int, str], None],
         outer: Mapping[str, Any] | None = None,
     ) -> None:
         self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
-        self.outer: OuterModel | None = None
-        self._outer_state = outer
+        self.averages = ModelAverage(replica, models, client.rank, client.report_end, outer)
         self.handover: messages.Handover | None = None
         self.finished = False
         self.samples = 0
@@ -86,6 +88,10 @@ class ServerMode:
         self._obey()
         return loss
 
+    def close(self) -> None:
+        """Give up an all-reduce that is under way: it would hold this rank up as it leaves."""
+        self.averages.close()
+
     # -- gradients ---------------------------------------------------------------------------
 
     def _compute(self, work: messages.Compute, closure: Closure) -> torch.Tensor:
@@ -104,6 +110,8 @@ class ServerMode:
         if work.local:
             if self._finite:
                 replica.update()
+            if work.then is not None:
+                self.averages.begin(work.then, work.version)
         elif work.route is messages.GradientRoute.PUSH:
             gradient, self._pushed = replica.flatten(client.gradient), True
         else:
@@ -150,13 +158,15 @@ class ServerMode:
                 case messages.Compute():
                     if command.pull and not self._pull(command):
                         continue
-                    if command.outer is not None and self.outer is None:
-                        self._begin_outer(command.outer, command.fragments)
+                    self.averages.prepare(command)
                     self._pause(command)
-                    self._work, self.samples = command, command.applied
+                    self._work = command
+                    if not self.averages.is_under_way:
+                        self.samples = command.applied
                     self._mark(command.step, "loading")
                     break
                 case messages.Handover():
+                    self.averages.take_over(command.facts.version)
                     if not command.apart:
                         self.replica.spread(self.client.parameters)
                     self._work, self.handover = None, command
@@ -191,15 +201,6 @@ class ServerMode:
         self.replica.spread(client.parameters)
         return True
 
-    def _begin_outer(self, outer: Outer, fragments: int) -> None:
-        """Keep the parameters as those of all ranks, which outer steps change from now on."""
-        self.outer = OuterModel(self._flat(self.replica.parameters), outer, fragments)
-        if self._outer_state is not None:
-            self.outer.load_state_dict(self._outer_state)
-
-    def _flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.cat([each.detach().reshape(-1).to(self.replica.dtype) for each in tensors])
-
     def _kept_gradient(self) -> torch.Tensor:
         """The gradient of the last step, also where it was pushed and a new plan reduces it."""
         if self._pushed:
@@ -209,35 +210,24 @@ class ServerMode:
 
     def _reduce(self, command: messages.Reduce) -> None:
         """Sum gradients, or average models, among the members."""
-        replica, rank = self.replica, self.client.rank
-        weight = command.weights[command.members.index(rank)]
-        tensors = [self._kept_gradient()]
+        rank = self.client.rank
         if command.average:
-            floating = [each for each in replica.model.buffers() if each.is_floating_point()]
-            tensors = [*replica.parameters, *floating]
-        flat = own = self._flat(tensors)
-        if self.outer is not None:  # a part of the model, and the buffers
-            place = self.outer.places[command.fragment]
-            flat = torch.cat([own[place], own[replica.count :]])
-        if weight == 0 or not (command.average or self._finite):
-            flat.zero_()
+            if self.averages.reduce(command):
+                self.client.end_reduction(command.closing)
+            else:
+                self.client.report_failure(command.closing)
+            return
+        weight = command.weights[command.members.index(rank)]
+        total = self._kept_gradient().clone()
+        if weight == 0 or not self._finite:
+            total.zero_()
         else:
-            flat.mul_(weight)
+            total.mul_(weight)
         if len(command.members) > 1:
             try:
-                dist.all_reduce(flat, group=self.groups.get(command.members))
+                dist.all_reduce(total, group=self.groups.get(command.members))
             except RuntimeError:
                 self.client.report_failure(command.closing)
                 return
-        if not command.average:
-            lowest = rank == min(command.members)
-            self.client.end_reduction(command.closing, flat if lowest else None)
-            return
-        if self.outer is not None:
-            length = place.stop - place.start
-            self.outer.step(command.fragment, flat[:length])
-            own[replica.count :] = flat[length:]
-            self.outer.take_over(command.fragment, own)
-            flat = own
-        unflatten(flat, tensors)
-        self.client.end_reduction(command.closing)
+        lowest = rank == min(command.members)
+        self.client.end_reduction(command.closing, total if lowest else None)

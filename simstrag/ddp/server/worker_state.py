@@ -70,7 +70,7 @@ class WorkerState:
         """Begin the next step; nothing of the last one counts any more."""
         assert self.next_work is not None
         self.work, self.next_work = self.next_work, None
-        self.delivered, self.requested, self.finite, self.sum = False, False, True, None
+        self.delivered, self.requested, self.sum = False, False, None
         return self.work
 
 
@@ -122,8 +122,9 @@ def gradient_weights(
 
 
 def outer_of(plan: Plan) -> Outer | None:
-    """The outer optimizer of a plan; that of the mean where it averages models by fragment."""
-    return Outer() if plan.fragments > 1 and plan.outer is None else plan.outer
+    """The outer optimizer of a plan; that of the mean where one global model is without one."""
+    is_global = plan.fragments > 1 or any(quorum.overlap for quorum in plan.quorums)
+    return Outer() if is_global and plan.outer is None else plan.outer
 
 
 def model_weights(samples: Mapping[int, int]) -> dict[int, float]:
