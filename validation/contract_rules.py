@@ -513,7 +513,10 @@ def _rounded(plan: Plan, world_size: int) -> Plan:
         return float(f"{value:.10g}")
 
     plan = plan.resolved(world_size)
-    quorums = [dataclasses.replace(q, window=rounded(q.window)) for q in plan.quorums]
+    quorums = [
+        dataclasses.replace(q, window=rounded(q.window), grace=rounded(q.grace))
+        for q in plan.quorums
+    ]
     samples = plan.samples(BATCH, world_size)
     return dataclasses.replace(
         plan,
