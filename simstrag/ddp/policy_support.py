@@ -27,12 +27,11 @@ TORCH = ("2.11", "2.13")
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
 OUTER = (
-    "an outer optimizer needs every rank in each update, by all-reduce: other ranks lack its state"
+    "an outer optimizer needs every rank in each update, or a server: other ranks lack its state"
 )
 OVERLAP = "steps beside an all-reduce need every rank in each update, whose members are then fixed"
-PARTIAL = "a rank cannot send zeros while it computes"
-SERVED_MODELS = "models of ranks' own that meet at a server are not built"
-GRADIENTS = "a correction of single gradients by what they were computed from is not built"
+PARTIAL = "a rank that computes cannot take part in an all-reduce, so partial ones are not built"
+SCREENED = "a gradient on held-out samples needs samples at the server, which has none"
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
@@ -97,12 +96,11 @@ def plan_obstacle(plan: Plan) -> str | None:
         return OVERLAP
     if any(quorum.partial for quorum in plan.quorums):
         return PARTIAL
-    if plan.average and any(quorum.via is Via.SERVER for quorum in plan.quorums):
-        return SERVED_MODELS
-    if plan.outer is not None and not together:
+    served = all(quorum.via is Via.SERVER for quorum in plan.quorums)
+    if plan.outer is not None and not (together or served):
         return OUTER
-    if plan.compensation is not None or plan.screen is not None:
-        return GRADIENTS
+    if plan.screen is not None:
+        return SCREENED
     return None
 
 

@@ -185,19 +185,29 @@ class Trainer:
         model stays as it was pulled, since its next gradient counts as computed from that.  Where
         models are averaged each rank gets its own model.
         """
-        mode, policy, facts, served = self._mode, self._policy, self._facts, None
+        mode, policy, facts = self._mode, self._policy, self._facts
+        served: dict[str, Any] | None = None
+        outer, apart = None, False
         if isinstance(mode, AllReduceMode):
             policy, facts = mode.live.policy, mode.live.facts()
         elif mode is not None:
             with self._members.diagnose():
                 state = mode.client.fetch_state()
-            policy, facts, served = state["policy"], state["facts"], None if mode.private else state
-        served_mode = mode if isinstance(mode, ServerMode) else None
-        outer = None if served_mode is None else served_mode.averages.outer
+            policy, facts, outer, apart = (
+                state["policy"],
+                state["facts"],
+                state["outer"],
+                mode.private,
+            )
+            if apart:
+                outer = mode.averages.state_dict()
+            else:
+                served = state
+            if mode.served:  # the server's optimizer takes no step
+                state["optimizer"] = self.replica.optimizer.state_dict()
         return checkpoint.to_checkpoint(
-            self.replica, self.name, self.world_size, self.sampler, policy, facts, served,
-            None if outer is None else outer.state_dict(),
-            apart=served_mode is not None and served_mode.private,
+            self.replica, self.name, self.world_size, self.sampler, policy, facts, served, outer,
+            apart,
         )  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -474,7 +484,7 @@ class Trainer:
             job = JobSpec(
                 pack_optimizer(replica.optimizer), policy, self._batch, self.name, self.hints,
                 facts,
-                hand_over=True, refusal=replica.formats.refusal,
+                hand_over=True, refusal=replica.formats.refusal, outer=self._outer_state,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         settings = pack_settings(replica.optimizer)

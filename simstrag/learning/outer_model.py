@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simstrag.aggregation import Outer
 from simstrag.errors import InputError
-from simstrag.learning.outer_replay import OuterSgd
+from simstrag.learning.optimizers import FlatSgd, OptimizerChoice
 
 if TYPE_CHECKING:
     import torch
@@ -59,3 +59,64 @@ class OuterModel:
         self.flat.copy_(state["flat"])
         for each, own in zip(self._optimizers, state["optimizers"], strict=True):
             each.load_state_dict(own)
+
+
+class OuterSgd:
+    """The outer optimizer of one fragment; `torch.optim.SGD`, or delayed Nesterov momentum.
+
+    flat: the fragment's global parameters, which it changes.
+
+    >>> import torch
+    >>> flat = torch.ones(2)
+    >>> OuterSgd(flat, Outer(lr=0.5)).step(torch.zeros(2))
+    >>> flat.tolist()
+    [0.5, 0.5]
+    """
+
+    def __init__(self, flat: torch.Tensor, outer: Outer) -> None:
+        self._flat, self._outer = flat, outer
+        choice = OptimizerChoice("sgd", outer.lr, outer.momentum, outer.nesterov)
+        self._sgd = FlatSgd(flat, choice)
+        self._sum: torch.Tensor | None = None  # of the gradients since the momentum's last change
+        self._momentum: torch.Tensor | None = None
+        self._steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its momentum and what it counts, for a checkpoint."""
+        return {
+            "velocity": self._sgd.velocity, "sum": self._sum, "momentum": self._momentum,
+            "steps": self._steps,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._sgd.velocity = state["velocity"]
+        self._sum, self._momentum = state["sum"], state["momentum"]
+        self._steps = state["steps"]
+
+    def step(self, mean: torch.Tensor) -> None:
+        """Step with the parameters less a mean of models as the gradient."""
+        outer = self._outer
+        if outer.lr == 1 and not outer.momentum:
+            self._flat.copy_(mean)
+            return
+        gradient = self._flat - mean
+        if outer.delay > 1:
+            gradient = self._delayed(gradient)
+            self._flat.add_(gradient, alpha=-outer.lr)
+            return
+        self._flat.grad = gradient
+        self._sgd.step()
+
+    def _delayed(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The change by Liu et al., arXiv:2401.09135, algorithm 3 with c = 0, over -lr."""
+        outer = self._outer
+        self._sum = gradient if self._sum is None else self._sum + gradient
+        self._steps += 1
+        part = gradient / outer.delay
+        if self._steps % outer.delay:
+            return part
+        mean, self._sum = self._sum / outer.delay, None
+        before = self._momentum
+        self._momentum = mean if before is None else outer.momentum * before + mean
+        return outer.momentum * self._momentum + part

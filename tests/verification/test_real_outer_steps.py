@@ -86,7 +86,7 @@ def replayed(folder: Path, policy: str, ranks: Sequence[int]) -> list[torch.Tens
     rule = UpdateRule.of(policies.ask(policies.load(policy), View(WORLD), policy).resolved(WORLD))
     replay = OuterReplay(log, engine, batches(), OptimizerChoice("sgd", RATE, MOMENTUM), rule)
     model, mix = replay.run(1e9).parameters, 0.0 if rule.outer is None else rule.outer.mix
-    place, found = replay._fragments[(len(log.times) - 1) % rule.fragments], []
+    place, found = replay._model.places[(len(log.times) - 1) % rule.fragments], []
     for rank in ranks:
         worker, taken = replay._workers[rank], int((log.gradients["rank"] == rank).sum())
         for step in range(taken, taken + rule.overlap):  # beside the last all-reduce

@@ -184,7 +184,7 @@ class Coordinator:
         while news := self.live.news():
             for event in news:
                 if isinstance(event, Update):
-                    self._pending.append(describe_update(event, self._workers))
+                    self._pending.append(describe_update(event, self._workers, self.live.plan))
                 elif isinstance(event, Start):
                     self._start(event)
                 elif isinstance(event, Reduction):
@@ -213,8 +213,9 @@ class Coordinator:
         self._pending.append(
             Compute(
                 start.rank, start.step, start.version, start.amp, start.samples, way,
-                pull=not worker.private, local=plan.average, outer=outer_of(plan),
-                fragments=plan.fragments, partners=partners, then=then, members=members,
+                pull=not worker.private or (plan.average and start.puller is not None),
+                local=plan.average, outer=outer_of(plan), fragments=plan.fragments,
+                partners=partners, then=then, members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
                 pause=start.pause,
             )

@@ -29,6 +29,7 @@ class JobSpec:
     hand_over: whether ranks leave the server under a plan that does not need it.
     journal: makes the journal of the server, if that has none yet.
     refusal: why there is no reduced precision; empty where there is.
+    outer: the state of the server's outer steps in a checkpoint; None where there is none.
     """
 
     packed: bytes
@@ -40,6 +41,7 @@ class JobSpec:
     hand_over: bool = False
     journal: Callable[[], Any] | None = None
     refusal: str = ""
+    outer: Mapping[str, Any] | None = None
 
 
 class LostRank(NamedTuple):
@@ -164,7 +166,9 @@ class Compute:
     amp: whether to compute in reduced precision.
     pull: whether the parameters come along; else the rank goes on with its own.
     passed: whether they come to the lowest of `members` alone, which broadcasts them.
-    local: whether the rank updates a model of its own before it reports the step.
+    local: whether the rank updates a model of its own before it reports the step; with
+        `GradientRoute.PUSH` it sends what its steps took from what it pulled, when it is asked to
+        deliver.
     outer, fragments: the optimizer of the models' mean, and the parts of the model that it steps.
     partners: the ranks of all-reduces that run beside steps.
     then: such an all-reduce, which the rank begins after this step and goes on beside.
@@ -254,12 +258,15 @@ class Apply:
     may hold the sum of its group.
     missing: ranks whose gradients are booked but not added: not finite, or lost on their way.
     gradients: (rank, step, version it was computed from, weight) of each, as booked.
+    outer: the optimizer of the parameters, where the buffers hold what private steps took from
+        them; None where they hold gradients.
     """
 
     version: int
     parts: tuple[tuple[int, float], ...]
     missing: tuple[int, ...]
     gradients: tuple[tuple[int, int, int, float], ...]
+    outer: Outer | None = None
 
 
 @dataclass(frozen=True, slots=True)

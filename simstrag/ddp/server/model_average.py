@@ -54,6 +54,10 @@ class ModelAverage:
         """Whether this rank has brought its model and not taken the mean over."""
         return self._mean is not None
 
+    def state_dict(self) -> dict[str, Any] | None:
+        """The state of outer steps, for a checkpoint; None without."""
+        return None if self.outer is None else self.outer.state_dict()
+
     def prepare(self, command: Compute) -> None:
         """Before a step: take the mean over whose update was made, and meet what the plan needs."""
         self.take_over(command.version)

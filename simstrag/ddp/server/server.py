@@ -132,6 +132,7 @@ class Server:
         live = None if self._coordinator is None else self._coordinator.live
         return {
             "optimizer": self.store.optimizer.state_dict(), "parameters": self.store.flat.clone(),
+            "outer": self.store.outer_state(),
             "facts": None if live is None else live.facts(),
             "policy": None if live is None else live.policy,
         }  # fmt: skip
@@ -261,7 +262,9 @@ class Server:
         ready = [rank for rank, peer in peers.items() if peer.begun]
         if job is None or not ready or len(ready) + len(gone) < self.world_size:
             return
-        self.store = ParameterStore(job.packed, 0 if job.facts is None else job.facts.version)
+        self.store = ParameterStore(
+            job.packed, 0 if job.facts is None else job.facts.version, job.outer
+        )
         for rank in ready:
             buffers = peers[rank].buffers
             assert buffers is not None

@@ -58,6 +58,7 @@ class ServerMode:
         self._gradient = torch.zeros(replica.count, dtype=replica.dtype)
         self._finite, self._pushed = True, False
         self._begun = replica.clock.start
+        self._base = self._gradient  # the parameters of its last pull, where it goes on alone
         self._obey()
 
     @property
@@ -68,7 +69,13 @@ class ServerMode:
     @property
     def private(self) -> bool:
         """Whether this rank has a model of its own, and the server none."""
-        return self._work is not None and self._work.local
+        work, push = self._work, messages.GradientRoute.PUSH
+        return work is not None and work.local and work.route is not push
+
+    @property
+    def served(self) -> bool:
+        """Whether this rank has a model of its own, and the server those of all."""
+        return self._work is not None and self._work.local and not self.private
 
     @property
     def next_batch(self) -> int:
@@ -175,7 +182,7 @@ class ServerMode:
                     self._work, self.finished = None, True
                     break
                 case messages.Deliver():
-                    self.client.deliver(self._kept_gradient())
+                    self.client.deliver(self._taken() if self.served else self._kept_gradient())
                 case messages.Reduce():
                     self._reduce(command)
         self.replica.clock.begin()
@@ -199,7 +206,14 @@ class ServerMode:
                 client.report_failure()
                 return False
         self.replica.spread(client.parameters)
+        if command.local and command.route is messages.GradientRoute.PUSH:
+            self._base = client.parameters.clone()
         return True
+
+    def _taken(self) -> torch.Tensor:
+        """What private steps took from the parameters; statistics of layers stay with the rank."""
+        own = torch.cat([each.detach().reshape(-1) for each in self.replica.parameters])
+        return self._base - own.to(self._base)
 
     def _kept_gradient(self) -> torch.Tensor:
         """The gradient of the last step, also where it was pushed and a new plan reduces it."""
