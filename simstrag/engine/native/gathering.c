@@ -39,18 +39,16 @@ static void arm(struct job *m, whole index) {
 static void add(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     struct quorum_row *q = &m->quorums[r->quorum];
-    int was_full = is_full(q);
-    q->arrived++;
-    if (joins(r)) {
-        append(m, rank, &q->joining, &q->joining_last);
-    } else {
-        append(m, rank, &q->ready, &q->ready_last);
-        if (++q->ready_count == opens_at(q)) {
-            q->opening = rank;
-            arm(m, r->quorum);
-        }
+    int counts = !joins(r);
+    if (counts) append(m, rank, &q->ready, &q->ready_last);
+    else append(m, rank, &q->joining, &q->joining_last);
+    q->ready_count += counts; q->arrived++;
+    if (counts && q->ready_count == opens_at(q)) {
+        q->opening = rank;
+        arm(m, r->quorum);
     }
-    if (is_full(q) && !was_full) schedule(m, m->now, CLOSE, r->quorum, m->refiled);
+    if (q->grace ? is_full(q) : counts && q->ready_count == q->needed)
+        schedule(m, m->now, CLOSE, r->quorum, m->refiled);
 }
 
 /* Drop a rank's gradient if its step or push was too late for a closing; whether it was. */

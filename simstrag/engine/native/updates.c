@@ -23,7 +23,8 @@ static whole apply(struct job *m, whole n, struct tally *t) {
         whole rank = order[k];
         struct rank_row *r = &m->ranks[rank];
         struct closing_row *c = &m->closings[r->closing];
-        whole staleness = m->version - r->version, own = contributed(r), samples = 0;
+        whole staleness = m->version - r->version, own = contributed(r);
+        whole samples = r->prepared ? 0 : r->samples;
         r->state = GONE; r->aboard = -1;
         count(m, rank);
         if (c->cutoff >= 0 && staleness >= c->cutoff) {
@@ -31,8 +32,7 @@ static whole apply(struct job *m, whole n, struct tally *t) {
             continue;
         }
         order[applied++] = rank;
-        for (whole j = 0; j < own; j++)
-            samples += j < r->kept ? kept_of(m, rank)[j].samples : r->samples;
+        for (whole j = 0; j < kept_for(r); j++) samples += kept_of(m, rank)[j].samples;
         learn(m, t, own, samples, staleness, r->seen);
         r->applied += own; r->staleness += own * staleness; r->busy = c->busy;
         show(m, rank, r->finish - r->start, 0);
