@@ -29,10 +29,13 @@ ROUNDS = "groups with rounds of their own need an optimizer per group, which is 
 OUTER = (
     "an outer optimizer needs every rank in each update, by all-reduce: other ranks lack its state"
 )
-OVERLAP = "steps beside an all-reduce need every rank in each update, whose members are then fixed"
-PARTIAL = "a rank cannot send zeros while it computes"
+OVERLAP = "steps beside an all-reduce need all ranks in each update: no count, window or grace"
+PARTIAL = "a rank would join an all-reduce, with zeros, while it computes, which is not built"
 SERVED_MODELS = "models of ranks' own that meet at a server are not built"
-GRADIENTS = "a correction of single gradients by what they were computed from is not built"
+COMPENSATION = "a correction of single gradients needs each of them at the server, not their sums"
+SCREEN = (
+    "its server tests gradients by one of its own, and a real server has no data"
+)
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
@@ -101,8 +104,11 @@ def plan_obstacle(plan: Plan) -> str | None:
         return SERVED_MODELS
     if plan.outer is not None and not together:
         return OUTER
-    if plan.compensation is not None or plan.screen is not None:
-        return GRADIENTS
+    if plan.screen is not None:
+        return SCREEN
+    single = all(quorum.via is Via.SERVER and not quorum.parents for quorum in plan.quorums)
+    if plan.compensation is not None and not single:
+        return COMPENSATION
     return None
 
 

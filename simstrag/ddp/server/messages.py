@@ -29,6 +29,7 @@ class JobSpec:
     hand_over: whether ranks leave the server under a plan that does not need it.
     journal: makes the journal of the server, if that has none yet.
     refusal: why there is no reduced precision; empty where there is.
+    mean_square: of the gradients of a training that is gone on with, where a correction needs it.
     """
 
     packed: bytes
@@ -40,6 +41,7 @@ class JobSpec:
     hand_over: bool = False
     journal: Callable[[], Any] | None = None
     refusal: str = ""
+    mean_square: torch.Tensor | None = None
 
 
 class LostRank(NamedTuple):
