@@ -33,9 +33,7 @@ OVERLAP = "steps beside an all-reduce need all ranks in each update: no count, w
 PARTIAL = "a rank would join an all-reduce, with zeros, while it computes, which is not built"
 SERVED_MODELS = "models of ranks' own that meet at a server are not built"
 COMPENSATION = "a correction of single gradients needs each of them at the server, not their sums"
-SCREEN = (
-    "its server tests gradients by one of its own, and a real server has no data"
-)
+SCREEN = "its server tests gradients by one of its own, and a real server has no data"
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
