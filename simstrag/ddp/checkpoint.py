@@ -35,7 +35,7 @@ def to_checkpoint(
     """The checkpoint of a training.
 
     name: the policy's name.
-    served: parameters, shape (count,), and optimizer state of a server that owns them.
+    served: the state of a server that owns parameters and optimizer, as `Server.state` returns it.
     outer: the state of outer steps.
     apart: whether each rank has a model and an optimizer of its own.
     """
@@ -55,6 +55,7 @@ def to_checkpoint(
         "policy": pickle.dumps(policy),
         "facts": None if facts is None else facts_to_json(facts),
         "outer": copy.deepcopy(outer), "apart": apart,
+        "mean_square": None if served is None else served["mean_square"],
     }  # fmt: skip
 
 

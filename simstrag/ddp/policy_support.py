@@ -29,9 +29,10 @@ ROUNDS = "groups with rounds of their own need an optimizer per group, which is 
 OUTER = (
     "an outer optimizer needs every rank in each update, or a server: other ranks lack its state"
 )
-OVERLAP = "steps beside an all-reduce need every rank in each update, whose members are then fixed"
-PARTIAL = "a rank that computes cannot take part in an all-reduce, so partial ones are not built"
-SCREENED = "a gradient on held-out samples needs samples at the server, which has none"
+OVERLAP = "steps beside an all-reduce need all ranks in each update: no count, window or grace"
+PARTIAL = "a rank would join an all-reduce, with zeros, while it computes, which is not built"
+COMPENSATION = "a correction of single gradients needs each of them at the server, not their sums"
+SCREEN = "its server tests gradients by one of its own, and a real server has no data"
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
@@ -100,7 +101,10 @@ def plan_obstacle(plan: Plan) -> str | None:
     if plan.outer is not None and not (together or served):
         return OUTER
     if plan.screen is not None:
-        return SCREENED
+        return SCREEN
+    single = all(quorum.via is Via.SERVER and not quorum.parents for quorum in plan.quorums)
+    if plan.compensation is not None and not single:
+        return COMPENSATION
     return None
 
 

@@ -106,6 +106,7 @@ class Trainer:
         world_size = self.world_size
         self._policy, self._facts = policy, facts
         self._outer_state: Mapping[str, Any] | None = None
+        self._mean_square: torch.Tensor | None = None
         self._apart = False
         if facts is None:
             view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
@@ -222,6 +223,7 @@ class Trainer:
         )
         self._begin_from(policy, facts)
         self._outer_state, self._apart = state["outer"], state["apart"]
+        self._mean_square = state["mean_square"]
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -484,7 +486,8 @@ class Trainer:
             job = JobSpec(
                 pack_optimizer(replica.optimizer), policy, self._batch, self.name, self.hints,
                 facts,
-                hand_over=True, refusal=replica.formats.refusal, outer=self._outer_state,
+                hand_over=True, refusal=replica.formats.refusal, mean_square=self._mean_square,
+                outer=self._outer_state,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         settings = pack_settings(replica.optimizer)

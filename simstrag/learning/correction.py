@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from simstrag.aggregation import Compensation
 from simstrag.learning.update_rule import UpdateRule
 
 if TYPE_CHECKING:
@@ -19,6 +20,40 @@ if TYPE_CHECKING:
 
 EPSILON = 1e-7
 """Added to the mean square of gradients below its root."""
+
+
+class DelayCompensation:
+    """Delay compensation of the gradients of a run, one after the other.
+
+    compensation: its constants.
+    mean_square: of the gradients so far; None before the first, and without a decay.
+
+    >>> import torch
+    >>> compensate = DelayCompensation(Compensation(strength=0.5))
+    >>> gradient, now, pulled = torch.tensor([2.0]), torch.tensor([4.0]), torch.tensor([3.0])
+    >>> compensate.correct(gradient, now, pulled)
+    tensor([4.])
+    """
+
+    def __init__(self, compensation: Compensation, mean_square: torch.Tensor | None = None) -> None:
+        self.compensation, self.mean_square = compensation, mean_square
+
+    def correct(
+        self, gradient: torch.Tensor, now: torch.Tensor, pulled: torch.Tensor
+    ) -> torch.Tensor:
+        """A gradient as it is applied, in a new tensor.
+
+        now, pulled: parameters before its update, and those that it was computed at.
+        """
+        strength, decay, square = (
+            self.compensation.strength, self.compensation.decay, gradient.square(),
+        )  # fmt: skip
+        change = strength * square * (now - pulled)
+        if decay:
+            fresh, before = (1 - decay) * square, self.mean_square
+            self.mean_square = fresh if before is None else decay * before + fresh
+            change = change / (self.mean_square + EPSILON).sqrt()
+        return gradient + change
 
 
 @dataclass
@@ -34,8 +69,12 @@ class Correction:
     engine: GradientEngine
     batches: Batches
     lr: float
-    _mean_square: torch.Tensor | None = field(default=None, init=False)
+    _compensation: DelayCompensation | None = field(default=None, init=False)
     _own: tuple[int, torch.Tensor] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.rule.compensation is not None:
+            self._compensation = DelayCompensation(self.rule.compensation)
 
     @classmethod
     def of(
@@ -54,22 +93,11 @@ class Correction:
         now, pulled: parameters before its update, and those that it was computed at.
         update: the version that it makes.
         """
-        if self.rule.compensation is not None:
-            gradient = self._compensated(gradient, now - pulled)
+        if self._compensation is not None:
+            gradient = self._compensation.correct(gradient, now, pulled)
         if self.rule.screen is not None:
             return self._screened(gradient, now, update)
         return gradient
-
-    def _compensated(self, gradient: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-        compensation, square = self.rule.compensation, gradient.square()
-        assert compensation is not None
-        change = compensation.strength * square * moved
-        if compensation.decay:
-            fresh = (1 - compensation.decay) * square
-            before = self._mean_square
-            self._mean_square = fresh if before is None else compensation.decay * before + fresh
-            change = change / (self._mean_square + EPSILON).sqrt()
-        return gradient + change
 
     def _screened(
         self, gradient: torch.Tensor, now: torch.Tensor, update: int

@@ -30,6 +30,7 @@ class JobSpec:
     journal: makes the journal of the server, if that has none yet.
     refusal: why there is no reduced precision; empty where there is.
     outer: the state of the server's outer steps in a checkpoint; None where there is none.
+    mean_square: of the gradients of a training that is gone on with, where a correction needs it.
     """
 
     packed: bytes
@@ -42,6 +43,7 @@ class JobSpec:
     journal: Callable[[], Any] | None = None
     refusal: str = ""
     outer: Mapping[str, Any] | None = None
+    mean_square: torch.Tensor | None = None
 
 
 class LostRank(NamedTuple):

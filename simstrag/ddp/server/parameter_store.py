@@ -14,6 +14,7 @@ from simstrag.ddp.flat_parameters import split
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.errors import InputError
+from simstrag.learning.correction import DelayCompensation
 from simstrag.learning.outer_model import OuterSgd
 
 
@@ -24,11 +25,16 @@ class ParameterStore:
     optimizer: works on `flat`.
     outer: the state of outer steps in a checkpoint; None where there is none.
     version: number of updates. Older parameters are kept for ranks whose next step needs them.
+    compensation: corrects each gradient by what changed since its rank pulled; None for none.
     Raises `InputError` where the optimizer cannot be unpacked here.
     """
 
     def __init__(
-        self, packed: bytes, version: int = 0, outer: Mapping[str, Any] | None = None
+        self,
+        packed: bytes,
+        version: int = 0,
+        compensation: DelayCompensation | None = None,
+        outer: Mapping[str, Any] | None = None,
     ) -> None:
         try:
             parameters, self.optimizer = pickle.loads(packed)
@@ -42,7 +48,7 @@ class ParameterStore:
         views = split(self.flat, parameters), split(self._gradient, parameters)
         for parameter, values, gradient in zip(parameters, *views, strict=True):
             parameter.data, parameter.grad = values, gradient
-        self.version = version
+        self.version, self.compensation = version, compensation
         self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
         self._outer: OuterSgd | None = None
@@ -63,12 +69,19 @@ class ParameterStore:
         """Make a version; the settings of the optimizer hold from this version on."""
         for each in settings:
             self.set(each)
-        parts = [(self._buffers[rank].gradient, weight) for rank, weight in apply.parts]
+        parts = [(self._gradient_of(rank), weight) for rank, weight in apply.parts]
         if apply.outer is None:
             self.step(parts)
         elif parts:
             self._step_outer(apply.outer, parts)
         self.version = apply.version
+
+    def _gradient_of(self, rank: int) -> torch.Tensor:
+        """The gradient of a rank, after its correction."""
+        buffers = self._buffers[rank]
+        if self.compensation is None:
+            return buffers.gradient
+        return self.compensation.correct(buffers.gradient, self.flat, buffers.parameters)
 
     def set(self, settings: bytes) -> None:
         """Change settings of the optimizer, such as a learning rate, packed by `pack_settings`."""
@@ -122,7 +135,8 @@ class ParameterStore:
         """The parameters that go along with a command; None where none do.
 
         Parameters that are passed on also stay here, in the buffer of the lowest member: if the
-        group falls apart, the others get them from there.
+        group falls apart, the others get them from there.  Those by which a gradient is corrected
+        stay here too.
         """
         if not compute.pull:
             return None
@@ -135,7 +149,7 @@ class ParameterStore:
         if compute.rank not in self._buffers:  # it left before the job began
             self._buffers[compute.rank] = allocate_private(flat.numel(), flat.dtype)
         buffers = self._buffers[compute.rank]
-        if compute.passed or buffers.shared:
+        if compute.passed or buffers.shared or self.compensation is not None:
             buffers.parameters.copy_(flat)
             self._kept[compute.rank] = compute.version, buffers.parameters
             return buffers.parameters
