@@ -114,8 +114,9 @@ class Review:
 
 
 NEVER = Review()
-TOGETHER = (Quorum(),)
 UNDAMPED = Damping()
+TOGETHER = (Quorum(),)
+"""The quorums of a plan that states none: all ranks all-reduce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class Plan:
                 raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
             if self.deadline == math.inf:
                 object.__setattr__(self, "deadline", None)
-        if self.pause != 0 and not 0 <= real("pause", self.pause) < math.inf:
+        if not 0 <= real("pause", self.pause) < math.inf:
             raise PlanError(f"pause must be 0 or more seconds, not {self.pause:g}")
         self._check_bounds()
         self._check_shares()
@@ -413,9 +414,7 @@ class Plan:
             if new is None or before is None:
                 if getattr(self, name) != getattr(old, name):
                     changed.add(name)
-            elif new is not before and (
-                len(new) != len(before) or np.count_nonzero(new != before)
-            ):
+            elif new is not before and (len(new) != len(before) or np.count_nonzero(new != before)):
                 changed.add(name)
         return changed
 

@@ -16,8 +16,6 @@ factor, live noise scales.  docs/star.md lists all differences and the limits of
 import enum
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from simstrag.policies.estimators.mode_choice import (
     ChoosesModes,
     ModeState,
