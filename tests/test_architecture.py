@@ -26,13 +26,15 @@ ROOMS: dict[str, set[str]] = {
     "workloads": {"documents"},
     "learning": {"documents", "runs", "timing", "workloads"},
     "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},
-    "experiments": {"documents", "engine", "policies", "processes", "runs", "scenario"},
+    "experiments": {
+        "documents", "engine", "learning", "policies", "processes", "runs", "scenario",
+    },
     "cluster": {
         "documents", "engine", "experiments", "policies", "runs", "scenario", "timing",
     },
     "ddp": {
-        "documents", "engine", "policies", "processes", "profile", "runs", "scenario", "trace",
-        "workloads",
+        "documents", "engine", "learning", "policies", "processes", "profile", "runs", "scenario",
+        "trace", "workloads",
     },
     "traces": {"documents", "profile", "timing", "trace"},
     "calibration": {

@@ -84,6 +84,7 @@ NAMES = {
 }
 """Names of the constants in sentences."""
 
+FITTED = "fitted"
 PLACEHOLDER = "assumed (placeholder)"
 DECLARED = "assumed (declared in the scenario)"
 DEFAULT = "assumed (default)"
@@ -130,6 +131,8 @@ def kind_of(scenario: Scenario, name: str) -> str:
     """
     if name in scenario.placeholders:
         return PLACEHOLDER
+    if name == "learner.c_tau" and scenario.learner.c_tau_range is not None:
+        return FITTED
     section, _, key = name.partition(".")
     stated, inputs = getattr(scenario, section), scenario.inputs
     if stated is not None and key in stated.model_fields_set:
@@ -150,10 +153,13 @@ def kind_of(scenario: Scenario, name: str) -> str:
 def value_of(scenario: Scenario, name: str) -> float:
     """The constant in force; 0 if there is none, or if the profile gives the step or its noise.
 
-    Also 0 if it is derived from others, and does not vary by itself.  The severity of contention is
-    0 where nothing contends, the response where none is assumed.
+    Also 0 for those of the noise-scale formula where a real model learns, and for one that is
+    derived from others, and does not vary by itself.  The severity of contention is 0 where nothing
+    contends, the response where none is assumed.
     """
     section, _, key = name.partition(".")
+    if section == "learner" and scenario.learner.is_real:
+        return 0.0
     if section == "noise" and scenario.inputs.step.noise is None:
         return 0.0
     if section == "contention" and not _is_contended(scenario):
@@ -231,6 +237,8 @@ def bounds(scenario: Scenario, name: str) -> tuple[float, float]:
     >>> low, round(high, 3)
     (1.0, 5.0)
     """
+    if name == "learner.c_tau" and scenario.learner.c_tau_range is not None:
+        return scenario.learner.c_tau_range
     low, high = BOUNDS.get(name, (0.0, math.inf))
     share, ratio = value_of(scenario, "step.host_share"), value_of(scenario, "step.amp_ratio")
     if name == "step.host_share" and ratio > 1:

@@ -21,12 +21,17 @@ EVENTS, QUEUED, BARRIER, RACE = range(4)
 """Shapes of a quorum, as in lockstep.c."""
 UNUSED = {
     "ready": -1, "joining": -1, "net": -1, "pending": -1, "ready_count": 0, "asks": 0,
-    "lockstep": 0, "try_at": 0,
+    "lockstep": 0, "try_at": 0, "arrived": 0,
 }  # fmt: skip
 """Fields of a quorum without gradients yet."""
-QUORUM = ("window", "steps", "rounds", "ridden", "tree", "via", "late")
+QUORUM = (
+    "window", "steps", "overlap", "rounds", "grace", "partial", "ridden", "tree", "via", "late",
+)  # fmt: skip
 """Fields of a quorum as a plan states them, in the order of `_fields`."""
-kind = attrgetter("count", "via", "late", "window", "riders", "steps", "rounds", "parents")
+kind = attrgetter(
+    "count", "via", "late", "window", "riders", "steps", "rounds", "parents", "overlap", "grace",
+    "partial",
+)  # fmt: skip
 """All that a plan states of a quorum but its members."""
 BY_RANK = frozenset(("bound", "precision", "batch", "suspects"))
 """Fields of a plan that say something of each rank."""
@@ -146,6 +151,8 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     for quorum in plan.quorums if children else ():
         if quorum.riders or quorum.parents:
             at = _file_children(quorum, loading, at)
+    if any(isinstance(quorum.steps, tuple) for quorum in examples):
+        _file_steps(rows, plan)
     loading.place()
     m["quorum_count"], m["bounded"], m["freed"] = len(plan.quorums), plan.bound is not None, 1
     if plan.bound is None:
@@ -158,6 +165,13 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
         stayed = rows["count"][was & named]
         rows["count"][named & ~was] = stayed.min() if len(stayed) else 0
     memory.native.find_least(memory.address)
+
+
+def _file_steps(rows: Any, plan: Plan) -> None:
+    """The private steps of each rank, where the members of a quorum take different numbers."""
+    for quorum in plan.quorums:
+        if isinstance(quorum.steps, tuple):
+            rows["steps"][quorum.indices] = np.array(quorum.steps) - quorum.overlap
 
 
 def _children(plan: Plan) -> int:
@@ -174,7 +188,9 @@ def _examples(plan: Plan) -> tuple[Quorum, ...]:
 def _fields(quorum: Quorum) -> tuple[float, ...]:
     """The values of `QUORUM`."""
     return (
-        quorum.window, quorum.steps, quorum.rounds,
+        quorum.grace or quorum.window,
+        quorum.steps - quorum.overlap if isinstance(quorum.steps, int) else 0, quorum.overlap,
+        quorum.rounds, quorum.grace > 0, quorum.partial,
         bool(quorum.riders or quorum.parents), bool(quorum.parents),
         VIA.index(quorum.via), LATE.index(quorum.late),
     )  # fmt: skip
@@ -199,16 +215,16 @@ def _file_collectives(
         return
     for k, quorum in enumerate(plan.quorums):
         if quorum.via is not Via.SERVER:
-            _file_collective(rows[k], quorum, loading)
+            _file_collective(rows[k], quorum, plan.fragments, loading)
 
 
-def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
+def _file_collective(row: Any, quorum: Quorum, fragments: int, loading: Loading) -> None:
     timing, loaded = loading.timing, bool(loading.memory.job["loaded"])
-    row["seconds"] = loading.seconds(quorum.members)
+    row["seconds"] = loading.seconds(quorum.members, fragments)
     felt = timing.feels_net(quorum.members, loaded)
-    if quorum.count is not None or quorum.window < math.inf:
+    if (quorum.count is not None or quorum.window < math.inf) and not quorum.partial:
         row["asks"] = felt or timing.nodes is not None
-        loading.seconds_by_count()
+        loading.seconds_by_count(fragments)
     elif felt:
         row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
 
@@ -216,7 +232,7 @@ def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
 def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     """Which fast way a quorum may take (lockstep.c); one of a plan that `queues` may queue."""
     full, reduces = quorum.count is None, quorum.via is Via.ALLREDUCE
-    if quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private:
+    if _needs_events(quorum) or quorum.partial:
         return EVENTS
     alone = len(plan.quorums) == 1 and len(quorum.indices) == len(loading.memory.ranks)
     if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
@@ -236,14 +252,18 @@ def _queues(plan: Plan, examples: tuple[Quorum, ...], loading: Loading) -> bool:
     ranks = range(len(loading.memory.ranks))
     return (
         all(
-            quorum.via is Via.SERVER
-            and quorum.late is Late.QUEUE
-            and not (quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private)
+            quorum.via is Via.SERVER and quorum.late is Late.QUEUE and not _needs_events(quorum)
             for quorum in examples
         )
         and sum([len(quorum.indices) for quorum in plan.quorums]) == len(ranks)
         and not loading.timing.feels_net(ranks, bool(loading.memory.job["loaded"]))
     )
+
+
+def _needs_events(quorum: Quorum) -> bool:
+    """Whether a quorum does what no fast way knows."""
+    waits = quorum.window < math.inf or quorum.grace > 0
+    return bool(waits or quorum.riders or quorum.parents or quorum.private)
 
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:
