@@ -122,8 +122,9 @@ class Review:
 
 
 NEVER = Review()
-TOGETHER = (Quorum(),)
 UNDAMPED = Damping()
+TOGETHER = (Quorum(),)
+"""The quorums of a plan that states none: all ranks all-reduce."""
 OPTIONAL = {"outer": Outer, "compensation": Compensation, "screen": Screen}
 
 
@@ -207,7 +208,7 @@ class Plan:
                 raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
             if self.deadline == math.inf:
                 object.__setattr__(self, "deadline", None)
-        if self.pause != 0 and not 0 <= real("pause", self.pause) < math.inf:
+        if not 0 <= real("pause", self.pause) < math.inf:
             raise PlanError(f"pause must be 0 or more seconds, not {self.pause:g}")
         self._check_bounds()
         self._check_shares()

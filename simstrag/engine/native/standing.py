@@ -181,9 +181,8 @@ def _children(plan: Plan) -> int:
 
 def _examples(plan: Plan) -> tuple[Quorum, ...]:
     """Its quorums; the first alone if they differ in their members alone."""
-    quorums = plan.quorums
-    first = kind(quorums[0])
-    return quorums[:1] if all(kind(quorum) == first for quorum in quorums) else quorums
+    kinds = [*map(kind, plan.quorums)]
+    return plan.quorums[:1] if kinds.count(kinds[0]) == len(kinds) else plan.quorums
 
 
 def _fields(quorum: Quorum) -> tuple[float, ...]:
