@@ -23,7 +23,6 @@ from simstrag.analysis.tables.comparison_tables import accuracy_table, ranking_t
 from simstrag.analysis.text.cautions import cautions  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
-from simstrag.engine.summary import OF_FORMULA  # noqa: E402
 from simstrag.errors import PlanError  # noqa: E402
 from simstrag.experiments.runner import digest_of_scenario  # noqa: E402
 from simstrag.experiments.sensitivity import sensitivity  # noqa: E402
@@ -36,6 +35,7 @@ from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.tasks.task import LearningTask, cross_entropy  # noqa: E402
 from simstrag.learning.training import Trained  # noqa: E402
+from simstrag.runs.run import OF_FORMULA  # noqa: E402
 from simstrag.scenario.varied_constants import uncertain  # noqa: E402
 
 WORKERS, BATCH = 4, 8

@@ -11,9 +11,9 @@ from simstrag.analysis.derived.standings import TIMES, Standing, Standings, as_a
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays
 from simstrag.analysis.text.number_format import MISSING, join
-from simstrag.engine.summary import OF_FORMULA
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.runs.run import OF_FORMULA
 
 SERVER_BASELINE = "bsp:via=server"
 CONTROL = "bsp without contention"

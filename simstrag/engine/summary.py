@@ -12,11 +12,10 @@ from simstrag.engine.recorder import Recorder
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.learning.training import Trained
 from simstrag.policy import Policy
+from simstrag.runs.run import OF_FORMULA
 from simstrag.scenario.scenario import Scenario
 
 BEYOND_WARNING = 0.05
-OF_FORMULA = ("progress", "progress_unknown", "goodput", "efficiency")
-"""Numbers of the noise-scale formula, which say nothing about a real learner."""
 
 
 def summarise(
