@@ -65,6 +65,8 @@ UNITS = {
     "theta": "s", "diverged": "s",
 }  # fmt: skip
 """The unit of each number of a summary whose name does not say it."""
+OF_FORMULA = ("progress", "progress_unknown", "goodput", "efficiency")
+"""Numbers of a summary by the noise-scale formula, which are None of a real learner."""
 COLUMN_UNITS = {
     **dict.fromkeys(("time", "start", "finish", "wait", "communication"), "s"),
     **dict.fromkeys(("staleness_mean", "staleness_max"), "updates"),
