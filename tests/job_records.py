@@ -1,0 +1,77 @@
+"""Records of real jobs, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from simstrag.whatif.record import Record
+
+Operation = tuple[int, int, str, float, float]
+"""Replica, stage, kind, start, duration."""
+
+
+def record_of(operations: Iterable[Operation], steps: int = 1) -> Record:
+    """A record in which every step is alike; operations of a kind count on in the order given."""
+    rows = list(operations)
+    kinds = tuple(dict.fromkeys(kind for _, _, kind, _, _ in rows))
+    counted: dict[tuple[int, int, str], int] = {}
+    number = []
+    for replica, stage, kind, _, _ in rows:
+        number.append(counted.get((replica, stage, kind), 0))
+        counted[replica, stage, kind] = number[-1] + 1
+    stages = 1 + max(stage for _, stage, _, _, _ in rows)
+
+    def column(values: Iterable[float]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.tile(np.array(list(values), dtype=np.int64), steps)
+
+    is_computing = [kind.endswith("-compute") for _, _, kind, _, _ in rows]
+    return Record(
+        step=np.repeat(np.arange(steps), len(rows)),
+        replica=column(d for d, *_ in rows),
+        stage=column(p for _, p, *_ in rows),
+        rank=column(p + stages * d for d, p, *_ in rows),
+        kind=column(kinds.index(kind) for _, _, kind, _, _ in rows),
+        number=column(number),
+        chunk=column(0 if own else -1 for own in is_computing),
+        model_chunk=column(
+            p if own else -1 for (_, p, *_), own in zip(rows, is_computing, strict=True)
+        ),
+        micro_batch=column(n if own else -1 for n, own in zip(number, is_computing, strict=True)),
+        start=np.tile([start for *_, start, _ in rows], steps),
+        duration=np.tile([duration for *_, duration in rows], steps),
+        kinds=kinds,
+        source="by hand",
+        form="by hand",
+    )
+
+
+def pipeline(late: float = 0.0) -> Record:
+    """Two replicas of two stages and one micro-batch; one worker takes three times as long.
+
+    Forward takes 1 s and backward 2 s, on stage 0 of replica 0 3 s and 6 s; every transfer takes
+    0.5 s of its own, the optimizer 1 s.  The first forward begins `late` seconds after the step.
+    """
+    rows: list[Operation] = []
+    for replica, slow in ((0, 3.0), (1, 1.0)):
+        sent = late + slow  # end of the forward of stage 0
+        back = sent + 0.5 + 1 + 2  # end of the backward of stage 1
+        done = back + 0.5 + 2 * slow  # end of the backward of stage 0
+        rows += [
+            (replica, 0, "forward-compute", late, slow),
+            (replica, 0, "forward-send", sent, 0.5),
+            (replica, 1, "forward-recv", 0.0, sent + 0.5),
+            (replica, 1, "forward-compute", sent + 0.5, 1.0),
+            (replica, 1, "backward-compute", sent + 1.5, 2.0),
+            (replica, 1, "backward-send", back, 0.5),
+            (replica, 0, "backward-recv", sent, back + 0.5 - sent),
+            (replica, 0, "backward-compute", back + 0.5, 2 * slow),
+        ]
+        end = late + 3 + 0.5 + 1 + 2 + 0.5 + 6  # of the backward that all wait for
+        for stage, ready in ((0, done), (1, back)):
+            rows += [
+                (replica, stage, "optimizer-clip-main-grad", ready, end + 0.5 - ready),
+                (replica, stage, "optimizer", end + 0.5, 1.0),
+            ]
+    return record_of(rows)
