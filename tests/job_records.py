@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet
 
 from simstrag.whatif.record import Record
 
@@ -47,7 +53,7 @@ def record_of(operations: Iterable[Operation], steps: int = 1) -> Record:
     )
 
 
-def pipeline(late: float = 0.0) -> Record:
+def pipeline(late: float = 0.0, steps: int = 1) -> Record:
     """Two replicas of two stages and one micro-batch; one worker takes three times as long.
 
     Forward takes 1 s and backward 2 s, on stage 0 of replica 0 3 s and 6 s; every transfer takes
@@ -74,4 +80,43 @@ def pipeline(late: float = 0.0) -> Record:
                 (replica, stage, "optimizer-clip-main-grad", ready, end + 0.5 - ready),
                 (replica, stage, "optimizer", end + 0.5, 1.0),
             ]
-    return record_of(rows)
+    return record_of(rows, steps)
+
+
+def keep(record: Record, kept: npt.NDArray[np.bool_]) -> Record:
+    """Some of the operations of a record."""
+    rows = {
+        field.name: values[kept]
+        for field in fields(record)
+        if isinstance(values := getattr(record, field.name), np.ndarray)
+    }
+    return replace(record, **rows)
+
+
+def write_parquet(
+    record: Record,
+    path: Path,
+    without: Iterable[str] = (),
+    first: Mapping[str, object] | None = None,
+) -> Path:
+    """A record in ByteDance's columns.
+
+    without: columns to leave out.
+    first: other values of the first row.
+    """
+    columns: dict[str, list[Any]] = {
+        "dp_rank": record.replica.tolist(), "stage": record.stage.tolist(),
+        "rank": record.rank.tolist(), "step": record.step.tolist(),
+        "optype": [record.kinds[k] for k in record.kind.tolist()],
+        "start_ts": record.start.tolist(), "duration": record.duration.tolist(),
+        "seq_id": record.number.tolist(), "mc": record.chunk.tolist(),
+        "gmc": record.model_chunk.tolist(), "mb_id": record.micro_batch.tolist(),
+    }  # fmt: skip
+    for name, value in (first or {}).items():
+        columns[name][0] = value
+    table = pa.table({name: values for name, values in columns.items() if name not in without})
+    if record.start.dtype == np.float32:
+        place = table.column_names.index("start_ts")
+        table = table.set_column(place, "start_ts", table["start_ts"].cast(pa.float32()))
+    pyarrow.parquet.write_table(table, path)
+    return path

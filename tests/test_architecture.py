@@ -35,7 +35,7 @@ ROOMS: dict[str, set[str]] = {
         "workloads",
     },
     "traces": {"documents", "profile", "timing", "trace"},
-    "whatif": {"documents"},
+    "whatif": {"documents", "runs", "traces"},
     "calibration": {
         "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",
     },

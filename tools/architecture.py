@@ -47,7 +47,7 @@ BOXES = {
     "documents": Box(0, 10, "YAML, CSV, paths, messages", 4),
     "contract": Box(0, 11, "policy, view, plan, quorum: what a policy sees and answers", 6),
 }
-LANES = {("cli", "traces"): 0}
+LANES = {("whatif", "runs"): 1}
 """The column of an arrow that passes other rows, where it is not that of its source."""
 
 PITCH_X, PITCH_Y, WIDTH, HEIGHT, MARGIN = 172, 92, 156, 50, 14

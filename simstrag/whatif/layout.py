@@ -30,6 +30,7 @@ class Layout:
     step: numbers of the steps.
     replica: data-parallel ranks.
     dropped: numbers of the steps that do not have all operations.
+    recorded: seconds of each step: as recorded, or else last end - first start.
     """
 
     kinds: tuple[str, ...]
@@ -46,6 +47,7 @@ class Layout:
     step: Ints
     replica: Ints
     dropped: Ints
+    recorded: Floats
 
     @classmethod
     def of(cls, record: Record) -> Self:
@@ -77,6 +79,9 @@ class Layout:
         kept = step[order[:, 0]]
         start, duration = record.start[order], record.duration[order]
         begin, sample = start.min(axis=1, keepdims=True), first[0]
+        recorded = ((start + duration).max(axis=1) - begin[:, 0]).astype(np.float64)
+        if record.step_seconds is not None:
+            recorded = np.asarray(record.step_seconds[kept], np.float64)
 
         def arrange(values: Floats) -> Floats:
             shape = len(order), len(replicas), len(sample)
@@ -88,18 +93,13 @@ class Layout:
             model_chunk=record.model_chunk[sample], micro_batch=record.micro_batch[sample],
             start=arrange(start - begin), end=arrange(start + duration - begin),
             duration=arrange(duration), rank=record.rank[first].T, step=steps[kept],
-            replica=replicas, dropped=np.delete(steps, kept),
+            replica=replicas, dropped=np.delete(steps, kept), recorded=recorded,
         )  # fmt: skip
 
     @property
     def stages(self) -> int:
         """The number of pipeline stages."""
         return int(self.stage.max()) + 1
-
-    @property
-    def recorded(self) -> Floats:
-        """Seconds of each step: last end - first start."""
-        return np.asarray((self.end.max(axis=(0, 1)) - self.start.min(axis=(0, 1))), np.float64)
 
     @property
     def communicates(self) -> npt.NDArray[np.bool_]:

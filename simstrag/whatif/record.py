@@ -6,7 +6,9 @@ was derived in its place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +17,8 @@ Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
-ALL_REDUCE = "all-reduce"
-"""The collective that ends a step of a record without pipelines."""
+COMPUTE, ALL_REDUCE = "compute", "all-reduce"
+"""All computing of a rank in a step, and the collective that ends it, without pipelines."""
 TRANSFERS = ("forward-send", "forward-recv", "backward-send", "backward-recv")
 """Point-to-point operations between neighbouring stages."""
 COLLECTIVES = (
@@ -51,7 +53,11 @@ class Record:
     form: name of the format.
     gpus: GPUs of the job; None if nothing says it, where each rank counts as one.
     is_timed: whether a step's own time was recorded, which replays are checked against.
-    notes: what is missing, and what was derived in its place.
+    step_seconds: that time, in order of the numbers of steps; None where it is last end - first
+        start.
+    tokens: size of the input of each operation, or NaN; None where none was recorded.
+    missing: what the record leaves out and nothing replaces.
+    notes: what was derived or assumed.
     """
 
     step: Ints
@@ -70,7 +76,40 @@ class Record:
     form: str
     gpus: int | None = None
     is_timed: bool = True
+    step_seconds: Floats | None = None
+    tokens: Floats | None = None
+    missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_ranks(
+        cls,
+        steps: Ints,
+        ranks: Ints,
+        parts: Mapping[str, Floats],
+        source: str,
+        form: str,
+        **more: Any,
+    ) -> Self:
+        """The record of data-parallel ranks that do the same parts of each step.
+
+        steps, ranks: their numbers.
+        parts: seconds of each part, in order, shape (steps, ranks); that named `ALL_REDUCE`
+            includes waiting for the others.
+        more: further fields of the record.
+        """
+        shape = len(steps), len(ranks), len(parts)
+        seconds = np.stack(list(parts.values()), axis=-1)
+        step, rank, kind = (
+            np.broadcast_to(values, shape).ravel()
+            for values in (steps[:, None, None], ranks[:, None], np.arange(len(parts)))
+        )
+        none, zero = np.full(step.shape, -1), np.zeros_like(step)
+        return cls(
+            step=step, replica=rank, stage=zero, rank=rank, kind=kind, number=zero, chunk=none,
+            model_chunk=none, micro_batch=none, start=(seconds.cumsum(axis=-1) - seconds).ravel(),
+            duration=seconds.ravel(), kinds=tuple(parts), source=source, form=form, **more,
+        )  # fmt: skip
 
     @property
     def is_pipeline(self) -> bool:
