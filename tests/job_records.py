@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
-from simstrag.whatif.record import Record
+from simstrag.whatif.record import Floats, Record
 
 Operation = tuple[int, int, str, float, float]
 """Replica, stage, kind, start, duration."""
@@ -81,6 +81,74 @@ def pipeline(late: float = 0.0, steps: int = 1) -> Record:
                 (replica, stage, "optimizer", end + 0.5, 1.0),
             ]
     return record_of(rows, steps)
+
+
+def drawn_pipeline(
+    forward: Floats, backward: Floats, transfer: Floats | float = 0.01, late: float = 0.0,
+    gc: float | None = None,
+) -> Record:  # fmt: skip
+    """Two stages that do all forwards, then all backwards; recorded without delays but `late`.
+
+    forward, backward: seconds of each micro-batch, shape (steps, replicas, 2, micro-batches).
+    transfer: seconds of a transfer in each replica, both ways.
+    late: seconds from the beginning of a step to its first operation, but for the first receive.
+    gc: seconds of garbage collection at the end; none is recorded by default.
+    """
+    records = []
+    for step, (ahead, back) in enumerate(zip(forward, backward, strict=True)):
+        rows: list[Operation] = []
+        done = {}
+        for replica, (f, b) in enumerate(zip(ahead, back, strict=True)):
+            own = float(np.broadcast_to(transfer, len(ahead))[replica])
+            rows += _one_replica(replica, f, b, own, late, done)
+        ends = {key: end + (gc or 0.0) for key, end in done.items()}
+        for (replica, stage), end in ends.items():
+            if gc is not None:
+                rows.append((replica, stage, "gc", done[replica, stage], gc))
+            latest = max(ends.values())
+            rows.append((replica, stage, "optimizer-clip-main-grad", end, latest + 0.01 - end))
+            rows.append((replica, stage, "optimizer", latest + 0.01, 0.02))
+        record = record_of(rows)
+        records.append(replace(record, step=record.step + step))
+    return replace(
+        records[0],
+        **{
+            field.name: np.concatenate([getattr(each, field.name) for each in records])
+            for field in fields(Record)
+            if isinstance(getattr(records[0], field.name), np.ndarray)
+        },
+    )
+
+
+def _one_replica(
+    replica: int, forward: Floats, backward: Floats, transfer: float, late: float,
+    done: dict[tuple[int, int], float],
+) -> list[Operation]:  # fmt: skip
+    """The operations of one replica; `done` takes when its stages end their computing."""
+    rows: list[Operation] = []
+    first, second, sent, moved = late, 0.0, 0.0, 0.0
+    for f0, f1 in forward.T:
+        rows.append((replica, 0, "forward-compute", first, f0))
+        first += f0
+        sent, posted = max(first, moved), second
+        moved = max(sent, posted) + transfer
+        rows.append((replica, 0, "forward-send", sent, moved - sent))
+        rows.append((replica, 1, "forward-recv", posted, moved - posted))
+        rows.append((replica, 1, "forward-compute", max(moved, second), f1))
+        second = max(moved, second) + f1
+    two_before = rows[4 * (forward.shape[1] - 2)]
+    asked = two_before[3] + two_before[4]  # the first backward transfers wait for this forward
+    for b0, b1 in backward.T:
+        rows.append((replica, 1, "backward-compute", second, b1))
+        second += b1
+        sent = max(second, moved)
+        moved = max(sent, asked) + transfer
+        rows.append((replica, 1, "backward-send", sent, moved - sent))
+        rows.append((replica, 0, "backward-recv", asked, moved - asked))
+        rows.append((replica, 0, "backward-compute", max(moved, first), b0))
+        first = asked = max(moved, first) + b0
+    done[replica, 0], done[replica, 1] = first, second
+    return rows
 
 
 def keep(record: Record, kept: npt.NDArray[np.bool_]) -> Record:

@@ -50,8 +50,9 @@ class JobReplay:
     work: seconds that each operation needs itself: a duration, or the transfer of a communication;
         shape (operations, replicas, steps).
     delay: seconds from the end of what an operation waits for to its start, same shape.
-    ideal: the one value of the kind of each operation, shape (operations,): the mean of computing,
-        the median of communication.
+    ideal: what each operation takes where it is not as recorded, shape (operations, replicas or 1,
+        steps or 1): by default the one value of its kind, the mean of computing and the median of
+        communication.
     """
 
     layout: Layout
@@ -72,7 +73,7 @@ class JobReplay:
             own = layout.kind == kind
             average = np.median if layout.communicates[own][0] else np.mean
             ideal[own] = average(np.asarray(work[own], np.float64))
-        return cls(layout, levels, np.array(needs.last), work, delay, ideal)
+        return cls(layout, levels, np.array(needs.last), work, delay, ideal[:, None, None])
 
     def step_times(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
         """Seconds of each step in what-if cases, shape (cases, steps).
@@ -105,9 +106,7 @@ class JobReplay:
                 start = _latest(start, together)
             if is_synced:
                 start = start.max(axis=1, keepdims=True)
-            needed = np.where(
-                kept[own], self.work[own][:, :, None], self.ideal[own][:, None, None, None]
-            )
+            needed = np.where(kept[own], self.work[own][:, :, None], self.ideal[own][:, :, None])
             ends[own] = start + needed
         return ends[:-1]
 
