@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "analysis": {
         "cluster", "ddp", "documents", "experiments", "policies", "profile", "runs", "scenario",
-        "timing", "trace",
+        "timing", "trace", "whatif",
     },
     "validation": {
         "analysis", "calibration", "ddp", "documents", "engine", "experiments", "policies",

@@ -82,7 +82,8 @@ def analyse(path: str | Path, gpu_price: float | None = None) -> WhatIf:
         where = "" if text.startswith(record.source) else f"{record.source}: "
         raise InputError(where + text) from None
     found = metrics(replay)
-    slow, why = culprits(layout), causes(record, replay)
+    slow = culprits(layout)
+    why = causes(record, replay, slow)
     gpus = record.gpus or len(np.unique(layout.rank))
     return WhatIf(
         record, replay, found, _waiting(layout), slow, why,

@@ -6,12 +6,12 @@ A cause is named where it is seen in the record and where taking it away shorten
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simstrag.whatif.culprits import computing
+from simstrag.whatif.culprits import Culprit, computing
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import first_operations
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints, Record
@@ -48,8 +48,11 @@ class Cause:
     removes_delay: bool = False
 
 
-def causes(record: Record, replay: JobReplay) -> tuple[Cause, ...]:
-    """The causes that the record shows."""
+def causes(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> tuple[Cause, ...]:
+    """The causes that the record shows, beside slow workers.
+
+    slow: workers that are named; a slow worker does not make its stage slow.
+    """
     shape = replay.layout.rank.shape
     everything = np.ones((1, *shape), np.bool_)
     first = np.broadcast_to(first_operations(replay), shape)[None]
@@ -57,7 +60,7 @@ def causes(record: Record, replay: JobReplay) -> tuple[Cause, ...]:
     found = [
         each
         for each in (
-            *_stages(replay), *_lengths(record, replay), *_gc(replay), *_links(replay)
+            *_stages(replay, slow), *_lengths(record, replay), *_gc(replay), *_links(replay)
         )
         if base - float(without(replay, each).mean()) >= WORTH * base
     ]  # fmt: skip
@@ -74,15 +77,18 @@ def without(replay: JobReplay, cause: Cause) -> Floats:
     return np.asarray(own.step_times(cause.recorded[None])[0])
 
 
-def _stages(replay: JobReplay) -> Iterator[Cause]:
+def _stages(replay: JobReplay, slow: Sequence[Culprit]) -> Iterator[Cause]:
     """The stage that computes longest, if it does so by much.
 
-    Medians over replicas and steps: a slow worker does not make its stage slow.
+    By medians over steps and the replicas without a slow worker on the stage.
     """
     layout = replay.layout
     if layout.stages < 2:
         return
-    seconds = np.median(computing(layout), axis=(0, 2))
+    each = computing(layout)
+    for worker in slow:
+        each[layout.replica == worker.replica, worker.stage] = np.nan
+    seconds = np.nanmedian(each, axis=(0, 2))
     worst = int(np.argmax(seconds))
     ratio = float(seconds[worst] / seconds.mean())
     if ratio >= UNEVEN:

@@ -69,12 +69,14 @@ def fixes(
 
     masks = [_worker(replay, each) for each in slow]
     rows = [
-        fix(describe_worker(replay, each), "worker", seconds(~mask))
+        fix(f"{describe_worker(replay, each)} like the others", "worker", seconds(~mask))
         for each, mask in zip(slow, masks, strict=True)
     ]
     culprits = ~np.logical_or.reduce(masks) if masks else everything
     if len(slow) > 1:
-        rows.append(fix(f"all {len(slow)} slow workers", "workers", seconds(culprits)))
+        rows.append(
+            fix(f"all {len(slow)} slow workers like the others", "workers", seconds(culprits))
+        )
     for cause in why:
         own = replay if cause.ideal is None else replace(replay, ideal=cause.ideal)
         time = seconds(cause.recorded, own, cause.removes_delay)
@@ -84,13 +86,16 @@ def fixes(
             replay, culprits, why, None if delayed is None else np.zeros(shape, np.bool_)[None]
         )))  # fmt: skip
     if not slow:
-        name = f"the slowest 3 % of ranks ({', '.join(map(str, found.top_ranks[:4]))})"
+        listed = ", ".join(map(str, found.top_ranks[:4]))
+        name = f"the slowest 3 % of ranks ({listed}) like the others"
         rows.append(fix(name, "metric", seconds(~np.isin(layout.rank, found.top_ranks))))
     if layout.stages > 1:
         last = np.broadcast_to((layout.stage != layout.stages - 1)[:, None], shape)
-        rows.append(fix(f"the last stage ({layout.stages - 1})", "metric", seconds(last)))
+        rows.append(
+            fix(f"the last stage ({layout.stages - 1}) like the others", "metric", seconds(last))
+        )
     rows.append(
-        fix("every operation at the ideal of its kind", "all", seconds(~everything, prompt=True))
+        fix("every operation like the others of its kind", "all", seconds(~everything, prompt=True))
     )
     return tuple(rows)
 

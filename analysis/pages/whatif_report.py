@@ -1,0 +1,73 @@
+"""The HTML report of a what-if analysis: who was slow, why, and what fixing it gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from simstrag.analysis.charts import whatif_charts
+from simstrag.analysis.pages import facts
+from simstrag.analysis.pages.templates import template
+from simstrag.analysis.tables import whatif_tables
+from simstrag.analysis.tables.table import csv_data
+from simstrag.analysis.text.whatif_text import headline, sentences
+from simstrag.documents.file_io import refuse_file, write_atomically
+from simstrag.errors import InputError
+from simstrag.runs.run import plain, provenance
+from simstrag.whatif.analysis import WhatIf
+
+NUMBERS, PAGE = "whatif.json", "report.html"
+
+
+def render(found: WhatIf, command: str = "") -> str:
+    """The report as one HTML file. command: the command line that asked for it."""
+    layout = found.replay.layout
+    tables = {
+        "fixes": whatif_tables.fixes_table(found),
+        "operations": whatif_tables.kinds_table(found),
+        "workers": whatif_tables.workers_table(found),
+        "steps": whatif_tables.steps_table(found),
+    }
+    step, timeline = whatif_charts.worst_step(found)
+    return template("whatif.html").render(
+        job=Path(found.record.source).name,
+        headline=headline(found),
+        sentences=sentences(found),
+        cautions=list(found.record.notes),
+        warnings=found.warnings,
+        fullest=whatif_charts.FULLEST,
+        heatmap=whatif_charts.heatmap(found),
+        step=step,
+        timeline=timeline,
+        tables=tables,
+        read={
+            "format": found.record.form,
+            "steps": f"{len(layout.step)} steps, numbers {layout.step[0]} to {layout.step[-1]}",
+            "replicas": str(len(layout.replica)),
+            "stages": str(layout.stages),
+            "GPUs": str(found.gpus),
+        },
+        command=command,
+        provenance=facts.provenance(provenance()),
+        data=csv_data(tables),
+    )
+
+
+def write(found: WhatIf, folder: str | Path, command: str = "") -> Path:
+    """Write `whatif.json` and `report.html` into a folder; the path of the report.
+
+    Raises `InputError` where the folder holds something else, or cannot be written.
+    """
+    folder = Path(folder)
+    refuse_file(folder)
+    if folder.exists() and any(folder.iterdir()) and not (folder / NUMBERS).exists():
+        raise InputError(f"{folder}: holds something else; choose a folder that does not exist yet")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    text = json.dumps(plain(found.document), indent=1, allow_nan=False) + "\n"
+    page = render(found, command)
+    write_atomically(folder / NUMBERS, lambda part: part.write_text(text, encoding="utf-8"))
+    write_atomically(folder / PAGE, lambda part: part.write_text(page, encoding="utf-8"))
+    return folder / PAGE
