@@ -24,7 +24,7 @@ def whatif(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what stragglers cost a recorded job, who, why, and what fixing it gives."""
+    """Say what stragglers cost a recorded job, who it was, and why."""
     from simstrag.whatif.analysis import analyse
 
     found = analyse(record, gpu_price)
