@@ -24,6 +24,8 @@ from benchmarks.cluster_tables import print_table
 from simstrag import Scenario, compare, simulate
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate_into
+from simstrag.errors import InputError
+from simstrag.experiments.learner_fit import fit_learner
 from simstrag.learning import tasks
 from simstrag.learning.batches import Batches, iid_shards
 from simstrag.learning.gradient_log import GradientLog
@@ -147,11 +149,10 @@ OPTIMIZERS: dict[str, tuple[Keys, ...]] = {
     "momentum 0.9": tuple({"lr": lr, "momentum": 0.9} for lr in (0.02, 0.05, 0.1, 0.2)),
     "adam": tuple({"kind": "adam", "lr": lr} for lr in (1e-3, 2e-3, 5e-3, 1e-2)),
 }
-BATCHES = (8, 16, 32, 64)
 NOMINAL = 16
 POLICIES = ("bsp", "asgd", "ssp:bound=2", "k_async:x=4", "backup", "cgp")
 BUDGET = 400_000
-SEEDS = range(3)
+SEEDS = 3
 
 
 def formula() -> None:
@@ -176,38 +177,24 @@ def formula() -> None:
 
 def _fit(name: str, optimizer: Keys, target: float) -> tuple[str, ...]:
     """B_noise from bsp at four batches, c_tau from asgd, and the times of the other policies."""
-    sizes = [8 * batch for batch in BATCHES]
-    samples = [
-        float(np.mean(_to_target(JOB, _learner(name, batch, optimizer), "bsp", target, BUDGET,
-                                 SEEDS)))
-        for batch in BATCHES
-    ]  # fmt: skip
-    if not all(map(math.isfinite, samples)):
+    case = Scenario(
+        **JOB, samples=BUDGET, target_accuracy=target, policies=POLICIES, seeds=SEEDS,
+        learner=_learner(name, NOMINAL, optimizer),
+    )  # fmt: skip
+    try:
+        fit = fit_learner(case, jobs=2)
+    except InputError:  # bsp misses the target
         return ("-", "-", "-", "-", "-", "bsp")
-    progress, start = np.polyfit(sizes, samples, 1)
-    progress = max(progress, 1e-9)
-    noise_scale = max(start / progress, 0.0)
-    learner = _learner(name, NOMINAL, optimizer)
-    times = {p: _times(JOB, learner, p, target, BUDGET, SEEDS) for p in POLICIES}
-    missed = [p for p, found in times.items() if not all(map(math.isfinite, found))]
-    asgd = np.mean(_to_target(JOB, learner, "asgd", target, BUDGET, SEEDS))
-    if "asgd" in missed:
-        return (f"{noise_scale:.0f}", "-", "-", "-", "-", ", ".join(missed))
-    c_tau = max((asgd / progress - noise_scale - NOMINAL) / (7 * NOMINAL), 0.0)
-    model = {"batch": NOMINAL, "noise_scale": noise_scale, "c_tau": c_tau}
-    predicted = {
-        p: np.mean([
-            simulate(Scenario(**JOB, target_progress=progress, learner=model), p, seed)
-            .summary["time_to_target"] for seed in SEEDS
-        ]) for p in POLICIES if p not in missed
-    }  # fmt: skip
-    real = {p: float(np.mean(times[p])) for p in predicted}
-    errors = [abs(predicted[p] / real[p] - 1) for p in predicted if p not in ("bsp", "asgd")]
-    pairs = list(itertools.combinations(predicted, 2))
-    ordered = sum((predicted[a] < predicted[b]) == (real[a] < real[b]) for a, b in pairs)
+    noise_scale, missed = f"{fit.noise_scale.value:.0f}", ", ".join(fit.missed) or "none"
+    if fit.c_tau is None:
+        return (noise_scale, "-", "-", "-", "-", missed)
+    pairs = list(itertools.combinations(fit.times.values(), 2))
+    ordered = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in pairs)
+    errors = [abs(error) for error in fit.errors.values()]
+    c_tau = f"{fit.c_tau.value:.2f} ({fit.c_tau.low:.2f} to {fit.c_tau.high:.2f})"
     return (
-        f"{noise_scale:.0f}", f"{c_tau:.2f}", f"{100 * np.median(errors):.0f} %",
-        f"{100 * max(errors):.0f} %", f"{ordered} of {len(pairs)}", ", ".join(missed) or "none",
+        noise_scale, c_tau, f"{100 * np.median(errors):.0f} %", f"{100 * max(errors):.0f} %",
+        f"{ordered} of {len(pairs)}", missed,
     )  # fmt: skip
 
 
@@ -225,11 +212,6 @@ def _learner(task: str, batch: int, optimizer: Keys) -> Keys:
 def _to_target(*given: Any) -> list[float]:
     """Samples to the target under each seed; infinite where it was missed."""
     return [samples for samples, _ in _runs(*given)]
-
-
-def _times(*given: Any) -> list[float]:
-    """Seconds to the target under each seed; infinite where it was missed."""
-    return [seconds for _, seconds in _runs(*given)]
 
 
 def _runs(

@@ -476,13 +476,12 @@ def test_a_lead_that_changes_from_a_cost_of_0_on_has_a_condition(base: Compariso
 def test_a_stated_cost_of_0_is_varied_all_the_same_and_the_answer_says_why(
     base: Comparison,
 ) -> None:
-    """Nothing measures it, so that who states 0 assumes it."""
+    """Who states 0 without a range assumes it."""
     found = answer(times_of(base, TIMES, learner={"c_tau": 0.0}, at_4=120))
     costs = {value for key, value in found.decision.states if key == "learner.c_tau"}
     assert costs == {0.5, 1.0, 4.0}
-    assert "(c_tau 0); as no command measures this, 0.5, 1 and 4 are among the settings." in (
-        found.safety
-    )
+    assert "(c_tau 0); as it gives no range of it, such as one of `simstrag fit`" in found.safety
+    assert "0.5, 1 and 4 are among the settings." in found.safety
     assert "(c_tau 0)" not in answer(times_of(base, TIMES)).safety
 
 

@@ -26,7 +26,9 @@ ROOMS: dict[str, set[str]] = {
     "workloads": {"documents"},
     "learning": {"documents", "runs", "timing", "workloads"},
     "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},
-    "experiments": {"documents", "engine", "policies", "processes", "runs", "scenario"},
+    "experiments": {
+        "documents", "engine", "learning", "policies", "processes", "runs", "scenario",
+    },
     "cluster": {
         "documents", "engine", "experiments", "policies", "runs", "scenario", "timing",
     },

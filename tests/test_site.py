@@ -239,7 +239,7 @@ COMMANDS = {
     "calibrate show",
     "calibrate compare", "calibrate check", "calibrate derive", "calibrate import",
     "calibrate workloads", "ddp", "validate", "schema",
-    "predict train", "predict check", "learn",
+    "predict train", "predict check", "learn", "fit",
 }  # fmt: skip
 
 

@@ -396,10 +396,10 @@ class TestCautions:
 
     def test_times_to_target_are_told_to_rest_on_a_model(self, shown: Standings) -> None:
         text = " ".join(cautions(shown))
-        assert "constants are assumed: the noise scale of 500 samples (learner.noise_scale" in text
-        assert "and c_tau 1 (learner.c_tau)" in text
+        assert "the noise scale of 500 samples (learner.noise_scale, assumed;" in text
+        assert "and c_tau 1 (learner.c_tau, assumed (d" in text
         assert "c_tau is the cost of staleness: at 0 a stale gradient is worth as much" in text
-        assert "No command measures it. To find yours, train to the same loss under bsp" in text
+        assert "`simstrag fit` finds it for a small task of yours" in text
         assert "note how many times the samples of bsp asgd needed, and choose the c_tau" in text
         assert "For amp_all and korel, times to target also assume" in text
         assert "model of progress" not in " ".join(cautions(small(policies=["bsp", "amp_all"])))

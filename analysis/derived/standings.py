@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.comparison import BASELINE, C_TAUS, Comparison
+from simstrag.experiments.comparison import BASELINE, Comparison, costs_of_staleness
 from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 from simstrag.scenario.scenario import Scenario
 
@@ -223,7 +223,8 @@ class Standings:
         """The costs of staleness c_tau with a time to target, the declared one included."""
         if self.comparison.scenario.progress_target is None:
             return ()
-        return tuple(sorted({*C_TAUS, self.comparison.scenario.learner.c_tau}))
+        scenario = self.comparison.scenario
+        return tuple(sorted({*costs_of_staleness(scenario), scenario.learner.c_tau}))
 
     def at_cost(self, policy: str, c_tau: float) -> Any:
         """Times to target of one policy over seeds under a cost of staleness."""

@@ -33,7 +33,7 @@ from simstrag.analysis.text.gain_text import (
 from simstrag.analysis.text.lanes import describe_lane
 from simstrag.analysis.text.number_format import MISSING, estimate, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
-from simstrag.experiments.comparison import BASELINE, C_TAUS
+from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import name_of
@@ -213,11 +213,14 @@ def _safety(d: Decision) -> str:
 
 def _stated_free(s: Standings) -> str:
     """Why a cost of staleness that is stated as 0 is varied; empty where it is not."""
-    if s.comparison.scenario.learner.c_tau or not s.stale or not s.comparison.has_target:
+    learner = s.comparison.scenario.learner
+    if learner.c_tau or learner.c_tau_range or not s.stale or not s.comparison.has_target:
         return ""
+    costs = costs_of_staleness(s.comparison.scenario)
     return (
-        " The scenario states that stale gradients cost nothing (c_tau 0); as no command measures "
-        f"this, {join([f'{c:g}' for c in C_TAUS])} are among the settings."
+        " The scenario states that stale gradients cost nothing (c_tau 0); as it gives no range of "
+        f"it, such as one of `simstrag fit`, {join([f'{c:g}' for c in costs])} are among the "
+        "settings."
     )
 
 

@@ -18,7 +18,7 @@ from simstrag.analysis.text.sensitivity_text import (
 from simstrag.experiments.comparison import BASELINE
 from simstrag.profile.responses import law_of
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import THROUGH, value_of
+from simstrag.scenario.varied_constants import THROUGH, kind_of, value_of
 from simstrag.timing.collectives import ranks_per_node
 
 BEYOND = 0.05
@@ -227,10 +227,10 @@ def _work(s: Standings) -> Iterator[str]:
         return
     if s.costs:
         yield (
-            "Times to target come from a model of progress; nothing was trained. Two of its "
-            f"constants are assumed: the noise scale of {learner.noise_scale:g} samples "
-            "(learner.noise_scale, which `simstrag calibrate` can measure) and c_tau "
-            f"{learner.c_tau:g} (learner.c_tau)."
+            "Times to target come from a model of progress; nothing was trained. Its constants are "
+            f"the noise scale of {learner.noise_scale:g} samples (learner.noise_scale, assumed; "
+            "`simstrag calibrate` can measure it) and c_tau "
+            f"{learner.c_tau:g} (learner.c_tau, {kind_of(s.comparison.scenario, 'learner.c_tau')})."
         )
         if amp := _whose(s, "amp_share"):
             yield (
@@ -239,10 +239,10 @@ def _work(s: Standings) -> Iterator[str]:
             )
         yield (
             "c_tau is the cost of staleness: at 0 a stale gradient is worth as much as a fresh "
-            "one, and the larger c_tau, the less it is worth. No command measures it. To find "
-            "yours, train to the same loss under bsp and under asgd with `simstrag ddp`, note how "
-            "many times the samples of bsp asgd needed, and choose the c_tau that gives the same "
-            "ratio here."
+            "one, and the larger c_tau, the less it is worth. `simstrag fit` finds it for a "
+            "small task of yours and its optimizer, by training. For the job itself, train to the "
+            "same loss under bsp and under asgd with `simstrag ddp`, note how many times the "
+            "samples of bsp asgd needed, and choose the c_tau that gives the same ratio here."
         )
     elif wanted is not None:
         over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}

@@ -14,6 +14,7 @@ from simstrag.cli.cluster import cluster
 from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
 from simstrag.cli.doctor import doctor
+from simstrag.cli.fit import fit
 from simstrag.cli.init import init
 from simstrag.cli.learn import learn
 from simstrag.cli.options import OUTPUT
@@ -83,6 +84,7 @@ EXAMPLES = {
         "simstrag learn star_ml examples/demo.yaml --out mine.npz",
         "simstrag learn star_ml examples/demo.yaml --check shipped",
     ),
+    "fit": ("simstrag fit examples/real-learning.yaml --policy ssp --policy backup",),
     "predict train": ("simstrag predict train examples/cluster.yaml --out lstm.npz",),
     "predict check": ("simstrag predict check lstm.npz examples/cluster.yaml",),
     "trace describe": (
@@ -113,7 +115,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "cluster": cluster, "whatif": whatif,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
-    "learn": learn, "predict train": predict.train, "predict check": predict.check,
+    "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,
     "trace describe": describe, "trace generate": generate, "trace import": import_,
     "trace resample": resample,
     "calibrate show": calibrate_show.show, "calibrate compare": calibrate_show.compare,
@@ -134,6 +136,7 @@ GROUPS = {
         "policies",
         "predict",
         "learn",
+        "fit",
     ),
     "Bring what you have": ("whatif", "trace", "calibrate"),
     "Train on real ranks": ("ddp", "validate"),

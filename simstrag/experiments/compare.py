@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.errors import InputError
-from simstrag.experiments.comparison import C_TAUS, TABLES, Comparison
+from simstrag.experiments.comparison import TABLES, Comparison, costs_of_staleness
 from simstrag.experiments.runner import BASELINE, RunCache, Runner, RunResult, RunTask, prepare
 from simstrag.experiments.sensitivity import HALVINGS, Trials, choose_seeds, thresholds, variant
 from simstrag.scenario.scenario import Scenario
@@ -111,7 +111,8 @@ def _compare(scenario: Scenario, runner: Runner, ahead: int) -> Comparison:
     asked = dict.fromkeys([*names, BASELINE])
     again: tuple[float, ...] = ()
     if scenario.progress_target is not None:
-        again = tuple(c_tau for c_tau in C_TAUS if c_tau != scenario.learner.c_tau)
+        costs = costs_of_staleness(scenario)
+        again = tuple(c_tau for c_tau in costs if c_tau != scenario.learner.c_tau)
     tasks = [RunTask("contended", p, s, s == first, again) for p in asked for s in seeds]
     tasks += [RunTask("clean", BASELINE, s, s == first) for s in seeds]
     rows, curves, waiting, evaluations, examples = [], [], [], [], {}
@@ -181,7 +182,7 @@ def _sensitivity(
     known = runs[columns[:2] + columns[3:]].itertuples(index=False)
     rows = [
         (policy, seed, c_tau, times.get((policy, seed, c_tau), time))
-        for c_tau, (policy, seed, time) in itertools.product(C_TAUS, known)
+        for c_tau, (policy, seed, time) in itertools.product(costs_of_staleness(scenario), known)
     ]
     return pd.DataFrame(rows, columns=columns)
 

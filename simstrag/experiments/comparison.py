@@ -37,6 +37,17 @@ __all__ = ["BASELINE", "C_TAUS", "Comparison", "origin"]
 
 C_TAUS = (0.5, 1.0, 4.0)
 """Costs of a stale sample: tuned learning rate, theory, momentum left untuned."""
+
+
+def costs_of_staleness(scenario: Scenario) -> tuple[float, ...]:
+    """The costs of a stale sample under which a comparison is made, besides the one in force.
+
+    >>> costs_of_staleness(Scenario(workers=2, updates=1, step={"compute": 0.1}))
+    (0.5, 1.0, 4.0)
+    """
+    return scenario.learner.c_tau_range or C_TAUS
+
+
 ORIGIN, MADE = "origin.txt", "made.json"
 TABLES = {
     "comparison": ("variant", "policy", "seed"),

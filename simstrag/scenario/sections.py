@@ -196,6 +196,7 @@ class LearnerSection(Section):
     batch: samples per gradient.
     noise_scale: McCandlish's B_noise, in samples.
     c_tau: cost of a stale sample, relative to a fresh one.
+    c_tau_range: its least and its largest value, such as the interval of `simstrag fit`.
     curve: (progress, accuracy) points, increasing.
     staleness_loss: loss of final accuracy per update of mean staleness.
 
@@ -212,6 +213,7 @@ class LearnerSection(Section):
     batch: Count = 128
     noise_scale: NonNegative = 500.0
     c_tau: NonNegative = 1.0
+    c_tau_range: tuple[NonNegative, NonNegative] | None = None
     curve: tuple[tuple[NonNegative, Share], ...] | None = None
     staleness_loss: NonNegative = 0.0
     task: str | None = None
@@ -225,7 +227,7 @@ class LearnerSection(Section):
     @model_validator(mode="after")
     def _keys_are_of_its_kind(self) -> Self:
         real = ("task", "optimizer", "evaluate_every", "dirichlet", "full", "amp", "margin")
-        foreign = ("curve", "staleness_loss") if self.is_real else real
+        foreign = ("curve", "staleness_loss", "c_tau_range") if self.is_real else real
         if named := [name for name in foreign if name in self.model_fields_set]:
             other = "noise-scale" if self.is_real else "real"
             raise ValueError(f"{named[0]} is a key of kind {other}; this one is {self.kind}")
@@ -233,6 +235,14 @@ class LearnerSection(Section):
             raise ValueError("kind real needs a task, such as digits")
         if self.amp == "fp32" and self.full == "fp32" and "amp" in self.model_fields_set:
             raise ValueError("amp: fp32 is a reduced precision only beside full: fp64")
+        return self
+
+    @model_validator(mode="after")
+    def _range_holds_c_tau(self) -> Self:
+        if self.c_tau_range is not None:
+            low, high = self.c_tau_range
+            if not low <= self.c_tau <= high:
+                raise ValueError(f"c_tau {self.c_tau:g} is not in c_tau_range [{low:g}, {high:g}]")
         return self
 
     @property

@@ -84,6 +84,7 @@ NAMES = {
 }
 """Names of the constants in sentences."""
 
+FITTED = "fitted"
 PLACEHOLDER = "assumed (placeholder)"
 DECLARED = "assumed (declared in the scenario)"
 DEFAULT = "assumed (default)"
@@ -130,6 +131,8 @@ def kind_of(scenario: Scenario, name: str) -> str:
     """
     if name in scenario.placeholders:
         return PLACEHOLDER
+    if name == "learner.c_tau" and scenario.learner.c_tau_range is not None:
+        return FITTED
     section, _, key = name.partition(".")
     stated, inputs = getattr(scenario, section), scenario.inputs
     if stated is not None and key in stated.model_fields_set:
@@ -231,6 +234,8 @@ def bounds(scenario: Scenario, name: str) -> tuple[float, float]:
     >>> low, round(high, 3)
     (1.0, 5.0)
     """
+    if name == "learner.c_tau" and scenario.learner.c_tau_range is not None:
+        return scenario.learner.c_tau_range
     low, high = BOUNDS.get(name, (0.0, math.inf))
     share, ratio = value_of(scenario, "step.host_share"), value_of(scenario, "step.amp_ratio")
     if name == "step.host_share" and ratio > 1:

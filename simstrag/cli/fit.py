@@ -1,0 +1,61 @@
+"""`simstrag fit`: the noise-scale formula's constants for a task, by training it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from simstrag.cli.console import print_result, print_table
+from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
+from simstrag.cli.progress import show_count
+from simstrag.cli.read_inputs import read_scenario
+
+if TYPE_CHECKING:
+    from simstrag.experiments.learner_fit import LearnerFit
+    from simstrag.experiments.paired_statistics import Estimate
+
+
+def fit(
+    scenario: ScenarioFile,
+    policy: Policies = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit the noise scale and the cost of staleness by training the scenario's real learner."""
+    from simstrag.experiments.learner_fit import fit_learner
+
+    case = read_scenario(scenario)
+    changes = {"policies": policy, "seeds": seeds}
+    case = case.replaced(**{name: value for name, value in changes.items() if value})
+    with show_count(quiet) as show:
+        found = fit_learner(case, jobs, show)
+    document = {**asdict(found), "errors": found.errors, "learner": found.section}
+    print_result(as_json, quiet, document, lambda: _print(found))
+
+
+def _print(found: LearnerFit) -> None:
+    unit = "samples"
+    rows = [
+        ("noise_scale (B_noise)", *_cells(found.noise_scale), unit),
+        ("c_tau", *_cells(found.c_tau), ""),
+        ("target_progress", *_cells(found.progress), ""),
+    ]
+    print(f"fitted to trainings under {found.seeds} seeds, with 95 % intervals:")
+    print_table(["constant", "value", "from", "to", "unit"], [list(row) for row in rows])
+    if found.errors:
+        print("error of the formula's time to target for policies that are in no fit:")
+        print_table(["policy", "error"], [[p, f"{e:+.1%}"] for p, e in found.errors.items()])
+    if found.unmodelled:
+        print(f"the formula does not hold for {', '.join(found.unmodelled)}")
+    if found.missed:
+        print(f"missed the target, which no formula says: {', '.join(found.missed)}")
+    keys = ", ".join(f"{key}: {value}" for key, value in found.section.items())
+    print("in a scenario without this task:")
+    print(f"learner: {{{keys}}}")
+    print(f"target_progress: {found.progress.value:.3g}")
+
+
+def _cells(estimate: Estimate | None) -> list[str]:
+    return ["not known"] + [""] * 2 if estimate is None else [f"{x:.3g}" for x in estimate]

@@ -1,0 +1,116 @@
+"""The fit of the noise-scale formula to trainings of a real learner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simstrag import InputError, Scenario
+from simstrag.experiments import learner_fit
+from simstrag.experiments.comparison import costs_of_staleness
+from simstrag.experiments.learner_fit import fit_learner
+from simstrag.scenario.varied_constants import bounds, kind_of
+from tests.commands import Call
+
+N, B = 4, 32
+PROGRESS, NOISE_SCALE, C_TAU, STALE = 100.0, 50.0, 1.5, 90.0
+KEYS: dict[str, Any] = {
+    "workers": N, "samples": 8_000, "target_accuracy": 0.5, "step": {"compute": 0.1},
+    "server": {"service": 0.001}, "seeds": 3, "policies": ["bsp", "asgd", "backup", "local_sgd"],
+    "learner": {"kind": "real", "task": "tabular", "batch": B, "optimizer": {"lr": 0.2}},
+}  # fmt: skip
+MODEL = {"workers": N, "step": {"compute": 0.1}, "target_progress": 10}
+
+
+def by_the_formula(
+    scenario: Scenario, calls: list[Any], jobs: object, on_progress: object
+) -> Iterator[tuple[Any, Any]]:
+    """Trainings that take exactly the samples of the formula."""
+    for call in calls:
+        size = call.share * B * (1 if call.policy == "asgd" else N)
+        late = C_TAU * STALE if call.policy == "asgd" else 0.0
+        yield call, learner_fit._Reached(PROGRESS * (size + NOISE_SCALE + late), 1.0, STALE)
+
+
+def test_trainings_by_the_formula_give_its_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_fit, "_trainings", by_the_formula)
+    fit = fit_learner(Scenario(**KEYS))
+    assert fit.c_tau is not None
+    found = [fit.progress, fit.noise_scale, fit.c_tau]
+    for estimate, value in zip(found, (PROGRESS, NOISE_SCALE, C_TAU), strict=True):
+        np.testing.assert_allclose(estimate, value, rtol=1e-9)
+
+
+def test_a_policy_without_the_formula_is_named_and_not_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(learner_fit, "_trainings", by_the_formula)
+    fit = fit_learner(Scenario(**KEYS))
+    assert fit.unmodelled == ("local_sgd",)
+    assert set(fit.times) == {"bsp", "asgd", "backup"}
+
+
+def test_a_target_that_asgd_misses_leaves_c_tau_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*given: Any) -> Iterator[tuple[Any, Any]]:
+        for call, reached in by_the_formula(*given):
+            never = reached._replace(samples=np.inf, seconds=np.inf)
+            yield call, never if call.policy == "asgd" and call.seed == 2 else reached
+
+    monkeypatch.setattr(learner_fit, "_trainings", missing)
+    fit = fit_learner(Scenario(**KEYS))
+    assert (fit.c_tau, fit.missed) == (None, ("asgd",))
+    assert "c_tau" not in fit.section
+
+
+def test_the_command_trains_and_prints_a_learner_section(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    case = tmp_path / "case.yaml"
+    case.write_text(json.dumps(KEYS), encoding="utf-8")
+    code, out, _ = call("fit", str(case), "--json", "--policy", "backup")
+    found = json.loads(out)
+    assert code == 0
+    scenario = Scenario(**MODEL, learner=found["learner"])
+    assert scenario.learner.batch == B
+    assert set(found["errors"]) == {"backup"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learner": {"batch": B}, "target_accuracy": None}, "nothing to train"),
+        ({"target_accuracy": None}, "needs target_accuracy"),
+        ({"server": None}, "needs a server"),
+        ({"seeds": 2}, "3 or more"),
+        ({"target_accuracy": 0.9999}, "missed target_accuracy"),
+    ],
+)
+def test_what_cannot_be_fitted_is_one_line(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*given: Any) -> Iterator[tuple[Any, Any]]:
+        for call, reached in by_the_formula(*given):
+            yield call, reached._replace(samples=np.inf)
+
+    monkeypatch.setattr(learner_fit, "_trainings", nothing)
+    with pytest.raises(InputError, match=message):
+        fit_learner(Scenario(**KEYS | changes))
+
+
+# -- a scenario that takes the fit -----------------------------------------------------------------
+
+
+def test_a_fitted_cost_is_varied_within_its_range() -> None:
+    case = Scenario(**MODEL, learner={"c_tau": 1.8, "c_tau_range": [1.2, 2.3]})
+    assert bounds(case, "learner.c_tau") == (1.2, 2.3)
+    assert costs_of_staleness(case) == (1.2, 2.3)
+    assert kind_of(case, "learner.c_tau") == "fitted"
+
+
+def test_a_cost_outside_its_range_is_refused() -> None:
+    with pytest.raises(InputError, match=r"c_tau 1 is not in c_tau_range \[1.2, 2.3\]"):
+        Scenario(**MODEL, learner={"c_tau_range": [1.2, 2.3]})
