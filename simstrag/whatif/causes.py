@@ -7,7 +7,7 @@ A cause is named where it is seen in the record and where taking it away shorten
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from simstrag.whatif.culprits import Culprit, computing
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import first_operations
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints, Record
-from simstrag.whatif.replay import JobReplay, Mask
+from simstrag.whatif.replay import Case, JobReplay, Mask
 
 WORTH = 0.01
 """Share of a mean step from which a cause is worth a name."""
@@ -54,27 +54,21 @@ def causes(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> tuple[
     slow: workers that are named; a slow worker does not make its stage slow.
     """
     shape = replay.layout.rank.shape
-    everything = np.ones((1, *shape), np.bool_)
-    first = np.broadcast_to(first_operations(replay), shape)[None]
-    late, base = (float(replay.step_times(everything, d).mean()) for d in (first, None))
+    everything, first = np.ones(shape, np.bool_), np.broadcast_to(first_operations(replay), shape)
+    seen = [
+        *_stages(replay, slow), *_lengths(record, replay), *_gc(replay), *_links(replay)
+    ]  # fmt: skip
+    base, late, *times = replay.means([
+        Case(everything), Case(everything, delayed=first),
+        *(Case(each.recorded, each.ideal) for each in seen),
+    ])  # fmt: skip
     found = [
-        each
-        for each in (
-            *_stages(replay, slow), *_lengths(record, replay), *_gc(replay), *_links(replay)
-        )
-        if base - float(without(replay, each).mean()) >= WORTH * base
+        each for each, time in zip(seen, times, strict=True) if base - time >= WORTH * base
     ]  # fmt: skip
     if late - base >= WORTH * base:
-        delays = replay.delay[first_operations(replay)]
-        facts = {"seconds": late - base, "mean_delay": float(delays.mean())}
-        found.append(Cause("input", "first operations", facts, everything[0], removes_delay=True))
+        facts = {"seconds": late - base, "mean_delay": float(replay.delay[first].mean())}
+        found.append(Cause("input", "first operations", facts, everything, removes_delay=True))
     return tuple(found)
-
-
-def without(replay: JobReplay, cause: Cause) -> Floats:
-    """Seconds of each step if a cause is taken away and nothing is delayed."""
-    own = replay if cause.ideal is None else replace(replay, ideal=cause.ideal)
-    return np.asarray(own.step_times(cause.recorded[None])[0])
 
 
 def _stages(replay: JobReplay, slow: Sequence[Culprit]) -> Iterator[Cause]:
@@ -187,9 +181,9 @@ def _tokens(record: Record, replay: JobReplay) -> Iterator[Cause]:
 def _gc(replay: JobReplay) -> Iterator[Cause]:
     layout = replay.layout
     own = layout.find("gc")
-    if own.any():
+    seconds = float(layout.duration[own].max(axis=(0, 1)).mean()) if own.any() else 0.0
+    if seconds > 0:
         recorded = np.broadcast_to(~own[:, None], layout.rank.shape)
-        seconds = float(layout.duration[own].max(axis=(0, 1)).mean())
         ideal = np.zeros_like(replay.ideal)
         yield Cause("gc", "garbage collection", {"seconds": seconds}, recorded, ideal)
 

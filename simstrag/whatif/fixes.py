@@ -7,14 +7,14 @@ the sum of the single ones is stated beside that only for comparison.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.metrics import Metrics, first_operations
-from simstrag.whatif.replay import JobReplay, Mask
+from simstrag.whatif.replay import Case, JobReplay, Mask
 
 STEPS = 1000
 """Steps that GPU-hours and costs are of."""
@@ -53,51 +53,46 @@ def fixes(
     """
     layout = replay.layout
     shape = layout.rank.shape
-    delayed = first_operations(replay) if any(each.removes_delay for each in why) else None
+    delays = np.broadcast_to(first_operations(replay), shape)
+    delayed = delays if any(each.removes_delay for each in why) else None
+    prompt = None if delayed is None else np.zeros(shape, np.bool_)
     everything = np.ones(shape, np.bool_)
-
-    def seconds(recorded: Mask, own: JobReplay = replay, prompt: bool = False) -> float:
-        late = None if delayed is None or prompt else np.broadcast_to(delayed, shape)[None]
-        return float(own.step_times(recorded[None], late).mean())
-
-    base = seconds(everything)
-
-    def fix(name: str, kind: str, time: float) -> Fix:
-        saved = base - time
-        hours = saved * gpus * STEPS / 3600
-        return Fix(name, kind, saved, saved / base, hours, None if price is None else hours * price)
-
     masks = [_worker(replay, each) for each in slow]
+    culprits = ~np.logical_or.reduce(masks) if masks else everything
     rows = [
-        fix(f"{describe_worker(replay, each)} like the others", "worker", seconds(~mask))
+        (f"{describe_worker(replay, each)} like the others", "worker", Case(~mask, None, delayed))
         for each, mask in zip(slow, masks, strict=True)
     ]
-    culprits = ~np.logical_or.reduce(masks) if masks else everything
     if len(slow) > 1:
-        rows.append(
-            fix(f"all {len(slow)} slow workers like the others", "workers", seconds(culprits))
-        )
+        name = f"all {len(slow)} slow workers like the others"
+        rows.append((name, "workers", Case(culprits, None, delayed)))
     for cause in why:
-        own = replay if cause.ideal is None else replace(replay, ideal=cause.ideal)
-        time = seconds(cause.recorded, own, cause.removes_delay)
-        rows.append(fix(describe_cause(cause), "cause", time))
+        case = Case(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
+        rows.append((describe_cause(cause), "cause", case))
     if len(slow) + len(why) > 1:
-        rows.append(fix("all of these together", "together", _together(
-            replay, culprits, why, None if delayed is None else np.zeros(shape, np.bool_)[None]
-        )))  # fmt: skip
+        rows.append(("all of these together", "together", _together(replay, culprits, why, prompt)))
     if not slow:
         listed = ", ".join(map(str, found.top_ranks[:4]))
         name = f"the slowest 3 % of ranks ({listed}) like the others"
-        rows.append(fix(name, "metric", seconds(~np.isin(layout.rank, found.top_ranks))))
+        top = np.isin(layout.rank, found.top_ranks)
+        rows.append((name, "metric", Case(~top, None, delayed)))
     if layout.stages > 1:
-        last = np.broadcast_to((layout.stage != layout.stages - 1)[:, None], shape)
-        rows.append(
-            fix(f"the last stage ({layout.stages - 1}) like the others", "metric", seconds(last))
-        )
-    rows.append(
-        fix("every operation like the others of its kind", "all", seconds(~everything, prompt=True))
+        last = np.broadcast_to((layout.stage == layout.stages - 1)[:, None], shape)
+        name = f"the last stage ({layout.stages - 1}) like the others"
+        rows.append((name, "metric", Case(~last, None, delayed)))
+    every = Case(~everything, None, prompt)
+    rows.append(("every operation like the others of its kind", "all", every))
+    base, *times = replay.means([Case(everything, None, delayed), *(case for _, _, case in rows)])
+    return tuple(
+        _price(name, kind, base, time, gpus, price)
+        for (name, kind, _), time in zip(rows, times, strict=True)
     )
-    return tuple(rows)
+
+
+def _price(name: str, kind: str, base: float, time: float, gpus: int, price: float | None) -> Fix:
+    saved = base - time
+    hours = saved * gpus * STEPS / 3600
+    return Fix(name, kind, saved, saved / base, hours, None if price is None else hours * price)
 
 
 def _worker(replay: JobReplay, slow: Culprit) -> Mask:
@@ -106,13 +101,8 @@ def _worker(replay: JobReplay, slow: Culprit) -> Mask:
     return mask
 
 
-def _together(
-    replay: JobReplay, culprits: Mask, why: Sequence[Cause], delayed: Mask | None
-) -> float:
-    """Seconds of a mean step with all culprits and causes ideal.
-
-    An operation of both takes the shorter of its two ideal times.
-    """
+def _together(replay: JobReplay, culprits: Mask, why: Sequence[Cause], prompt: Mask | None) -> Case:
+    """All culprits and causes ideal; an operation of both takes the shorter of its ideal times."""
     ideal = replay.ideal + np.zeros(replay.work.shape)
     recorded = culprits.copy()
     for cause in why:
@@ -124,8 +114,7 @@ def _together(
                 np.minimum(ideal[changed], other[changed]),
             )  # fmt: skip
         recorded &= cause.recorded
-    own = replace(replay, ideal=ideal)
-    return float(own.step_times(recorded[None], delayed).mean())
+    return Case(recorded, ideal, prompt)
 
 
 def describe_worker(replay: JobReplay, slow: Culprit) -> str:

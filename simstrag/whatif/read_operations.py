@@ -102,10 +102,9 @@ def _kinds(column: Any, path: str | Path) -> tuple[npt.NDArray[np.int64], tuple[
 
     if not pyarrow.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    column = column.unify_dictionaries().combine_chunks()
-    chunk = column.chunk(0) if isinstance(column, pyarrow.ChunkedArray) else column
-    code = chunk.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    names = [str(name) for name in chunk.dictionary.to_pylist()]
+    encoded = _whole(column.unify_dictionaries())
+    code = np.from_dlpack(encoded.indices).astype(np.int64)
+    names = [str(name) for name in encoded.dictionary.to_pylist()]
     used = np.unique(code).tolist()
     for name in (names[k] for k in used):
         if name not in OPERATIONS:
@@ -118,15 +117,25 @@ def _kinds(column: Any, path: str | Path) -> tuple[npt.NDArray[np.int64], tuple[
     return place[code], tuple(names[k] for k in used)
 
 
+def _whole(column: Any) -> Any:
+    """A column as one array; numpy takes it by `from_dlpack`, because `to_numpy` loads pandas."""
+    import pyarrow
+
+    array = column.combine_chunks()
+    return array.chunk(0) if isinstance(array, pyarrow.ChunkedArray) else array
+
+
 def _computing(kinds: tuple[str, ...]) -> list[int]:
     return [k for k, name in enumerate(kinds) if name.endswith("-compute")]
 
 
 def _column(table: Any, name: str, kind: type, path: str | Path) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(table[name].to_numpy()).astype(kind)
-    except (TypeError, ValueError):
-        raise InputError(f"{path}: column '{name}' is of {table[name].type}, not numbers") from None
+    import pyarrow
+
+    found = table[name].type
+    if not (pyarrow.types.is_integer(found) or pyarrow.types.is_floating(found)):
+        raise InputError(f"{path}: column '{name}' is of {found}, not numbers")
+    return np.asarray(np.from_dlpack(_whole(table[name])).astype(kind))
 
 
 def _seconds(table: Any, name: str, path: str | Path) -> Floats:

@@ -8,7 +8,8 @@ at the latest start among them + their own transfer time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -41,6 +42,19 @@ class _Level(NamedTuple):
     before: Ints
     together: Ints
     is_synced: bool
+
+
+class Case(NamedTuple):
+    """One what-if case.
+
+    recorded: whether an operation needs its recorded time, shape (operations, replicas).
+    ideal: what it needs otherwise; None for the ideal of its kind.
+    delayed: whether it has its recorded delay, shape (operations, replicas); None for none.
+    """
+
+    recorded: Mask
+    ideal: Floats | None = None
+    delayed: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +104,24 @@ class JobReplay:
             ends = self.ends(recorded[k : k + each], own)
             parts.append(ends[self.last].max(axis=(0, 1)))
         return np.concatenate(parts)
+
+    def means(self, cases: Sequence[Case]) -> list[float]:
+        """Seconds of a mean step in each case."""
+        alike: dict[tuple[bool, int], list[int]] = {}
+        for k, case in enumerate(cases):
+            own = -1 if case.ideal is None else k  # a case with an ideal is replayed by itself
+            alike.setdefault((case.delayed is None, own), []).append(k)
+        found = [0.0] * len(cases)
+        for places in alike.values():
+            ideal = cases[places[0]].ideal
+            own_replay = self if ideal is None else replace(self, ideal=ideal)
+            delays = [delayed for k in places if (delayed := cases[k].delayed) is not None]
+            times = own_replay.step_times(
+                np.stack([cases[k].recorded for k in places]), np.stack(delays) if delays else None
+            )
+            for k, mean in zip(places, times.mean(axis=1).tolist(), strict=True):
+                found[k] = mean
+        return found
 
     def ends(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
         """When operations end, shape (operations, replicas, cases, steps); see `step_times`."""
