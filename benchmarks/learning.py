@@ -4,6 +4,8 @@ python -m benchmarks.learning speed        # gradients per second, memory
 python -m benchmarks.learning six          # six policies x ten seeds to 95 % on digits
 python -m benchmarks.learning momentum     # the best momentum of asgd by workers
 python -m benchmarks.learning formula      # the noise-scale formula against training
+python -m benchmarks.learning claims       # what papers say about accuracy
+python -m benchmarks.learning precision    # accuracy in reduced precision
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 
 from benchmarks.cluster_tables import print_table
+from benchmarks.learning_claims import claims, precision
 from simstrag import Scenario, compare, simulate
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate_into
@@ -76,6 +80,18 @@ def speed() -> None:
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"512 workers, asgd, {engine.initial.numel():,} parameters: {after / 1024:.0f} MB, ")
     print(f"{(after - before) / 1024:.0f} MB of them since the runs above")
+    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+        print(f"{fresh.submit(_bytes_of_gradient).result():.0f} bytes a gradient of a long run")
+
+
+def _bytes_of_gradient(count: int = 4_000_000) -> float:
+    """Peak memory of the log of a run and of what a replay makes of it, over its gradients."""
+    task = tasks.load("tabular")
+    drawn, engine = Batches(iid_shards(len(task.inputs), 4, 0), 1, 0), GradientEngine(task)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    GradientReplay(_log(4, 1, count // 4, "asgd"), engine, drawn, OptimizerChoice())
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (after - before) * 1024 / count
 
 
 def _log(workers: int, batch: int, rounds: int, policy: str) -> GradientLog:
@@ -243,6 +259,7 @@ def main() -> None:
     """Print the tables that the command line names."""
     parts: dict[str, Callable[[], None]] = {
         "speed": speed, "six": six, "momentum": momentum, "formula": formula,
+        "claims": claims, "precision": precision,
     }  # fmt: skip
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning")
     parser.add_argument("what", nargs="+", choices=parts)

@@ -33,8 +33,8 @@ ROOMS: dict[str, set[str]] = {
         "documents", "engine", "experiments", "policies", "runs", "scenario", "timing",
     },
     "ddp": {
-        "documents", "engine", "policies", "processes", "profile", "runs", "scenario", "trace",
-        "workloads",
+        "documents", "engine", "learning", "policies", "processes", "profile", "runs", "scenario",
+        "trace", "workloads",
     },
     "traces": {"documents", "profile", "timing", "trace"},
     "whatif": {"documents", "runs", "traces"},

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cluster_tables, lasting_noise, regret, results, speed, tables
+from benchmarks import (
+    cluster_tables,
+    lasting_noise,
+    learning_claims,
+    regret,
+    results,
+    speed,
+    tables,
+)
 from benchmarks.jobs import NOISES, POLICIES, Job
 from simstrag.trace.trace import Trace
 
@@ -70,6 +78,20 @@ def test_the_table_of_lasting_noise_has_a_column_of_each_autocorrelation() -> No
     rows = [*lasting_noise.rows(workers=2, seeds=2)]
     assert {len(row) for row in rows} == {2 + len(lasting_noise.LAG1)}
     assert {row[0] for row in rows} == {*lasting_noise.POLICIES}
+
+
+def test_a_claim_is_judged_by_accuracies_of_equal_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """k_async:x=all makes the updates of bsp, so it is as accurate and not more accurate."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(learning_claims, "TASKS", {"tabular": (1280, 2)})
+    monkeypatch.setattr(learning_claims, "RATES", {"sgd": ({"lr": 0.1},)})
+    as_accurate, more = (
+        learning_claims.Claim("k_async", "bsp", "", keeps, ("sgd",)) for keeps in (True, False)
+    )
+    found = learning_claims.compared((as_accurate, more), 8, "tabular", "sgd")
+    assert set(found.comparison.column("k_async", "samples")) == {1280}
+    assert as_accurate.judge(found)[1] == "yes"
+    assert more.judge(found)[1] == "not shown"
 
 
 def test_a_choice_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

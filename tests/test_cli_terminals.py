@@ -82,6 +82,23 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(folder: Path, c
     assert len(pd.read_csv(folder / "c" / "comparison.csv")) == 16
 
 
+@pytest.mark.usefixtures("no_page")
+def test_ctrl_c_keeps_trained_runs_and_the_same_command_goes_on(folder: Path, call: Call) -> None:
+    pytest.importorskip("torch")
+    case = "workers: 4\nsamples: 64000\nstep: {compute: 0.1}\nseeds: 4\n"
+    learner = "learner: {kind: real, task: tabular, batch: 32}\n"
+    (folder / "case.yaml").write_text(case + learner)
+    kept = folder / "c.partial"
+    asked = ("compare", "case.yaml", "--policy", "bsp", "--out", "c", "--jobs", "1")
+    code, err = interrupt(lambda _: len([*kept.glob("*/*.json")]) > 0, *asked)
+    assert code == 130
+    assert err.endswith("finished and kept in c.partial; the same command goes on from there\n"), (
+        err
+    )
+    assert call(*asked)[0] == 0
+    assert len(pd.read_csv(folder / "c" / "comparison.csv")) == 4
+
+
 def _has_children(pid: int) -> bool:
     """Whether a process has started children: the workers of a comparison."""
     children = Path(f"/proc/{pid}/task/{pid}/children")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
 from simstrag.errors import PlanError  # noqa: E402
 from simstrag.experiments.runner import digest_of_scenario  # noqa: E402
+from simstrag.experiments.sensitivity import sensitivity  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.averaging_replay import AveragingReplay  # noqa: E402
 from simstrag.learning.batches import Batches, dirichlet_shards, iid_shards  # noqa: E402
@@ -33,6 +35,8 @@ from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.tasks.task import LearningTask, cross_entropy  # noqa: E402
 from simstrag.learning.training import Trained  # noqa: E402
+from simstrag.runs.run import OF_FORMULA  # noqa: E402
+from simstrag.scenario.varied_constants import uncertain  # noqa: E402
 
 WORKERS, BATCH = 4, 8
 KEYS: dict[str, Any] = {
@@ -358,11 +362,21 @@ def test_only_versions_that_a_gradient_still_needs_are_kept() -> None:
 def test_times_are_those_of_the_run_without_a_model() -> None:
     plain = simulate(Scenario(**KEYS, learner={"batch": BATCH}), "korel", 3)
     real = simulate(scenario(), "korel", 3)
-    learned = {"accuracy", "loss", "diverged"}
+    learned = {"accuracy", "loss", "diverged", *OF_FORMULA}
     assert real.updates == plain.updates
     assert {k: v for k, v in real.summary.items() if k not in learned} == {
         k: v for k, v in plain.summary.items() if k not in learned
     }
+
+
+def test_the_formula_says_nothing_of_a_real_learner() -> None:
+    run = simulate(scenario(), "local_sgd:h=2")
+    assert [run.summary[name] for name in OF_FORMULA] == [None] * len(OF_FORMULA)
+    with pytest.raises(
+        InputError, match=r"learner\.noise_scale is 0, not stated or without effect"
+    ):
+        sensitivity(scenario(), ["bsp", "asgd"], quantities=["learner.noise_scale"])
+    assert not {"learner.c_tau", "learner.noise_scale"} & {*uncertain(scenario())}
 
 
 def test_a_run_is_evaluated_at_the_first_update_past_each_interval() -> None:
@@ -552,6 +566,29 @@ def test_keys_that_contradict_each_other_are_refused(learner: Any, words: str) -
 def test_a_real_learner_needs_a_budget_of_samples() -> None:
     with pytest.raises(InputError, match="give samples, beside it target_accuracy"):
         Scenario(workers=2, target_accuracy=0.9, step={"compute": 0.1}, learner=REAL)
+
+
+def test_a_run_of_more_gradients_than_memory_is_meant_for_is_refused() -> None:
+    words = "a run has 4e+08 gradients of learner.batch 8, more than memory is meant for"
+    with pytest.raises(InputError, match=re.escape(words)) as error:
+        scenario(samples=3_200_000_000)
+    assert "\n" not in str(error.value)
+
+
+def test_recorded_durations_train_where_an_interval_of_evaluations_is_stated() -> None:
+    recorded = [
+        {"time": step, "node": node, "resource": "step", "kind": "duration", "value": 1 + node}
+        for node in range(WORKERS)
+        for step in range(3)
+    ]
+    keys = {"samples": 3 * WORKERS * BATCH, "step": None, "trace": recorded}
+    with pytest.raises(
+        InputError, match=r"learner\.evaluate_every is missing: steps take recorded"
+    ):
+        simulate(scenario(**keys))
+    run = simulate(scenario(**keys, learner={"evaluate_every": 5.0}))
+    assert run.evaluations is not None
+    assert run.evaluations["time"] == pytest.approx([0, 8, 12], abs=0.2)  # the slowest takes 4 s
 
 
 def test_a_target_that_is_met_at_once_is_refused() -> None:

@@ -343,6 +343,25 @@ class TestPhone:
             assert x + width <= 360
         assert phone.read("document.documentElement.scrollWidth") == 360
 
+    def test_the_accuracy_of_a_real_learner_needs_no_scrolling_sideways(
+        self, browser: Browser, tmp_path: Path
+    ) -> None:
+        pytest.importorskip("torch")
+        learner = {"kind": "real", "task": "tabular", "batch": 4}
+        case = {
+            "workers": 2, "samples": 64, "step": {"compute": 0.1}, "seeds": 2, "learner": learner,
+        }  # fmt: skip
+        comparison = compare(Scenario.of(case), ["bsp", "staleness_lr:power=0.5"], jobs=1)
+        page = tmp_path / "report.html"
+        page.write_text(render(comparison), encoding="utf-8")
+        browser.screen(390, 844, touch=True)
+        browser.open(page)
+        widths = browser.read("""(() => {
+          const place = document.querySelector("[data-sheet=accuracy]");
+          return [place.scrollWidth, place.clientWidth];
+        })()""")
+        assert widths[0] <= widths[1] < 390
+
     def test_a_finger_that_moves_up_scrolls_the_page(self, phone: Browser) -> None:
         x, y, width, height = looked_at(phone, "window0")
         before, shown = phone.read("scrollY"), time_of(phone, "window0")

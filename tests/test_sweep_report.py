@@ -256,7 +256,10 @@ def test_a_policy_that_fails_is_named_and_the_others_are_ranked(tmp_path: Path) 
     ("target", "words"),
     [
         ({"target_accuracy": 0.999}, "bsp has no time to target at all 2 points and has no place"),
-        ({}, "ranked by the time of equal samples, whatever accuracy they led to"),
+        (
+            {},
+            "by the time of equal samples, among the policies whose final accuracy is shown to be",
+        ),
     ],
 )
 def test_a_sweep_of_a_real_learner_says_what_its_places_are_of(
@@ -270,6 +273,26 @@ def test_a_sweep_of_a_real_learner_says_what_its_places_are_of(
     assert words in said
     assert "nothing was trained" not in said
     assert "None" not in said
+
+
+def test_without_a_target_a_real_learner_ranks_policies_as_accurate_as_bsp(tmp_path: Path) -> None:
+    """The servers of k_async:x=all make the updates of bsp; asgd makes others, and is faster."""
+    pytest.importorskip("torch")
+    learner = {"kind": "real", "task": "tabular", "batch": 4}
+    scenario = {
+        "workers": 2, "samples": 64, "step": {"compute": 0.1, "cv": 0.3}, "learner": learner,
+    }  # fmt: skip
+    policies = ["bsp", "asgd", "k_async"]
+    grid = {"learner.optimizer.lr": [0.5, 1e-9]}
+    found = run(tmp_path, scenario=scenario, grid=grid, policies=policies, seeds=3)
+    learning, standing = found.cells
+    assert {ranked.policy for ranked in learning.ranking} == {"bsp", "k_async"}
+    assert learning.inaccurate == {
+        "asgd": "final accuracy is not shown to be within 0.5 points of bsp's"
+    }
+    assert {ranked.policy for ranked in standing.ranking} == {*policies}
+    said = " ".join(cautions(found))
+    assert "asgd may be less accurate than bsp at 1 of 2 points and has no place there" in said
 
 
 def test_a_policy_of_unknown_progress_is_named_with_the_reason_and_the_point(

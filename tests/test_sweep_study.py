@@ -47,6 +47,16 @@ def test_a_key_of_a_section_leaves_the_others_of_it_as_they_are() -> None:
     ]  # fmt: skip
 
 
+def test_a_key_of_a_section_in_a_section_leaves_the_others_as_they_are() -> None:
+    learner = {"kind": "real", "task": "digits", "optimizer": {"lr": 0.1, "momentum": 0.9}}
+    points = of(
+        scenario=CASE | {"learner": learner}, grid={"learner.optimizer.lr": [0.1, 0.2]}
+    ).points()
+    found = [p.scenario.learner.optimizer for p in points]
+    assert [(one.lr, one.momentum) for one in found] == [(0.1, 0.9), (0.2, 0.9)]
+    assert points[1].scenario.learner.task == "digits"
+
+
 def test_without_a_grid_there_is_one_point() -> None:
     assert [point.values for point in of().points()] == [{}]
 
@@ -106,6 +116,10 @@ def test_a_trace_is_read_once_for_all_points_that_have_it(tmp_path: Path) -> Non
         (
             {"grid": {"learner": [3], "learner.c_tau": [1]}},
             "learner.c_tau cannot be varied: the scenario's learner is no section",
+        ),
+        (
+            {"grid": {"learner.optimizer": ["adam"], "learner.optimizer.lr": [1]}},
+            "learner.optimizer.lr cannot be varied: the scenario's learner.optimizer is no section",
         ),
     ],
 )

@@ -16,8 +16,8 @@ from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 from simstrag.scenario.scenario import Scenario
 
 __all__ = [
-    "NEGLIGIBLE", "TIMES", "Standing", "Standings", "exact", "faster", "leads", "places",
-    "saved_share", "standings",
+    "NEGLIGIBLE", "TIMES", "Standing", "Standings", "as_accurate", "exact", "faster", "leads",
+    "places", "saved_share", "standings", "too_inaccurate",
 ]  # fmt: skip
 
 TIMES = {"time_to_target": "time to target", "makespan": "makespan"}
@@ -173,11 +173,10 @@ class Standings:
             if reached == self.seeds:
                 return ""
             return f"the target accuracy was reached under {reached} of {self.seeds} seeds"
-        gap = self.accuracy_gap(policy)
         margin = self.comparison.scenario.learner.margin
-        if gap.low > -margin:
+        if as_accurate(self.accuracy_gap(policy), margin) == "yes":
             return ""
-        return f"final accuracy is not shown to be within {100 * margin:g} points of bsp's"
+        return too_inaccurate(margin)
 
     def accuracy(self, policy: str) -> Estimate:
         """The mean of final accuracies, which may be negative."""
@@ -238,6 +237,24 @@ class Standings:
 def faster(difference: Estimate) -> bool:
     """Whether a paired difference shows the first to be faster: its whole interval is below 0."""
     return not math.isnan(difference.high) and difference.high < 0
+
+
+def as_accurate(gap: Estimate, margin: float) -> str:
+    """Whether an interval shows that an accuracy is not less than another by the margin.
+
+    gap: the paired difference of the accuracies.
+
+    >>> as_accurate(Estimate(-0.001, -0.004, 0.002), margin=0.005)
+    'yes'
+    """
+    if math.isnan(gap.low):
+        return "not shown"
+    return "yes" if gap.low > -margin else "no" if gap.high < -margin else "not shown"
+
+
+def too_inaccurate(margin: float) -> str:
+    """Why a policy that is not shown to be as accurate as bsp is not compared by its time."""
+    return f"final accuracy is not shown to be within {100 * margin:g} points of bsp's"
 
 
 def saved_share(speedup: Estimate) -> Estimate:

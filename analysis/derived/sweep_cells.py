@@ -1,7 +1,8 @@
 """The result of a sweep as values: at each point the ranking of the policies, and the varied keys.
 
 The ranking of a point is that of a comparison of its scenario: by mean time, with places by paired
-differences over the seeds.
+differences over the seeds.  Of a real learner without a target, it is of the policies that are as
+accurate as bsp.
 """
 
 from __future__ import annotations
@@ -16,14 +17,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.derived.standings import exact, leads, places, saved_share
+from simstrag.analysis.derived.standings import (
+    as_accurate,
+    exact,
+    leads,
+    places,
+    saved_share,
+    too_inaccurate,
+)
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.experiments.study import text_of
+from simstrag.experiments.study import text_of, with_values
 from simstrag.experiments.sweep import MARKER, Planned, Sweep
+from simstrag.scenario.sections import LearnerSection
 
 LONGEST = 24
 """Most letters of a value in a chart."""
@@ -113,6 +122,7 @@ class Cell:
     behind: the policies that the best mean is shown to be faster than.
     failed: the first error of each policy that failed.
     unknown: why the time of a policy is not known: its progress is not, or it missed the target.
+    inaccurate: why the time of a policy is not compared: it may be less accurate than bsp.
     missing: runs that have not ended.
     """
 
@@ -122,6 +132,7 @@ class Cell:
     behind: set[str]
     failed: Mapping[str, str]
     unknown: Mapping[str, str]
+    inaccurate: Mapping[str, str]
     missing: int
 
     @property
@@ -232,6 +243,8 @@ def _cell(
             summaries[run.policy].append(summary)
     seeds = len({run.seed for run in runs})
     whole = {policy: own for policy, own in summaries.items() if len(own) == seeds}
+    inaccurate = _inaccurate(sweep, number, whole)
+    whole = {policy: own for policy, own in whole.items() if policy not in inaccurate}
     times = {policy: np.array([s[name] for s in own]) for policy, own in whole.items()}
     suffices = seeds < 2 and sweep.certain[number]
     ahead, bsp = leads(times, suffices), times.get(BASELINE)
@@ -250,4 +263,31 @@ def _cell(
     ranking.sort(key=lambda p: p.time.value)
     behind = ahead[ranking[0].policy] if ranking else set()
     missing = len(runs) - len(ended)
-    return Cell(number, sweep.points[number], tuple(ranking), behind, failed, unknown, missing)
+    return Cell(
+        number, sweep.points[number], tuple(ranking), behind, failed, unknown, inaccurate, missing
+    )
+
+
+def _inaccurate(
+    sweep: Sweep, number: int, summaries: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, str]:
+    """The policies that a real learner's final accuracy excludes, with the reason.
+
+    None with a target, whose time compares equal accuracies, and none without bsp.
+    """
+    if sweep.times[number] != "makespan" or BASELINE not in summaries:
+        return {}
+    stated = with_values(sweep.study["scenario"], sweep.points[number]).get("learner")
+    learner = LearnerSection(**(stated or {}))
+    if not learner.is_real:
+        return {}
+    accuracy = {name: [s["accuracy"] for s in own] for name, own in summaries.items()}
+    gaps = {
+        name: paired_statistics.difference(np.array(own), np.array(accuracy[BASELINE]))
+        for name, own in accuracy.items() if name != BASELINE
+    }  # fmt: skip
+    return {
+        name: too_inaccurate(learner.margin)
+        for name, gap in gaps.items()
+        if as_accurate(gap, learner.margin) != "yes"
+    }

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from simstrag.analysis.derived.standings import TIMES, Standing, Standings
+from simstrag.analysis.derived.standings import TIMES, Standing, Standings, as_accurate
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays
 from simstrag.analysis.text.number_format import MISSING, join
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.runs.run import OF_FORMULA
 
 SERVER_BASELINE = "bsp:via=server"
 CONTROL = "bsp without contention"
@@ -149,7 +150,7 @@ def accuracy_table(s: Standings) -> Table | None:
             Number.estimate(s.accuracy(p.policy), percent=True),
             Number.estimate(gap, sign=True, percent=True) if p.policy != BASELINE else "",
             f"{reached} of {s.seeds}" if target
-            else "" if p.policy == BASELINE else _equivalence(gap, learner.margin),
+            else "" if p.policy == BASELINE else as_accurate(gap, learner.margin),
             f"{diverged} of {s.seeds}",
         ))  # fmt: skip
     headers = (
@@ -169,13 +170,6 @@ def accuracy_table(s: Standings) -> Table | None:
             f"-{100 * learner.margin:g} points (learner.margin), no where it lies below."
         )
     return Table(headers, tuple(rows), 1, (), tuple(notes))
-
-
-def _equivalence(gap: Estimate, margin: float) -> str:
-    """Whether an interval shows that an accuracy is not less than another by the margin."""
-    if math.isnan(gap.low):
-        return "not shown"
-    return "yes" if gap.low > -margin else "no" if gap.high < -margin else "not shown"
 
 
 CUT = "cut_share"
@@ -201,6 +195,8 @@ def behind_table(s: Standings) -> Table:
     """Statistics, precision, detection and waste behind the times; means over seeds."""
     every = {key: [_mean(s, p.policy, key) for p in s.policies] for key in (CUT, "beyond_trace")}
     idle = [key for key, means in every.items() if not any(mean > 0 for mean in means)]
+    is_real = s.comparison.scenario.learner.is_real
+    idle += OF_FORMULA if is_real else ()
     columns = [column for column in BEHIND if column[1] not in idle]
 
     def cells(policy: str, variant: str = "contended") -> list[Number]:
@@ -208,18 +204,25 @@ def behind_table(s: Standings) -> Table:
 
     rows = tuple((p.policy, p.architecture, *cells(p.policy)) for p in s.policies)
     control = (_control(s), "all-reduce", *cells(BASELINE, "clean"))
+    worth = (
+        ""
+        if is_real
+        else " Goodput is throughput times statistical efficiency; statistical efficiency is "
+        "progress per sample relative to a fresh gradient of one worker."
+    )
+    untested = "" if is_real else " No real gradients were computed, so the bound is not tested."
     notes = [
-        "Means over seeds, of whole runs. Goodput is throughput times statistical efficiency; "
-        "statistical efficiency is progress per sample relative to a fresh gradient of one worker.",
+        f"Means over seeds, of whole runs.{worth}",
         "Mean staleness counts the updates between a gradient's pull and its application. "
-        "S_stale/b counts the gradients that were applied between that pull and that application; "
-        "progress depends on it. Steps thrown away were dropped or aborted."
+        "S_stale/b counts the gradients that were applied between that pull and that application"
+        + ("" if is_real else "; progress depends on it")
+        + ". Steps thrown away were dropped or aborted."
         + ("" if CUT in idle else " Samples cut are those that a deadline left uncomputed."),
         "Switches are counted by the policy: changes of precision, of mode, or of protocol. "
         "Deviation is the mean of (samples applied between a gradient's pull and its update, over "
         "those of a full update)². Times (L eta G)² it bounds the mean squared error that "
         "staleness puts into a gradient, for an L-smooth loss, learning rate eta and gradients of "
-        "norm at most G. No real gradients were computed, so the bound is not tested.",
+        f"norm at most G.{untested}",
     ]
     if MISSING in " ".join(cell for row in (*rows, control) for cell in row):
         notes.append(

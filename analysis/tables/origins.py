@@ -170,7 +170,8 @@ def _options(scenario: Scenario) -> Iterator[Origin]:
         yield _plain("load_net", load.net, DECLARED, note)
     if scenario.microbatches > 1:
         yield _plain("microbatches", scenario.microbatches, DECLARED)
-    for name in ("batch", "noise_scale", "c_tau"):
+    formula = () if scenario.learner.is_real else ("noise_scale", "c_tau")
+    for name in ("batch", *formula):
         kind = kind_of(scenario, f"learner.{name}")
         yield _plain(name, getattr(scenario.learner, name), kind)
     if scenario.learner.curve is not None:

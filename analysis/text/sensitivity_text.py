@@ -226,6 +226,7 @@ def thresholds(s: Standings) -> Thresholds:
         and not value_of(scenario, name)
         and (scenario.step is None or not name.startswith("step."))
         and name not in ("step.amp_ratio", C_TAU)
+        and (name != "learner.noise_scale" or not scenario.learner.is_real)
         and (name != "noise.lag1" or scenario.inputs.step.noise is not None)
         and kind_of(scenario, name) not in ("measured", DERIVED)
     ]

@@ -95,10 +95,11 @@ def _gaps(found: SweepCells) -> str:
 
 
 def _unranked(found: SweepCells) -> Iterator[str]:
-    """Policies that failed, or have no time to target: the points are ranked without them."""
+    """Policies without a time to compare: the points are ranked without them."""
     for what, reasons in (
         ("failed", [cell.failed for cell in found.cells]),
         ("has no time to target", [cell.unknown for cell in found.cells]),
+        ("may be less accurate than bsp", [cell.inaccurate for cell in found.cells]),
     ):
         pairs = [*zip(found.cells, reasons, strict=True)]
         for policy in found.policies:
@@ -128,8 +129,14 @@ def _worth(found: SweepCells) -> Iterator[str]:
     if found.sweep.study["scenario"].get("learner", {}).get("kind") == "real":
         if "makespan" in times:
             yield (
-                "Points are ranked by the time of equal samples, whatever accuracy they led to: "
-                "declare target_accuracy to rank them by the time to it, or compare a point."
+                "Points are ranked by the time of equal samples, "
+                + (
+                    "among the policies whose final accuracy is shown to be that of bsp, less at "
+                    "most learner.margin: "
+                    if found.has_baseline
+                    else "whatever accuracy they led to, as bsp is not among the policies: "
+                )
+                + "declare target_accuracy to rank them by the time to it."
             )
         return
     for cell in found.cells:

@@ -94,7 +94,7 @@ def compare(
             comparison.write(folder, command_line(), scenario)
     except KeyboardInterrupt as interrupt:
         alone = "without --sensitivity" if sensitivity else ""
-        if tried is None:
+        if tried is None and not case.learner.is_real:  # which is searched when asked alone
             alone = "with --no-sensitivity"
         raise Interrupted(_describe_kept(kept, interrupt, alone)) from None
     RunCache.of(kept, comparison.scenario).clear()

@@ -43,13 +43,11 @@ def _study() -> dict[str, Any]:
     """The grid has known keys only; an inline scenario may lack keys that the grid gives."""
     found, scenario = copy.deepcopy(Study.model_json_schema()), _scenario()
     sections = scenario.pop("$defs")
-    properties = scenario["properties"]
-    grid = {}
-    for name, section in fields():
-        grid[name] = properties[name]
-        if section is not None:
-            inner = sections[section.__name__]["properties"]
-            grid |= {f"{name}.{key}": value for key, value in inner.items()}
+    parts = {**sections, Scenario.__name__: scenario}
+    grid = {
+        key: parts[section.__name__]["properties"][key.rpartition(".")[2]]
+        for key, section in fields()
+    }
     found["$defs"] = {**sections, "Scenario": {**scenario, "required": []}}
     found["properties"]["scenario"]["anyOf"] = [{"type": "string"}, {"$ref": "#/$defs/Scenario"}]
     found["properties"]["grid"] |= {

@@ -16,7 +16,7 @@ from simstrag import policies
 from simstrag.errors import InputError, PlanError
 from simstrag.plan import Plan
 from simstrag.policy import Hints, Policy, View
-from simstrag.quorum import Via
+from simstrag.quorum import Quorum, Via
 
 if TYPE_CHECKING:
     from simstrag.profile.profile import Profile
@@ -26,6 +26,13 @@ TORCH = ("2.11", "2.13")
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
+OUTER = (
+    "an outer optimizer needs every rank in each update, by all-reduce: other ranks lack its state"
+)
+OVERLAP = "steps beside an all-reduce that is under way are not built"
+PARTIAL = "a rank cannot send zeros while it computes"
+SERVED_MODELS = "models of ranks' own that meet at a server are not built"
+GRADIENTS = "a correction of single gradients by what they were computed from is not built"
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
@@ -67,8 +74,7 @@ def is_synchronous(plan: Plan, world_size: int) -> bool:
         not others
         and first.via is Via.ALLREDUCE
         and len(first.members) == world_size
-        and first.count is None
-        and first.window == math.inf
+        and _waits_for_all(first)
         and not first.riders
         and not first.private
         and not plan.average
@@ -86,7 +92,21 @@ def plan_obstacle(plan: Plan) -> str | None:
         return CUT
     if any(quorum.rounds > 1 for quorum in plan.quorums):
         return ROUNDS
+    if any(quorum.overlap for quorum in plan.quorums):
+        return OVERLAP
+    if any(quorum.partial for quorum in plan.quorums):
+        return PARTIAL
+    if plan.average and any(quorum.via is Via.SERVER for quorum in plan.quorums):
+        return SERVED_MODELS
+    if plan.outer is not None and (len(plan.quorums) > 1 or not _waits_for_all(plan.quorums[0])):
+        return OUTER
+    if plan.compensation is not None or plan.screen is not None:
+        return GRADIENTS
     return None
+
+
+def _waits_for_all(quorum: Quorum) -> bool:
+    return quorum.count is None and quorum.window == math.inf
 
 
 def refusal_reason(policy: Policy, name: str, world: View) -> str | None:

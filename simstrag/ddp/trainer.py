@@ -14,6 +14,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,8 @@ class Trainer:
         """Let the first step go on from facts, or begin anew without them."""
         world_size = self.world_size
         self._policy, self._facts = policy, facts
+        self._outer_state: Mapping[str, Any] | None = None
+        self._apart = False
         if facts is None:
             view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
             plan = policies.ask(copy.deepcopy(policy), view, self.name)
@@ -188,9 +191,13 @@ class Trainer:
             with self._members.diagnose():
                 state = mode.client.fetch_state()
             policy, facts, served = state["policy"], state["facts"], None if mode.private else state
+        served_mode = mode if isinstance(mode, ServerMode) else None
+        outer = None if served_mode is None else served_mode.outer
         return checkpoint.to_checkpoint(
-            self.replica, self.name, self.world_size, self.sampler, policy, facts, served
-        )
+            self.replica, self.name, self.world_size, self.sampler, policy, facts, served,
+            None if outer is None else outer.state_dict(),
+            apart=served_mode is not None and served_mode.private,
+        )  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; on all ranks, before the first step.
@@ -203,6 +210,7 @@ class Trainer:
             state, self.replica, self.name, self.world_size, self.sampler
         )
         self._begin_from(policy, facts)
+        self._outer_state, self._apart = state["outer"], state["apart"]
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -353,7 +361,8 @@ class Trainer:
         replica = self.replica
         replica.clear()
         replica.formats.settle(closure)
-        broadcast_and_average.broadcast(replica.model, replica.optimizer, 0)
+        own = self._apart  # each rank keeps the state of its optimizer
+        broadcast_and_average.broadcast(replica.model, None if own else replica.optimizer, 0)
         place = [self._record_folder() if self.rank == 0 else None]
         dist.broadcast_object_list(place, src=0)  # only the lowest rank looks into the folder
         self._out = self._folder = place[0]
@@ -465,7 +474,9 @@ class Trainer:
             )  # fmt: skip
         settings = pack_settings(replica.optimizer)
         self._client.begin(replica.count, replica.dtype, job, settings=settings)
-        self._mode = ServerMode(replica, self._client, self._groups, members.mark)
+        self._mode = ServerMode(
+            replica, self._client, self._groups, members.mark, self._outer_state
+        )
 
     # -- the server --------------------------------------------------------------------------
 

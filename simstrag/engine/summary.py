@@ -12,6 +12,7 @@ from simstrag.engine.recorder import Recorder
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.learning.training import Trained
 from simstrag.policy import Policy
+from simstrag.runs.run import OF_FORMULA
 from simstrag.scenario.scenario import Scenario
 
 BEYOND_WARNING = 0.05
@@ -37,7 +38,8 @@ def summarise(
     rank.  Values that depend on progress are None if a plan made it unknown.
 
     trained: of a real learner.  `accuracy` and `loss` are those of its last evaluation, `diverged`
-        the seconds at which its loss was no longer finite, else None.
+        the seconds at which its loss was no longer finite, else None.  Its progress is measured by
+        its accuracy, so `progress`, `goodput` and `efficiency`, which are of the formula, are None.
     """
     counts = recorder.counts
     last_time, updates = recorder.time, recorder.version
@@ -83,6 +85,7 @@ def summarise(
         summary |= {
             "time_to_target": trained.reached, "accuracy": found.accuracy[-1],
             "loss": found.loss[-1], "diverged": trained.diverged,
+            **dict.fromkeys(OF_FORMULA),
         }  # fmt: skip
     summary |= policies.counts(policy, name, taken=summary)
     warnings = [beyond_warning(beyond)] if beyond > BEYOND_WARNING else []

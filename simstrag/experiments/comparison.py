@@ -174,7 +174,6 @@ class Comparison:
         worst = self.runs.groupby("policy", sort=False)["beyond_trace"].max()
         beyond = worst[worst > BEYOND_WARNING]
         unknown = self.runs[["policy", "progress_unknown"]].dropna().drop_duplicates("policy")
-        unknown = unknown[:0] if self.scenario.learner.is_real else unknown
         return (
             *filter(None, [str(self.placeholders), self.unslowed, self.unused_noise]),
             *(

@@ -204,7 +204,7 @@ def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunR
     row["staleness_by_rank"] = " ".join(
         "" if value is None else f"{value:.6g}" for value in run.summary["staleness_by_rank"]
     )
-    curve = [] if value or scenario.learner.is_real else _curve(run, task.variant)
+    curve = [] if value else _curve(run, task.variant)
     evaluations = []
     if not value and run.evaluations is not None:
         own = (task.variant, run.policy, run.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
@@ -147,10 +147,7 @@ class Study(Section):
         base: Mapping[str, Any],
         shared: dict[str, Scenario],
     ) -> GridPoint:
-        data = dict(base)
-        for key, value in values.items():
-            section, _, inner = key.partition(".")
-            data[section] = {**_keys_of(data.get(section), key), inner: value} if inner else value
+        data = with_values(base, values)
         files = json.dumps({key: data.get(key) for key in FILES}, sort_keys=True, default=str)
         changes = {key: value for key, value in data.items() if key not in FILES}
         if files in shared:
@@ -187,33 +184,52 @@ class Study(Section):
 def keys() -> tuple[str, ...]:
     """The keys of a scenario that a grid may vary; keys of a section have a dot.
 
-    >>> {"workers", "trace", "server.service"} <= set(keys())
+    >>> {"workers", "trace", "server.service", "learner.optimizer.lr"} <= set(keys())
     True
     """
-    found: list[str] = []
-    for name, section in fields():
-        found += [name, *(f"{name}.{key}" for key in (section.model_fields if section else ()))]
-    return tuple(found)
+    return tuple(key for key, _ in fields())
 
 
-def fields() -> Iterator[tuple[str, type[Section] | None]]:
-    """The keys of a scenario that a grid may vary, with the section of each."""
-    for name, field in Scenario.model_fields.items():
-        if name not in OWN:
-            kinds = (field.annotation, *get_args(field.annotation))
-            sections = (k for k in kinds if isinstance(k, type) and issubclass(k, Section))
-            yield name, next(sections, None)
+def fields(
+    section: type[Section] = Scenario, place: str = ""
+) -> Iterator[tuple[str, type[Section]]]:
+    """The keys of a scenario that a grid may vary, with the section that each is in.
+
+    section: whose keys, and those of its own sections.
+    place: what stands before them, such as `server.`.
+    """
+    for name, field in section.model_fields.items():
+        if section is Scenario and name in OWN:
+            continue
+        yield place + name, section
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Section):
+                yield from fields(kind, f"{place}{name}.")
 
 
-def _keys_of(section: Any, key: str) -> Mapping[str, Any]:
-    """The keys that a scenario states in a section."""
-    if section is None:
-        return {}
-    if not isinstance(section, Mapping):
-        raise InputError(
-            f"{key} cannot be varied: the scenario's {key.partition('.')[0]} is no section"
-        )
-    return section
+def with_values(scenario: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of a scenario at a point; values: by key of the grid."""
+    for key, value in values.items():
+        scenario = _with(scenario, key.split("."), value)
+    return scenario
+
+
+def _with(data: Any, path: Sequence[str], value: Any, place: str = "") -> dict[str, Any]:
+    """The keys that a scenario states in a section, with another value at a path in it.
+
+    place: the path of the section; none for the scenario itself.
+
+    >>> _with({"learner": {"optimizer": {"lr": 0.1}}}, ["learner", "optimizer", "momentum"], 0.9)
+    {'learner': {'optimizer': {'lr': 0.1, 'momentum': 0.9}}}
+    """
+    if data is not None and not isinstance(data, Mapping):
+        key = ".".join([place, *path])
+        raise InputError(f"{key} cannot be varied: the scenario's {place} is no section")
+    stated = {} if data is None else data
+    name, *inner = path
+    if inner:
+        value = _with(stated.get(name), inner, value, f"{place}.{name}" if place else name)
+    return {**stated, name: value}
 
 
 def _describe(number: int, values: Mapping[str, Any]) -> str:

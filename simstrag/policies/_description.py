@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from simstrag.policies._parameters import Parameter, parameters
 from simstrag.policy import Damping, Late, Plan, Policy, Precision, Quorum, Review, Via, Weigh
@@ -147,6 +147,11 @@ def _fields(plan: Plan, world_size: int) -> Iterator[tuple[str, str]]:
         yield "deadline", f"steps stop at the first micro-batch that ends after {plan.deadline:g} s"
     if plan.average:
         yield "average", "ranks keep models of their own; an update averages its contributors'"
+    if plan.fragments > 1:
+        yield "fragments", f"an update averages one of {plan.fragments} parts of the model, in turn"
+    for name in ("outer", "compensation", "screen"):
+        if (choice := getattr(plan, name)) is not None:
+            yield name, ", ".join(f"{key} {value}" for key, value in asdict(choice).items())
     if plan.weigh is Weigh.MEMBERS:
         yield "weigh", "an update is the mean of its gradients, however few"
     if damping := "; ".join(_damping(plan.damping)):
@@ -164,6 +169,10 @@ def _quorum(quorum: Quorum, world_size: int) -> str:
     parts = [f"{members}, {VIA[quorum.via]}"]
     if quorum.window < math.inf:
         parts.append(f"or those there {quorum.window:g} s after the first of them")
+    if quorum.grace:
+        parts.append(f"and those that come up to {quorum.grace:g} s later")
+    if quorum.partial:
+        parts.append("in a collective of all, of whom the others send 0")
     if quorum.late is not Late.QUEUE:
         parts.append(LATE[quorum.late])
     if quorum.riders:
@@ -172,8 +181,12 @@ def _quorum(quorum: Quorum, world_size: int) -> str:
     if quorum.parents:
         pairs = ", ".join(f"{child} with {parent}" for child, parent in quorum.parents)
         parts.append(f"gradients in one message: {pairs}")
-    if quorum.steps > 1:
+    if isinstance(quorum.steps, tuple):
+        parts.append(f"each after its own number of private steps: {quorum.steps}")
+    elif quorum.steps > 1:
         parts.append(f"each after {quorum.steps} private steps")
+    if quorum.overlap:
+        parts.append(f"{quorum.overlap} steps while its contribution is under way")
     if quorum.rounds > 1:
         parts.append(f"after {quorum.rounds} rounds among themselves")
     return "; ".join(parts)

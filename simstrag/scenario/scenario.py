@@ -33,6 +33,7 @@ from simstrag.profile.responses import responses_for, translate
 from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
     MOST,
+    MOST_GRADIENTS,
     AllReduceSection,
     Amount,
     ContentionSection,
@@ -152,6 +153,13 @@ class Scenario(Section):
             raise ValueError(
                 "a real learner trains on at most so many samples: give samples, beside it "
                 "target_accuracy if training is to end there, and no other target"
+            )
+        gradients = (self.samples or 0) / self.learner.batch
+        if self.learner.is_real and gradients > MOST_GRADIENTS:
+            raise ValueError(
+                f"samples is {self.samples}, so a run has {gradients:.2g} gradients of "
+                f"learner.batch {self.learner.batch}, more than memory is meant for: a real "
+                f"learner has at most {MOST_GRADIENTS:,}; lower samples, or raise learner.batch"
             )
         if self.target_accuracy is not None and not self.learner.is_real:
             self.learner.progress_for(self.target_accuracy)

@@ -153,10 +153,13 @@ def kind_of(scenario: Scenario, name: str) -> str:
 def value_of(scenario: Scenario, name: str) -> float:
     """The constant in force; 0 if there is none, or if the profile gives the step or its noise.
 
-    Also 0 if it is derived from others, and does not vary by itself.  The severity of contention is
-    0 where nothing contends, the response where none is assumed.
+    Also 0 for those of the noise-scale formula where a real model learns, and for one that is
+    derived from others, and does not vary by itself.  The severity of contention is 0 where nothing
+    contends, the response where none is assumed.
     """
     section, _, key = name.partition(".")
+    if section == "learner" and scenario.learner.is_real:
+        return 0.0
     if section == "noise" and scenario.inputs.step.noise is None:
         return 0.0
     if section == "contention" and not _is_contended(scenario):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from simstrag.ddp.policy_support import OUTER
 from simstrag.ddp.server.messages import Command, Reduce
 from simstrag.ddp.server.worker_state import (
     ReducedSum,
     WorkerState,
     gradient_weights,
     model_weights,
+    outer_of,
 )
 from simstrag.engine.live import Live, Reduction
+from simstrag.errors import PlanError
 
 RETRIES = 3
 """Failures of one all-reduce that are accepted though none of its members has died."""
@@ -95,7 +98,11 @@ class Reductions:
         this.failed.clear()
         if not alive:
             self._settle(closing, at)
-        return [Reduce(rank, closing, alive, tuple(own.values()), average) for rank in alive]
+        if outer_of(live.plan) is not None and len(members) < len(self._workers):
+            raise PlanError(OUTER)
+        fragment = live.version % live.plan.fragments
+        weighed = tuple(own.values())
+        return [Reduce(rank, closing, alive, weighed, average, fragment) for rank in alive]
 
     def _follow(self, closing: int, at: float) -> list[Command]:
         """Once all live members have reported, end the all-reduce, or repeat it if one failed."""

@@ -26,7 +26,13 @@ from simstrag.ddp.server.messages import (
     Handover,
     Keep,
 )
-from simstrag.ddp.server.worker_state import ReducedSum, WorkerState, describe_update, route
+from simstrag.ddp.server.worker_state import (
+    ReducedSum,
+    WorkerState,
+    describe_update,
+    outer_of,
+    route,
+)
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.plan import Plan
@@ -202,7 +208,8 @@ class Coordinator:
         self._pending.append(
             Compute(
                 start.rank, start.step, start.version, start.amp, start.samples, way,
-                pull=not worker.private, local=plan.average, members=members,
+                pull=not worker.private, local=plan.average, outer=outer_of(plan),
+                fragments=plan.fragments, members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
                 pause=start.pause,
             )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from simstrag.aggregation import Outer
 from simstrag.ddp.server.shared_buffer import MemoryHandle
 from simstrag.engine.live import Facts
 from simstrag.policy import Hints, Policy
@@ -164,6 +165,7 @@ class Compute:
     pull: whether the parameters come along; else the rank goes on with its own.
     passed: whether they come to the lowest of `members` alone, which broadcasts them.
     local: whether the rank updates a model of its own before it reports the step.
+    outer, fragments: the optimizer of the models' mean, and the parts of the model that it steps.
     members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples applied by all ranks so far.
     pause: seconds that the rank waits before it computes.
@@ -178,6 +180,8 @@ class Compute:
     pull: bool = True
     passed: bool = False
     local: bool = False
+    outer: Outer | None = None
+    fragments: int = 1
     members: tuple[int, ...] = ()
     weight: float = 1.0
     applied: int = 0
@@ -188,6 +192,7 @@ class Compute:
 class Reduce:
     """All-reduce gradients, or models if `average`, among `members`; each has its own weight.
 
+    fragment: the part of the model whose mean an outer optimizer takes.
     A gradient that is not finite counts as zeros. The rank keeps its input: if a member dies, the
     command comes again without that member.
     """
@@ -197,6 +202,7 @@ class Reduce:
     members: tuple[int, ...]
     weights: tuple[float, ...]
     average: bool
+    fragment: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +14,10 @@ from simstrag.ddp.failures.rank_failure import is_local_error
 from simstrag.ddp.flat_parameters import pack_settings, unflatten
 from simstrag.ddp.server import messages
 from simstrag.errors import InputError
+from simstrag.learning.outer_model import OuterModel
 
 if TYPE_CHECKING:
+    from simstrag.aggregation import Outer
     from simstrag.ddp.allreduce.hook import ProcessGroups
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
@@ -30,6 +32,7 @@ class ServerMode:
 
     The constructor receives the first command, and waits until all ranks have come.
     mark: is called with the step and the phase that begins.
+    outer: the state of outer steps in a checkpoint; None where there is none.
     handover: the command that ended this mode; None before.
     finished: the plan leaves this rank out, and all ranks that it needs have left.
     samples: samples applied by all ranks, as of the last `Compute`.
@@ -41,8 +44,11 @@ class ServerMode:
         client: Client,
         groups: ProcessGroups,
         mark: Callable[[int, str], None],
+        outer: Mapping[str, Any] | None = None,
     ) -> None:
         self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
+        self.outer: OuterModel | None = None
+        self._outer_state = outer
         self.handover: messages.Handover | None = None
         self.finished = False
         self.samples = 0
@@ -144,6 +150,8 @@ class ServerMode:
                 case messages.Compute():
                     if command.pull and not self._pull(command):
                         continue
+                    if command.outer is not None and self.outer is None:
+                        self._begin_outer(command.outer, command.fragments)
                     self._pause(command)
                     self._work, self.samples = command, command.applied
                     self._mark(command.step, "loading")
@@ -183,6 +191,15 @@ class ServerMode:
         self.replica.spread(client.parameters)
         return True
 
+    def _begin_outer(self, outer: Outer, fragments: int) -> None:
+        """Keep the parameters as those of all ranks, which outer steps change from now on."""
+        self.outer = OuterModel(self._flat(self.replica.parameters), outer, fragments)
+        if self._outer_state is not None:
+            self.outer.load_state_dict(self._outer_state)
+
+    def _flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([each.detach().reshape(-1).to(self.replica.dtype) for each in tensors])
+
     def _kept_gradient(self) -> torch.Tensor:
         """The gradient of the last step, also where it was pushed and a new plan reduces it."""
         if self._pushed:
@@ -198,7 +215,10 @@ class ServerMode:
         if command.average:
             floating = [each for each in replica.model.buffers() if each.is_floating_point()]
             tensors = [*replica.parameters, *floating]
-        flat = torch.cat([each.detach().reshape(-1).to(replica.dtype) for each in tensors])
+        flat = own = self._flat(tensors)
+        if self.outer is not None:  # a part of the model, and the buffers
+            place = self.outer.places[command.fragment]
+            flat = torch.cat([own[place], own[replica.count :]])
         if weight == 0 or not (command.average or self._finite):
             flat.zero_()
         else:
@@ -213,5 +233,11 @@ class ServerMode:
             lowest = rank == min(command.members)
             self.client.end_reduction(command.closing, flat if lowest else None)
             return
+        if self.outer is not None:
+            length = place.stop - place.start
+            self.outer.step(command.fragment, flat[:length])
+            own[replica.count :] = flat[length:]
+            self.outer.take_over(command.fragment, own)
+            flat = own
         unflatten(flat, tensors)
         self.client.end_reduction(command.closing)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from simstrag.aggregation import Outer
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.engine.live import Update
 from simstrag.errors import PlanError
@@ -118,6 +119,11 @@ def gradient_weights(
         rank: n / total * damping.factor(staleness[rank]) if rank in kept else 0.0
         for rank, n in samples.items()
     }
+
+
+def outer_of(plan: Plan) -> Outer | None:
+    """The outer optimizer of a plan; that of the mean where it averages models by fragment."""
+    return Outer() if plan.fragments > 1 and plan.outer is None else plan.outer
 
 
 def model_weights(samples: Mapping[int, int]) -> dict[int, float]:
