@@ -159,6 +159,13 @@ def test_a_folder_gets_the_page_and_the_numbers_and_may_be_written_again(
     assert numbers["blocking_slowdown"] == pytest.approx(14.5 / 11.5)
 
 
+def test_a_notebook_shows_the_sentences_the_fixes_and_the_heat_map(found: WhatIf) -> None:
+    shown = found._repr_html_()
+    assert "is chronically slow" in shown
+    assert "GPU-hours of 1,000 steps" in shown
+    assert shown.count("<svg") == 1
+
+
 def test_a_folder_of_something_else_is_kept(trace: Path, call: Call) -> None:
     code, _, err = call("whatif", str(trace), "--out", str(trace.parent))
     assert code == 2

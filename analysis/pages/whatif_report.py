@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from simstrag.analysis.charts import whatif_charts
@@ -11,15 +10,11 @@ from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import whatif_tables
 from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.whatif_text import headline, sentences
-from simstrag.documents.file_io import refuse_file, write_atomically
-from simstrag.errors import InputError
-from simstrag.runs.run import plain, provenance
+from simstrag.runs.run import provenance
 from simstrag.whatif.analysis import WhatIf
 
-NUMBERS, PAGE = "whatif.json", "report.html"
 
-
-def render(found: WhatIf, command: str = "") -> str:
+def render(found: WhatIf, command: str | None = None) -> str:
     """The report as one HTML file. command: the command line that asked for it."""
     layout = found.replay.layout
     tables = {
@@ -51,23 +46,3 @@ def render(found: WhatIf, command: str = "") -> str:
         provenance=facts.provenance(provenance()),
         data=csv_data(tables),
     )
-
-
-def write(found: WhatIf, folder: str | Path, command: str = "") -> Path:
-    """Write `whatif.json` and `report.html` into a folder; the path of the report.
-
-    Raises `InputError` where the folder holds something else, or cannot be written.
-    """
-    folder = Path(folder)
-    refuse_file(folder)
-    if folder.exists() and any(folder.iterdir()) and not (folder / NUMBERS).exists():
-        raise InputError(f"{folder}: holds something else; choose a folder that does not exist yet")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    text = json.dumps(plain(found.document), indent=1, allow_nan=False) + "\n"
-    page = render(found, command)
-    write_atomically(folder / NUMBERS, lambda part: part.write_text(text, encoding="utf-8"))
-    write_atomically(folder / PAGE, lambda part: part.write_text(page, encoding="utf-8"))
-    return folder / PAGE

@@ -28,11 +28,7 @@ def whatif(
     from simstrag.whatif.analysis import analyse
 
     found = analyse(record, gpu_price)
-    page = None
-    if out is not None:
-        from simstrag.analysis.pages.whatif_report import write
-
-        page = write(found, out, command_line())
+    page = None if out is None else found.write(out, command_line())
     document = {**found.document, "report": page}
     print_result(as_json, quiet, document, lambda: _print(found), report=page)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.errors import InputError
+from simstrag.rendering import html_fragment, html_page
 from simstrag.whatif.causes import Cause, causes
 from simstrag.whatif.culprits import FEWEST, Culprit, culprits
 from simstrag.whatif.fixes import Fix, fixes
@@ -18,6 +22,7 @@ from simstrag.whatif.read_record import read_record
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Record
 from simstrag.whatif.replay import JobReplay
 
+NUMBERS, PAGE = "whatif.json", "report.html"
 DOUBTFUL = 0.05
 """Replay error from which no other number is to be trusted."""
 
@@ -63,6 +68,34 @@ class WhatIf:
     def document(self) -> dict[str, Any]:
         """The contents of `--json`: the names of metrics are those of ByteDance's output."""
         return _document(self)
+
+    def _repr_html_(self) -> str:
+        return html_fragment(self)
+
+    def write(self, folder: str | Path, command: str | None = None) -> Path:
+        """Write `whatif.json` and `report.html` into a folder; the path of the report.
+
+        command: the command line that asked for it, shown in the report.
+        Raises `InputError` where the folder holds something else, or cannot be written.
+        """
+        from simstrag.runs.run import plain
+
+        folder = Path(folder)
+        refuse_file(folder)
+        if folder.exists() and any(folder.iterdir()) and not (folder / NUMBERS).exists():
+            raise InputError(
+                f"{folder}: holds something else; choose a folder that does not exist yet"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        numbers = json.dumps(plain(self.document), indent=1, allow_nan=False) + "\n"
+        for name, text in ((NUMBERS, numbers), (PAGE, html_page(self, command))):
+            write_atomically(
+                folder / name, functools.partial(Path.write_text, data=text, encoding="utf-8")
+            )
+        return folder / PAGE
 
 
 def analyse(path: str | Path, gpu_price: float | None = None) -> WhatIf:
