@@ -13,7 +13,7 @@ FORWARDS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 
 def interleaved(without_first_receive: bool = False) -> Layout:
-    """Two stages of two chunks, two micro-batches; each operation takes 1 s, only forwards transfer.
+    """Two stages of two chunks, two micro-batches; each operation takes 1 s.
 
     A receive is recorded before each forward and a send after it, also where they carry nothing; a
     third one after the last forward is recorded, too.

@@ -15,7 +15,7 @@ from simstrag.whatif.culprits import Culprit, computing
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import first_operations
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints, Record
-from simstrag.whatif.replay import Case, JobReplay, Mask
+from simstrag.whatif.replay import ReplayCase, JobReplay, Mask
 
 WORTH = 0.01
 """Share of a mean step from which a cause is worth a name."""
@@ -59,8 +59,8 @@ def causes(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> tuple[
         *_stages(replay, slow), *_lengths(record, replay), *_gc(replay), *_links(replay)
     ]  # fmt: skip
     base, late, *times = replay.means([
-        Case(everything), Case(everything, delayed=first),
-        *(Case(each.recorded, each.ideal) for each in seen),
+        ReplayCase(everything), ReplayCase(everything, delayed=first),
+        *(ReplayCase(each.recorded, each.ideal) for each in seen),
     ])  # fmt: skip
     found = [
         each for each, time in zip(seen, times, strict=True) if base - time >= WORTH * base

@@ -14,7 +14,7 @@ import numpy as np
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.metrics import Metrics, first_operations
-from simstrag.whatif.replay import Case, JobReplay, Mask
+from simstrag.whatif.replay import ReplayCase, JobReplay, Mask
 
 STEPS = 1000
 """Steps that GPU-hours and costs are of."""
@@ -60,14 +60,18 @@ def fixes(
     masks = [_worker(replay, each) for each in slow]
     culprits = ~np.logical_or.reduce(masks) if masks else everything
     rows = [
-        (f"{describe_worker(replay, each)} like the others", "worker", Case(~mask, None, delayed))
+        (
+            f"{describe_worker(replay, each)} like the others",
+            "worker",
+            ReplayCase(~mask, None, delayed),
+        )
         for each, mask in zip(slow, masks, strict=True)
     ]
     if len(slow) > 1:
         name = f"all {len(slow)} slow workers like the others"
-        rows.append((name, "workers", Case(culprits, None, delayed)))
+        rows.append((name, "workers", ReplayCase(culprits, None, delayed)))
     for cause in why:
-        case = Case(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
+        case = ReplayCase(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
         rows.append((describe_cause(cause), "cause", case))
     if len(slow) + len(why) > 1:
         rows.append(("all of these together", "together", _together(replay, culprits, why, prompt)))
@@ -75,14 +79,16 @@ def fixes(
         listed = ", ".join(map(str, found.top_ranks[:4]))
         name = f"the slowest 3 % of ranks ({listed}) like the others"
         top = np.isin(layout.rank, found.top_ranks)
-        rows.append((name, "metric", Case(~top, None, delayed)))
+        rows.append((name, "metric", ReplayCase(~top, None, delayed)))
     if layout.stages > 1:
         last = np.broadcast_to((layout.stage == layout.stages - 1)[:, None], shape)
         name = f"the last stage ({layout.stages - 1}) like the others"
-        rows.append((name, "metric", Case(~last, None, delayed)))
-    every = Case(~everything, None, prompt)
+        rows.append((name, "metric", ReplayCase(~last, None, delayed)))
+    every = ReplayCase(~everything, None, prompt)
     rows.append(("every operation like the others of its kind", "all", every))
-    base, *times = replay.means([Case(everything, None, delayed), *(case for _, _, case in rows)])
+    base, *times = replay.means(
+        [ReplayCase(everything, None, delayed), *(case for _, _, case in rows)]
+    )
     return tuple(
         _price(name, kind, base, time, gpus, price)
         for (name, kind, _), time in zip(rows, times, strict=True)
@@ -101,7 +107,9 @@ def _worker(replay: JobReplay, slow: Culprit) -> Mask:
     return mask
 
 
-def _together(replay: JobReplay, culprits: Mask, why: Sequence[Cause], prompt: Mask | None) -> Case:
+def _together(
+    replay: JobReplay, culprits: Mask, why: Sequence[Cause], prompt: Mask | None
+) -> ReplayCase:
     """All culprits and causes ideal; an operation of both takes the shorter of its ideal times."""
     ideal = replay.ideal + np.zeros(replay.work.shape)
     recorded = culprits.copy()
@@ -114,7 +122,7 @@ def _together(replay: JobReplay, culprits: Mask, why: Sequence[Cause], prompt: M
                 np.minimum(ideal[changed], other[changed]),
             )  # fmt: skip
         recorded &= cause.recorded
-    return Case(recorded, ideal, prompt)
+    return ReplayCase(recorded, ideal, prompt)
 
 
 def describe_worker(replay: JobReplay, slow: Culprit) -> str:

@@ -44,7 +44,7 @@ class _Level(NamedTuple):
     is_synced: bool
 
 
-class Case(NamedTuple):
+class ReplayCase(NamedTuple):
     """One what-if case.
 
     recorded: whether an operation needs its recorded time, shape (operations, replicas).
@@ -105,7 +105,7 @@ class JobReplay:
             parts.append(ends[self.last].max(axis=(0, 1)))
         return np.concatenate(parts)
 
-    def means(self, cases: Sequence[Case]) -> list[float]:
+    def means(self, cases: Sequence[ReplayCase]) -> list[float]:
         """Seconds of a mean step in each case."""
         alike: dict[tuple[bool, int], list[int]] = {}
         for k, case in enumerate(cases):
