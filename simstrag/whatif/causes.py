@@ -15,7 +15,7 @@ from simstrag.whatif.culprits import Culprit, computing
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import first_operations
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints, Record
-from simstrag.whatif.replay import ReplayCase, JobReplay, Mask
+from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
 
 WORTH = 0.01
 """Share of a mean step from which a cause is worth a name."""

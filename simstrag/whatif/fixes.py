@@ -14,7 +14,7 @@ import numpy as np
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.metrics import Metrics, first_operations
-from simstrag.whatif.replay import ReplayCase, JobReplay, Mask
+from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
 
 STEPS = 1000
 """Steps that GPU-hours and costs are of."""
