@@ -133,7 +133,7 @@ def test_tokens_that_go_with_seconds_are_a_cause(tmp_path: Path) -> None:
 
 def test_a_replay_that_is_off_by_a_tenth_warns_before_anything_else(tmp_path: Path) -> None:
     found = analysed(pipeline(late=1.45, steps=6), tmp_path)
-    assert found.warnings[0].startswith("the replay takes 0.909 of the recorded time; beyond 5%")
+    assert found.warnings[0].startswith("the replay takes 0.909 of the recorded time; beyond 5 %")
 
 
 def test_the_document_has_the_names_of_the_public_analysis(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def headline(found: WhatIf) -> str:
     if not found.culprits:
         return f"{lost}, and no worker is named"
     first, *others = found.culprits
-    more = f" and {len(others)} more" if others else ""
-    return f"{lost}; {describe_worker(found.replay, first)}{more} is slow"
+    verb = f"and {len(others)} more are" if others else "is"
+    return f"{lost}; {describe_worker(found.replay, first)} {verb} slow"
 
 
 def cost_of(fix: Fix) -> str:
@@ -69,7 +69,7 @@ def _who(found: WhatIf) -> Iterator[str]:
     steps, late, layout = len(found.metrics.step), found.late, found.replay.layout
     if not found.culprits and len(layout.replica) > 1:
         if steps >= FEWEST:
-            yield f"No worker is slower than its peers by more than {FLOOR:.0%} beyond chance."
+            yield f"Beyond chance, no worker is slower than its peers by {100 * FLOOR:.0f} %."
         often = max(range(len(late.last)), key=lambda k: late.last[k])
         hours = sum(late.waited) * found.gpus / len(layout.replica) / 3600
         what = "rank" if layout.stages == 1 else "replica"
@@ -166,10 +166,11 @@ def _gains(found: WhatIf) -> Iterator[str]:
     together = next((each for each in found.fixes if each.kind == "together"), None)
     if together is not None:
         total = sum(each.seconds for each in own)
+        why = "they overlap" if total > together.seconds else "some help only together"
         yield (
             f"All fixes together make a step {seconds(together.seconds)} "
             f"({percent(together.share)} %) shorter, which is {cost_of(together)} in {STEPS:,} "
-            f"steps. One by one they add up to {seconds(total)}: they overlap."
+            f"steps. One by one they add up to {seconds(total)}: {why}."
         )
 
 

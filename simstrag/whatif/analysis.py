@@ -131,8 +131,8 @@ def _warnings(record: Record, layout: Layout, found: Metrics) -> list[str]:
     if record.is_timed and abs(error) > DOUBTFUL:
         lines.append(
             f"the replay takes {1 / found.replay_error:.3f} of the recorded time; beyond "
-            f"{DOUBTFUL:.0%}, no other number is to be trusted: time passes in what the record "
-            "does not have"
+            f"{100 * DOUBTFUL:.0f} %, no other number is to be trusted: time passes in what the "
+            "record does not have"
         )
     lines += record.missing
     if len(layout.dropped):

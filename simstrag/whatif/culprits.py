@@ -28,6 +28,7 @@ from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints
 
 FLOOR = 0.05
 """Slowdown up to which a worker counts as like its peers."""
+OVER = f"over {100 * FLOOR:.0f} %"
 ALARM = 0.05
 """Rate of false alarms of all tests together."""
 THROUGHOUT, STRETCH, PERIODIC = 0.015, 0.01, 0.01
@@ -157,7 +158,7 @@ def _examine(excess: Floats, numbers: Ints, workers: int) -> _Sign | None:
 def _throughout(excess: Floats) -> _Sign:
     count = len(excess) * _independence(excess - excess.mean())
     p = _t_test(excess, count)
-    test = f"t test of {len(excess)} steps ({count:.0f} independent) over {FLOOR:.0%}"
+    test = f"t test of {len(excess)} steps ({count:.0f} independent) {OVER}"
     return _Sign("chronic", p, _extent(excess), None, test)
 
 
@@ -170,7 +171,7 @@ def _stretch(excess: Floats) -> _Sign | None:
     residual[places] = own - own.mean()
     count = len(own) * _independence(residual)
     stretches = len(excess) * (len(excess) - 1) / 2
-    test = f"t test of a stretch of {len(own)} steps ({count:.0f} independent) over {FLOOR:.0%}"
+    test = f"t test of a stretch of {len(own)} steps ({count:.0f} independent) {OVER}"
     return _Sign("chronic", _t_test(own, count) * stretches, places, None, test)
 
 
@@ -214,7 +215,7 @@ def _periodic(excess: Floats, numbers: Ints) -> _Sign | None:
 
     t, period, phase_of = best
     places = np.flatnonzero(numbers % period == phase_of)
-    test = f"t test of steps {phase_of} modulo {period} against the others over {FLOOR:.0%}"
+    test = f"t test of steps {phase_of} modulo {period} against the others {OVER}"
     p = float(stdtr(len(places) - 1, -t)) * looked
     return _Sign("periodic", p, places, period, test)
 
