@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from simstrag import policies
+from simstrag.aggregation import Compensation, Outer, Screen
+from simstrag.ddp.policy_support import plan_obstacle
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.messages import (
     Abort,
@@ -212,6 +214,51 @@ def test_models_are_averaged_among_those_who_live_with_weights_that_sum_to_1() -
     assert isinstance(apply, Apply)
     assert apply.parts == ()
     assert [(o.pull, o.local) for o in computes if isinstance(o, Compute)] == [(False, True)] * 2
+
+
+def test_a_rank_delivers_its_model_to_the_server_after_its_private_steps() -> None:
+    coordinator = coordinate(Plan((server(1, steps=2),), average=True), 2)
+    coordinator.begin()
+    (private,) = coordinator.on_step(0, 0, 1.0, 1.0, here=False)
+    assert isinstance(private, Compute)
+    assert (private.pull, private.local, private.route) == (False, True, PUSH)
+    assert brief(coordinator.on_step(0, 1, 2.0, 1.0, here=False)) == [("Deliver", 0)]
+    apply, compute = coordinator.on_delivery(0, 2.1)
+    assert isinstance(apply, Apply)
+    assert isinstance(compute, Compute)
+    assert (apply.parts, apply.average) == (((0, 1.0),), True)
+    assert (compute.pull, compute.local, compute.version) == (True, True, 1)
+
+
+def test_a_grace_ends_at_its_time_without_those_who_are_late() -> None:
+    coordinator = coordinate(Plan((server(1, grace=0.5),)), 3)
+    coordinator.begin()
+    assert coordinator.on_step(0, 0, 1.0, 1.0, here=True) == []
+    assert coordinator.on_step(1, 0, 1.2, 1.2, here=True) == []
+    assert coordinator.expiry == 1.5
+    assert brief(coordinator.on_time(1.5))[0] == ("Apply", 1, (0, 1 / 3), (1, 1 / 3))
+
+
+def test_the_others_keep_their_numbers_of_steps_where_a_rank_is_lost() -> None:
+    coordinator = coordinate(Plan((Quorum(steps=(1, 2, 3)),), average=True), 3)
+    coordinator.begin()
+    coordinator.on_loss(0, 0.5)
+    assert coordinator.live._rules.plan.quorums[0].steps == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (Plan((Quorum(steps=2, overlap=1),), average=True), "a second copy"),
+        (Plan((Quorum(count=1, partial=True),)), "partial ones are not built"),
+        (Plan(average=True, outer=Outer()), "a global model beside each rank's own"),
+        (Plan(average=True, fragments=2), "a global model beside each rank's own"),
+        (Plan(compensation=Compensation()), "neither compensates nor screens"),
+        (Plan(screen=Screen()), "neither compensates nor screens"),
+    ],
+)
+def test_a_plan_that_real_ranks_do_not_carry_out_says_why(plan: Plan, reason: str) -> None:
+    assert reason in (plan_obstacle(plan) or "")
 
 
 def test_a_group_sums_up_on_the_way_and_its_sum_is_one_part() -> None:
@@ -506,6 +553,9 @@ PLANS = {
     "window": Plan((Quorum(window=0.4),)),
     "counted": Plan((Quorum(count=2, late=Late.DROP),), weigh=Weigh.MEMBERS),
     "unequal": Plan((Quorum(window=0.4),), batch=(0.5, 1.0, 1.0, 1.5), weigh=Weigh.MEMBERS),
+    "grace": Plan((Quorum(count=2, grace=0.2),)),
+    "own steps": Plan((Quorum(steps=(1, 2, 3, 2)),), average=True),
+    "models at the server": Plan((server(2, steps=2),), average=True),
     "mean of groups": Plan(
         tuple(Quorum(ranks, via=Via.LEADER) for ranks in ((0, 3), (1, 2))), weigh=Weigh.MEMBERS
     ),
@@ -528,8 +578,10 @@ def test_every_policy_trains_and_sums_weigh_what_the_books_say(spec: str) -> Non
         before = len(world.applied)
         world.go_on()
         for apply in world.applied[before:]:
-            roots = dict(apply.parts)
+            roots, weights = dict(apply.parts), Counter[int]()
             for rank, _, _, weight in apply.gradients:
+                weights[rank] += weight
+            for rank, weight in weights.items():
                 if rank in roots and rank not in world.commanded_weights:
                     assert roots[rank] in {weight, 1.0} or spec in {"cgp", "mean of groups"}
                 elif rank in world.commanded_weights and not world.coordinator.live.plan.average:

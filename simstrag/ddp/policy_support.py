@@ -26,7 +26,10 @@ TORCH = ("2.11", "2.13")
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
-LEARNED = "{} {} built for the real learner alone, not for models on real ranks"
+OUTER = "outer steps and fragments need a global model beside each rank's own, which is not built"
+OVERLAP = "a step beside an all-reduce of its model needs a second copy of it, which is not built"
+PARTIAL = "a rank that computes cannot take part in an all-reduce, so partial ones are not built"
+CORRECTED = "the server neither compensates nor screens gradients, which is not built"
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
@@ -87,13 +90,14 @@ def plan_obstacle(plan: Plan) -> str | None:
         return CUT
     if any(quorum.rounds > 1 for quorum in plan.quorums):
         return ROUNDS
-    for name in ("outer", "compensation", "screen"):
-        if getattr(plan, name) is not None:
-            return LEARNED.format(name, "is")
-    if plan.fragments > 1 or any(quorum.overlap or quorum.partial for quorum in plan.quorums):
-        return LEARNED.format("fragments, overlap and partial collectives", "are")
-    if plan.average and any(quorum.via is Via.SERVER for quorum in plan.quorums):
-        return LEARNED.format("a server that averages models", "is")
+    if any(quorum.overlap for quorum in plan.quorums):
+        return OVERLAP
+    if any(quorum.partial for quorum in plan.quorums):
+        return PARTIAL
+    if plan.outer is not None or plan.fragments > 1:
+        return OUTER
+    if plan.compensation is not None or plan.screen is not None:
+        return CORRECTED
     return None
 
 

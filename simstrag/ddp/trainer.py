@@ -188,6 +188,8 @@ class Trainer:
             with self._members.diagnose():
                 state = mode.client.fetch_state()
             policy, facts, served = state["policy"], state["facts"], None if mode.private else state
+            if mode.averages:  # the server's optimizer takes no step
+                state["optimizer"] = self.replica.optimizer.state_dict()
         return checkpoint.to_checkpoint(
             self.replica, self.name, self.world_size, self.sampler, policy, facts, served
         )

@@ -359,9 +359,10 @@ class Live:
                 count = None if quorum.count is None else min(quorum.count, len(left))
                 kept = tuple((c, parent if parent in left else left[0]) for c, parent in riders)
                 parents = tuple(pair for pair in quorum.parents if self.lost.isdisjoint(pair))
-                quorums.append(
-                    replace(quorum, ranks=left, count=count, riders=kept, parents=parents)
-                )
+                steps = quorum.steps if quorum.riders else tuple(map(quorum.steps_of, left))
+                quorums.append(replace(
+                    quorum, ranks=left, count=count, riders=kept, parents=parents, steps=steps
+                ))  # fmt: skip
         if not quorums:
             raise NobodyLeft(f"policy {self.name}: all ranks of its plan are gone")
         return replace(plan, quorums=tuple(quorums)).resolved(self._workers)

@@ -18,6 +18,7 @@ YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 TITLE = re.compile(r'"[^"]*"')
 ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
+AVERAGING = {Via.ALLREDUCE: "model averaging", Via.SERVER: "model averaging at a server"}
 VIA = {
     Via.ALLREDUCE: "by all-reduce",
     Via.SERVER: "each gradient a job of the server",
@@ -39,7 +40,8 @@ class PolicyDescription:
     title: its full name; the spec where its class has no `title`.
     sentence: its decision.
     details: further paragraphs on the decision.
-    architecture: how updates are made: `all-reduce`, `server`, `leader` or `model averaging`.
+    architecture: how updates are made: `all-reduce`, `server`, `leader`, `model averaging`
+        or `model averaging at a server`.
     parameters: its parameters.
     plan: its first plan, (field, meaning) for each quorum and each field not at its default.
     paper: the first source in short.
@@ -112,9 +114,8 @@ def architecture(plan: Plan) -> tuple[str, ...]:
     >>> architecture(Plan((Quorum(via=Via.SERVER),))), architecture(Plan(average=True))
     (('server',), ('model averaging',))
     """
-    if plan.average:
-        return ("model averaging",)
-    return tuple(dict.fromkeys(ARCHITECTURES[quorum.via] for quorum in plan.quorums))
+    words = AVERAGING if plan.average else ARCHITECTURES
+    return tuple(dict.fromkeys(words[quorum.via] for quorum in plan.quorums))
 
 
 def describe_plan(plan: Plan, world_size: int) -> tuple[tuple[str, str], ...]:

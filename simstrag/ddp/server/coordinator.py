@@ -202,7 +202,8 @@ class Coordinator:
         self._pending.append(
             Compute(
                 start.rank, start.step, start.version, start.amp, start.samples, way,
-                pull=not worker.private, local=plan.average, members=members,
+                pull=not worker.private or (plan.average and start.puller is not None),
+                local=plan.average, members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
                 pause=start.pause,
             )

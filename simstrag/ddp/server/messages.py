@@ -163,7 +163,8 @@ class Compute:
     amp: whether to compute in reduced precision.
     pull: whether the parameters come along; else the rank goes on with its own.
     passed: whether they come to the lowest of `members` alone, which broadcasts them.
-    local: whether the rank updates a model of its own before it reports the step.
+    local: whether the rank updates a model of its own before it reports the step; with
+        `GradientRoute.PUSH` it sends that model when it is asked to deliver.
     members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples applied by all ranks so far.
     pause: seconds that the rank waits before it computes.
@@ -244,12 +245,14 @@ class Apply:
     may hold the sum of its group.
     missing: ranks whose gradients are booked but not added: not finite, or lost on their way.
     gradients: (rank, step, version it was computed from, weight) of each, as booked.
+    average: whether the buffers hold models, whose mean the parameters become.
     """
 
     version: int
     parts: tuple[tuple[int, float], ...]
     missing: tuple[int, ...]
     gradients: tuple[tuple[int, int, int, float], ...]
+    average: bool = False
 
 
 @dataclass(frozen=True, slots=True)

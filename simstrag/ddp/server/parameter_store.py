@@ -55,7 +55,11 @@ class ParameterStore:
         """Make a version; the settings of the optimizer hold from this version on."""
         for each in settings:
             self.set(each)
-        self.step([(self._buffers[rank].gradient, weight) for rank, weight in apply.parts])
+        parts = [(self._buffers[rank].gradient, weight) for rank, weight in apply.parts]
+        if apply.average:
+            self.flat.copy_(self._weighted_sum(parts) / sum(weight for _, weight in parts))
+        else:
+            self.step(parts)
         self.version = apply.version
 
     def set(self, settings: bytes) -> None:
@@ -68,13 +72,16 @@ class ParameterStore:
 
         Without any gradient nothing changes.
         """
-        if not gradients:
-            return
-        (first, weight), *others = gradients
+        if gradients:
+            self._weighted_sum(gradients)
+            self.optimizer.step()
+
+    def _weighted_sum(self, parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
+        (first, weight), *others = parts
         torch.mul(first, weight, out=self._gradient)
-        for gradient, weight in others:
-            self._gradient.add_(gradient, alpha=weight)
-        self.optimizer.step()
+        for part, weight in others:
+            self._gradient.add_(part, alpha=weight)
+        return self._gradient
 
     def keep(self, rank: int) -> None:
         """Keep the present parameters, from which the next step of this rank begins."""

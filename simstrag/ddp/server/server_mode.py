@@ -60,6 +60,12 @@ class ServerMode:
     @property
     def private(self) -> bool:
         """Whether this rank has a model of its own, and the server none."""
+        work, push = self._work, messages.GradientRoute.PUSH
+        return work is not None and work.local and work.route is not push
+
+    @property
+    def averages(self) -> bool:
+        """Whether this rank has a model of its own."""
         return self._work is not None and self._work.local
 
     @property
@@ -157,7 +163,8 @@ class ServerMode:
                     self._work, self.finished = None, True
                     break
                 case messages.Deliver():
-                    self.client.deliver(self._kept_gradient())
+                    model = self.averages
+                    self.client.deliver(self._model() if model else self._kept_gradient())
                 case messages.Reduce():
                     self._reduce(command)
         self.replica.clock.begin()
@@ -182,6 +189,10 @@ class ServerMode:
                 return False
         self.replica.spread(client.parameters)
         return True
+
+    def _model(self) -> torch.Tensor:
+        """This rank's parameters, shape (count,); statistics of layers stay with the rank."""
+        return torch.cat([each.detach().reshape(-1) for each in self.replica.parameters])
 
     def _kept_gradient(self) -> torch.Tensor:
         """The gradient of the last step, also where it was pushed and a new plan reduces it."""

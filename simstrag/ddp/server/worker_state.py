@@ -151,7 +151,9 @@ def rescale(reduced: ReducedSum, booked: Mapping[int, float]) -> float:
 def describe_update(update: Update, workers: Sequence[WorkerState]) -> Apply:
     """The command for an update that the engine has made: single gradients, and whole sums."""
     gradients = sorted(update.gradients)
-    weight_of = {gradient.rank: gradient.weight for gradient in gradients}
+    weight_of: dict[int, float] = {}
+    for gradient in gradients:  # the steps of a contribution share one fate
+        weight_of[gradient.rank] = weight_of.get(gradient.rank, 0.0) + gradient.weight
     parts: dict[int, float] = {}
     missing: set[int] = set()
     for rank, weight in weight_of.items():
@@ -167,4 +169,5 @@ def describe_update(update: Update, workers: Sequence[WorkerState]) -> Apply:
         tuple(sorted(parts.items())),
         tuple(sorted(missing)),
         tuple((g.rank, g.step, g.version, g.weight) for g in gradients),
+        average=any(workers[rank].private for rank in parts),
     )
