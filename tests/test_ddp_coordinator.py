@@ -304,7 +304,7 @@ def test_a_rank_delivers_its_model_to_the_server_after_its_private_steps() -> No
     apply, compute = coordinator.on_delivery(0, 2.1)
     assert isinstance(apply, Apply)
     assert isinstance(compute, Compute)
-    assert (apply.parts, apply.average) == (((0, 1.0),), True)
+    assert (apply.parts, apply.outer) == (((0, 1.0),), Outer())
     assert (compute.pull, compute.local, compute.version) == (True, True, 1)
 
 
@@ -327,12 +327,12 @@ def test_the_others_keep_their_numbers_of_steps_where_a_rank_is_lost() -> None:
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (Plan((Quorum(steps=2, overlap=1),), average=True), "a second copy"),
-        (Plan((Quorum(count=1, partial=True),)), "partial ones are not built"),
-        (Plan(average=True, outer=Outer()), "a global model beside each rank's own"),
-        (Plan(average=True, fragments=2), "a global model beside each rank's own"),
-        (Plan(compensation=Compensation()), "neither compensates nor screens"),
-        (Plan(screen=Screen()), "neither compensates nor screens"),
+        (Plan((Quorum(count=1, steps=2, overlap=1),), average=True), "all ranks in each update"),
+        (Plan((Quorum(count=1, partial=True),)), "while it computes"),
+        (Plan((Quorum(count=1),), average=True, outer=Outer()), "an outer optimizer needs every"),
+        (Plan((Quorum(count=1),), average=True, fragments=2), "an outer optimizer needs every"),
+        (Plan(compensation=Compensation()), "needs each of them at the server"),
+        (Plan(screen=Screen()), "has no data"),
     ],
 )
 def test_a_plan_that_real_ranks_do_not_carry_out_says_why(plan: Plan, reason: str) -> None:

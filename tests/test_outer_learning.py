@@ -22,7 +22,8 @@ from simstrag.learning.gradient_log import GradientLog  # noqa: E402
 from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
-from simstrag.learning.outer_replay import OuterReplay, OuterSgd  # noqa: E402
+from simstrag.learning.outer_model import OuterSgd  # noqa: E402
+from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.tasks.task import LearningTask  # noqa: E402
 from simstrag.learning.training import Replay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from simstrag import InputError, Scenario, simulate  # noqa: E402
 from simstrag.aggregation import Outer  # noqa: E402
+from simstrag.ddp.policy_support import mechanism  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import Simulation, simulate_into  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
@@ -197,3 +198,19 @@ def test_seconds_must_be_of_every_rank() -> None:
         policy.plan(View(3))
     with pytest.raises(PlanError, match="decoupled_diloco: k=4 is more than 3 ranks"):
         load("decoupled_diloco:k=4").plan(View(3))
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer"),
+    [
+        ("diloco", "server"),
+        ("streaming_diloco", "server"),
+        ("async_local_sgd", "server"),
+        ("dc_asgd", "server"),
+        ("decoupled_diloco", "no: steps beside an all-reduce need all ranks in each update"),
+        ("eager_sgd", "no: a rank would join an all-reduce, with zeros, while it computes"),
+        ("zeno", "no: its server tests gradients by one of its own"),
+    ],
+)
+def test_real_ranks_take_a_policy_or_say_why_not(policy: str, answer: str) -> None:
+    assert mechanism(policy).startswith(answer)

@@ -98,7 +98,8 @@ def plan_obstacle(plan: Plan) -> str | None:
     if any(quorum.partial for quorum in plan.quorums):
         return PARTIAL
     served = all(quorum.via is Via.SERVER for quorum in plan.quorums)
-    if plan.outer is not None and not (together or served):
+    is_outer = plan.outer is not None or plan.fragments > 1
+    if is_outer and not (together or served):
         return OUTER
     if plan.screen is not None:
         return SCREEN
