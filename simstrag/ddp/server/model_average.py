@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ class ModelAverage:
         self._state = state
         self._brought: torch.Tensor | None = None  # a copy: steps beside it change the model
         self._work: dist.Work | None = None
+        self._beside: int | None = None  # number of the all-reduce beside steps
+        self._lock = threading.Lock()
         self._mean: torch.Tensor | None = None
         self._fragment, self._version = 0, -1
         buffers = replica.model.buffers()
@@ -73,7 +76,7 @@ class ModelAverage:
     def begin(self, command: Reduce, version: int) -> None:
         """Begin an all-reduce, beside which the rank goes on; version: of its last step."""
         self._brought, self._version = self._own(command.fragment), version
-        mean = self._weighed(command, self._brought)
+        self._beside, mean = command.closing, self._weighed(command, self._brought)
         if len(command.members) == 1:
             self._ended(command.closing, False)
             return
@@ -82,8 +85,7 @@ class ModelAverage:
             try:
                 future.value()
             except RuntimeError:
-                self._groups.abort()  # others may wait for this rank, not for one that is lost
-                self._ended(command.closing, True)
+                self._fail(command.closing)
             else:
                 self._ended(command.closing, False)
 
@@ -92,7 +94,14 @@ class ModelAverage:
             self._work = dist.all_reduce(mean, group=group, async_op=True)
             self._work.get_future().add_done_callback(end)
         except RuntimeError:
-            self._ended(command.closing, True)
+            self._fail(command.closing)
+
+    def _fail(self, closing: int) -> None:
+        """The all-reduce beside steps has failed; others may wait for this rank, not for a dead."""
+        with self._lock:  # another thread may be about to repeat it in a new group
+            if self._beside == closing:
+                self._groups.abort()
+        self._ended(closing, True)
 
     def reduce(self, command: Reduce) -> bool:
         """Carry out an all-reduce; whether it succeeded."""
@@ -100,7 +109,9 @@ class ModelAverage:
         if own is None:
             own = self._own(command.fragment)
         else:  # the one beside steps has failed at some rank, and its group with it
-            self._groups.abort()
+            with self._lock:
+                self._beside = None
+                self._groups.abort()
             self._wait()
             self._groups.close()
         mean = self._weighed(command, own)
