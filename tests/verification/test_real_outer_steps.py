@@ -130,6 +130,22 @@ def test_a_checkpoint_holds_the_state_of_outer_steps(
     assert resumed == whole
 
 
+@pytest.mark.parametrize(
+    "policy", ["async_local_sgd:h=3", "async_local_sgd:h=3,delay=2", "async_local_sgd:h=2,lr=1"]
+)
+def test_outer_steps_at_a_real_server_are_those_of_the_replay(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks.run(train, WORLD, policy, str(tmp_path / "run"))
+    log = GradientLog.of(finish(tmp_path / "run"))
+    engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
+    rule = UpdateRule.of(policies.ask(policies.load(policy), View(WORLD), policy).resolved(WORLD))
+    choice = OptimizerChoice("sgd", RATE, MOMENTUM)
+    last = OuterReplay(log, engine, batches(), choice, rule).run(1e9).parameters
+    ends = torch.tensor(found, dtype=torch.float64)  # of each rank, as it pulled them last
+    assert float((ends - last).abs().amax(dim=1).min()) < 1e-9
+
+
 # -- steps beside an all-reduce ---------------------------------------------------------------
 
 BESIDE = "streaming_diloco:h=3,p=1,tau=1,alpha=0.25"
