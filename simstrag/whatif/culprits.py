@@ -8,7 +8,8 @@ named however many steps there are.  Together they name a worker in at most `ALA
 that have no slow one:
 
 - chronic: t test of the mean excess over all steps, or over the stretch of steps with the largest
-  sum of excess; the number of independent steps is n (1 - r) / (1 + r) for a lag-1 correlation r.
+  sum of excess, where the median exceeds the floor, too; the number of independent steps is
+  n (1 - r) / (1 + r) for a lag-1 correlation r.
 - periodic: t test of the steps that are equal modulo a period, against the others.
 - one-off: steps in which the excess is `FAR` times the largest one of any other worker.  If large
   excesses fall off like x^-3 or faster, chance does that in FAR^-3 of jobs.
@@ -37,6 +38,8 @@ FAR = 4
 """How many times the largest excess of other workers makes a step stand out alone."""
 FEWEST = 5
 """Least steps of a stretch, or of a phase of a period."""
+SHORTER = 0.9
+"""Share of the record below which a stretch is told apart from it."""
 LONGEST = 50
 """Longest period, in steps."""
 BURST = 0.25
@@ -144,29 +147,38 @@ def culprits(layout: Layout) -> tuple[Culprit, ...]:
 
 
 def _examine(excess: Floats, numbers: Ints, workers: int) -> _Sign | None:
-    """The first pattern of a worker that passes its t test: periodic or chronic."""
-    for sign, level in (
-        (_periodic(excess, numbers), PERIODIC),
-        (_throughout(excess), THROUGHOUT),
-        (_stretch(excess), STRETCH),
-    ):
-        if sign is not None and (p := sign.p * workers) <= level:
-            return sign._replace(p=p)
-    return None
+    """The first pattern of a worker that passes its t test: periodic or chronic.
+
+    It is chronic throughout where no stretch that passes is clearly shorter than the record.
+    """
+    periodic, whole, part = (
+        sign._replace(p=sign.p * workers)
+        if sign is not None and sign.p * workers <= level
+        else None
+        for sign, level in (
+            (_periodic(excess, numbers), PERIODIC),
+            (_throughout(excess), THROUGHOUT),
+            (_stretch(excess), STRETCH),
+        )
+    )
+    if periodic is not None or part is None:
+        return periodic or whole
+    return part if whole is None or len(part.places) < SHORTER * len(excess) else whole
 
 
-def _throughout(excess: Floats) -> _Sign:
+def _throughout(excess: Floats) -> _Sign | None:
+    if np.median(excess) <= np.log1p(FLOOR):
+        return None
     count = len(excess) * _independence(excess - excess.mean())
-    p = _t_test(excess, count)
     test = f"t test of {len(excess)} steps ({count:.0f} independent) {OVER}"
-    return _Sign("chronic", p, _extent(excess), None, test)
+    return _Sign("chronic", _t_test(excess, count), np.arange(len(excess)), None, test)
 
 
 def _stretch(excess: Floats) -> _Sign | None:
     places = _extent(excess)
-    if len(places) < FEWEST:
-        return None
     own, outside = excess[places], np.delete(excess, places)
+    if len(own) < FEWEST or np.median(own) <= np.log1p(FLOOR):
+        return None
     residual = excess - (outside.mean() if len(outside) else 0.0)
     residual[places] = own - own.mean()
     count = len(own) * _independence(residual)
