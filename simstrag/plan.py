@@ -366,8 +366,11 @@ class Plan:
             )
         if fragments > 1 and (len(self.quorums) > 1 or self.quorums[0].via is not Via.ALLREDUCE):
             raise PlanError("fragments need one quorum via ALLREDUCE")
-        if self.weigh is not Weigh.WORLD:
-            raise PlanError("average=True is the mean of the members already; leave weigh out")
+        if self.weigh is not Weigh.WORLD or self.damping.power:
+            raise PlanError(
+                "average=True is the mean of the members by their samples; leave weigh and the "
+                "power of damping out"
+            )
         if self.compensation is not None or self.screen is not None:
             raise PlanError("compensation and screen are of gradients, not of averaged models")
 

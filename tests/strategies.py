@@ -320,7 +320,7 @@ class Draft:
             pause=self.pause,
             average=self.average,
             weigh=Weigh.WORLD if self.average else self.weigh,
-            damping=self.damping,
+            damping=replace(self.damping, power=0.0) if self.average else self.damping,
             review=self.review,
         )
 

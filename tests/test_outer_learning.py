@@ -362,5 +362,5 @@ def test_more_fragments_than_parameters_are_refused() -> None:
     task = constant_slope()
     batches, rule = Batches(iid_shards(4, 2, 0), 1, 0), UpdateRule(True, None, 3)
     log = log_of_rounds(2, 2, 1, 0)
-    with pytest.raises(InputError, match="3 fragments of 2 parameters: lower the fragments"):
+    with pytest.raises(InputError, match="3 fragments of 2 parameters: lower their number"):
         OuterReplay(log, GradientEngine(task), batches, OptimizerChoice(), rule)

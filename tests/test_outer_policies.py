@@ -17,6 +17,7 @@ from simstrag.engine.simulate import Simulation, simulate_into  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
+from simstrag.plan import Damping, Weigh  # noqa: E402
 from simstrag.policies import load  # noqa: E402
 from simstrag.policy import Compensation, Plan, PlanError, Policy, Quorum, Via, View  # noqa: E402
 from tests.outer_references import follow  # noqa: E402
@@ -190,6 +191,18 @@ def test_a_run_without_a_model_keeps_no_rules() -> None:
 def test_parameters_that_are_impossible_are_refused_in_one_line(spec: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         load(spec)
+
+
+@pytest.mark.parametrize("fields", [{"weigh": Weigh.MEMBERS}, {"damping": Damping(power=1.0)}])
+def test_an_average_has_no_other_weights_than_samples(fields: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match="leave weigh and the power of damping out"):
+        Plan(average=True, **fields)
+
+
+def test_a_real_learner_drops_no_contribution_that_a_rank_has_gone_on_from() -> None:
+    plan = Plan((Quorum(count=2, steps=2, overlap=1),), average=True, damping=Damping(cutoff=1))
+    with pytest.raises(InputError, match="cannot drop a contribution by damping's cutoff"):
+        UpdateRule.of(plan)
 
 
 def test_seconds_must_be_of_every_rank() -> None:

@@ -33,13 +33,22 @@ class UpdateRule:
 
     @classmethod
     def of(cls, plan: Plan) -> UpdateRule:
-        """The rule of a plan.  Raises `InputError` where its quorums overlap differently."""
+        """The rule of a plan.
+
+        Raises `InputError` where its quorums overlap differently, or a cutoff drops contributions
+        whose run-on has begun.
+        """
         if not plan.average:
             return cls(compensation=plan.compensation, screen=plan.screen)
         overlaps = {quorum.overlap for quorum in plan.quorums}
         if len(overlaps) > 1:
             raise InputError(
                 f"a real learner needs one overlap in all quorums, not {sorted(overlaps)}"
+            )
+        if max(overlaps) and plan.damping.cutoff is not None:
+            raise InputError(
+                "a real learner cannot drop a contribution by damping's cutoff beside an overlap: "
+                "its rank has gone on from it"
             )
         server = any(quorum.via is Via.SERVER for quorum in plan.quorums)
         return cls(True, plan.outer, plan.fragments, overlaps.pop(), server)
