@@ -78,6 +78,40 @@ def test_models_are_merged_only_where_all_begin_together() -> None:
         train()
 
 
+EACH = Review(updates=1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Plan(average=True, review=EACH), Plan(average=True, outer=Outer(0.5))),
+        (Plan(average=True, outer=Outer(0.7), review=EACH), Plan(average=True, outer=Outer(0.5))),
+        (Plan(average=True, fragments=2, review=EACH), Plan(average=True, fragments=3)),
+        (Plan(average=True, review=EACH), Plan((Quorum(via=Via.SERVER),), average=True)),
+    ],
+)
+def test_averages_are_made_in_one_way_throughout(first: Plan, second: Plan) -> None:
+    coordinator = coordinate(Planned((first, second)), 2)
+    coordinator.begin()
+    for rank in range(2):
+        coordinator.on_step(rank, 0, 1.0, 1.0, here=False)
+    coordinator.on_reduction(0, 1, 1.1)
+    with pytest.raises(PlanError, match="changes in mid-run how models are averaged"):
+        coordinator.on_reduction(1, 1, 1.1)
+
+
+def test_averages_by_all_reduce_begin_at_all_ranks_together() -> None:
+    """The first rank begins at update 1, while the other still computes a gradient."""
+    plans = Plan((server(),), review=EACH), Plan((Quorum(steps=2),), average=True)
+    coordinator = coordinate(Planned(plans), 2)
+    coordinator.begin()
+    coordinator.on_step(0, 0, 1.0, 1.0, here=True)
+    coordinator.on_step(0, 1, 2.0, 1.0, here=False)
+    coordinator.on_step(0, 2, 3.0, 1.0, here=False)
+    with pytest.raises(PlanError, match="rank 1 enters at 0; all ranks must begin together"):
+        coordinator.on_step(1, 0, 4.0, 4.0, here=True)
+
+
 def server(count: int | None = 1, **given: Any) -> Quorum:
     return Quorum(count=count, via=Via.SERVER, **given)
 
@@ -331,6 +365,9 @@ def test_the_others_keep_their_numbers_of_steps_where_a_rank_is_lost() -> None:
         (Plan((Quorum(count=1, partial=True),)), "while it computes"),
         (Plan((Quorum(count=1),), average=True, outer=Outer()), "an outer optimizer needs every"),
         (Plan((Quorum(count=1),), average=True, fragments=2), "an outer optimizer needs every"),
+        (Plan((Quorum(count=1, late=Late.DROP),), average=True), "cannot take back"),
+        (Plan((Quorum(count=1),), average=True, damping=Damping(cutoff=1)), "cannot take back"),
+        (Plan((Quorum((0,)), Quorum((1,), via=Via.SERVER)), average=True), "nor does a server"),
         (Plan(compensation=Compensation()), "needs each of them at the server"),
         (Plan(screen=Screen()), "has no data"),
     ],

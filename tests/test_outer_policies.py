@@ -201,7 +201,7 @@ def test_an_average_has_no_other_weights_than_samples(fields: dict[str, Any]) ->
 
 def test_a_real_learner_drops_no_contribution_that_a_rank_has_gone_on_from() -> None:
     plan = Plan((Quorum(count=2, steps=2, overlap=1),), average=True, damping=Damping(cutoff=1))
-    with pytest.raises(InputError, match="cannot drop a contribution by damping's cutoff"):
+    with pytest.raises(InputError, match="dropped by damping's cutoff beside an overlap"):
         UpdateRule.of(plan)
 
 

@@ -16,7 +16,7 @@ from simstrag import policies
 from simstrag.errors import InputError, PlanError
 from simstrag.plan import Plan
 from simstrag.policy import Hints, Policy, View
-from simstrag.quorum import Quorum, Via
+from simstrag.quorum import Late, Quorum, Via
 
 if TYPE_CHECKING:
     from simstrag.profile.profile import Profile
@@ -30,6 +30,10 @@ OUTER = (
     "an outer optimizer needs every rank in each update, or a server: other ranks lack its state"
 )
 OVERLAP = "steps beside an all-reduce need all ranks in each update: no count, window or grace"
+AVERAGED = (
+    "models are averaged by all-reduce, and a rank cannot take back what a late gradient or a "
+    "cutoff has dropped from its model; nor does a server know the average"
+)
 PARTIAL = "a rank would join an all-reduce, with zeros, while it computes, which is not built"
 COMPENSATION = "a correction of single gradients needs each of them at the server, not their sums"
 SCREEN = "its server tests gradients by one of its own, and a real server has no data"
@@ -98,6 +102,8 @@ def plan_obstacle(plan: Plan) -> str | None:
     if any(quorum.partial for quorum in plan.quorums):
         return PARTIAL
     served = all(quorum.via is Via.SERVER for quorum in plan.quorums)
+    if plan.average and not served and _loses_models(plan):
+        return AVERAGED
     is_outer = plan.outer is not None or plan.fragments > 1
     if is_outer and not (together or served):
         return OUTER
@@ -107,6 +113,13 @@ def plan_obstacle(plan: Plan) -> str | None:
     if plan.compensation is not None and not single:
         return COMPENSATION
     return None
+
+
+def _loses_models(plan: Plan) -> bool:
+    """Whether some model may be left out of all averages, or stay unknown to the server."""
+    late = any(quorum.late in (Late.DROP, Late.ABORT) for quorum in plan.quorums)
+    served = any(quorum.via is Via.SERVER for quorum in plan.quorums)
+    return late or served or plan.damping.cutoff is not None
 
 
 def _waits_for_all(quorum: Quorum) -> bool:

@@ -47,8 +47,8 @@ class UpdateRule:
             )
         if max(overlaps) and plan.damping.cutoff is not None:
             raise InputError(
-                "a real learner cannot drop a contribution by damping's cutoff beside an overlap: "
-                "its rank has gone on from it"
+                "a contribution cannot be dropped by damping's cutoff beside an overlap: its rank "
+                "has gone on from it"
             )
         server = any(quorum.via is Via.SERVER for quorum in plan.quorums)
         return cls(True, plan.outer, plan.fragments, overlaps.pop(), server)

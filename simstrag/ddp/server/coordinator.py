@@ -36,6 +36,7 @@ from simstrag.ddp.server.worker_state import (
 )
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError
+from simstrag.learning.update_rule import UpdateRule
 from simstrag.plan import Plan
 
 
@@ -64,6 +65,7 @@ class Coordinator:
         self._workers = [WorkerState() for _ in range(world_size)]
         self._reductions = Reductions(live, self._workers, self.dead, self._whole)
         self._pending: deque[Command] = deque()
+        self._averaging: tuple[UpdateRule, int] | None = None  # rule and first version of averages
 
     # -- events ------------------------------------------------------------------------------
 
@@ -202,6 +204,8 @@ class Coordinator:
 
     def _start(self, start: Start) -> None:
         worker, plan = self._workers[start.rank], self.live.plan
+        if plan.average:
+            self._check_average(start, plan)
         worker.samples = start.samples + (worker.samples if start.private else 0)
         if not start.private:
             worker.version = start.version
@@ -221,6 +225,24 @@ class Coordinator:
             )
         )  # fmt: skip
         worker.private = plan.average
+
+    def _check_average(self, start: Start, plan: Plan) -> None:
+        """Raise `PlanError` where no one has the model or state from which a rank would go on."""
+        rule = UpdateRule.of(plan)
+        if self._averaging is None:
+            self._averaging = rule, start.version
+        known, first = self._averaging
+        if rule != known:
+            raise PlanError(
+                f"policy {self.live.name} changes in mid-run how models are averaged (outer, "
+                "fragments, overlap or via); that is not possible on real ranks"
+            )
+        enters = not self._workers[start.rank].private
+        if enters and not rule.server and start.version != first:
+            raise PlanError(
+                f"policy {self.live.name} begins to average models at update {first}, and rank "
+                f"{start.rank} enters at {start.version}; all ranks must begin together"
+            )
 
     def _beside(self, rank: int, plan: Plan) -> tuple[tuple[int, ...], Reduce | None]:
         """The ranks of all-reduces beside steps, and the one that a rank begins after this step."""
