@@ -10,6 +10,7 @@ from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.sweep import Sweep
 from simstrag.profile.profile import Profile
 from simstrag.rendering import answer, html_fragment, html_page
+from simstrag.whatif.analysis import WhatIf
 
 
 @answer.register
@@ -70,3 +71,20 @@ def _(profile: Profile) -> str:
     from simstrag.analysis.tables.profile_tables import describe, tables
 
     return fragment(tables(profile), describe(profile))
+
+
+@html_fragment.register
+def _(found: WhatIf) -> str:
+    from simstrag.analysis.charts.whatif_charts import heatmap
+    from simstrag.analysis.pages.templates import fragment
+    from simstrag.analysis.tables.whatif_tables import fixes_table
+    from simstrag.analysis.text.whatif_text import sentences
+
+    return fragment([fixes_table(found)], [*found.warnings, *sentences(found)], [heatmap(found)])
+
+
+@html_page.register
+def _(found: WhatIf, command: str | None = None) -> str:
+    from simstrag.analysis.pages import whatif_report
+
+    return whatif_report.render(found, command)

@@ -86,8 +86,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used; the package itself imports nothing heavy."""
-    if name == "ddp":  # `simstrag.ddp.wrap` works without another import
-        return importlib.import_module("simstrag.ddp")
+    if name in ("ddp", "whatif"):  # `simstrag.ddp.wrap` works without another import
+        return importlib.import_module(f"simstrag.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'simstrag' has no attribute '{name}'")
     home = next((module for module, names in _HOME.items() if name in names), "policy")

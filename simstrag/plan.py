@@ -13,18 +13,27 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set, Sized
+from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence, Set
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.aggregation import Compensation, Outer, Screen
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
 from simstrag.quorum import ALL, Indices, Quorum, Via, ascends
-from simstrag.ties import TOLERANCE, argsort, is_less
+from simstrag.ranks import (
+    bounds_by_rank,
+    by_rank,
+    check_length,
+    even_samples,
+    samples_of_shares,
+    values_of,
+)
+from simstrag.ties import TOLERANCE
 
 
 class Precision(enum.Enum):
@@ -47,7 +56,6 @@ class Weigh(enum.Enum):
 
 PRECISIONS = np.array([Precision.FULL, Precision.AMP], dtype=object)
 NO_RANK: Indices = np.zeros(0, dtype=np.int64)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,9 @@ class Review:
 
 NEVER = Review()
 UNDAMPED = Damping()
+TOGETHER = (Quorum(),)
+"""The quorums of a plan that states none: all ranks all-reduce."""
+OPTIONAL = {"outer": Outer, "compensation": Compensation, "screen": Screen}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,10 @@ class Plan:
         micro-batch; None for no deadline.
     pause: seconds that a rank waits between its pull and its step, while this plan is in force.
     average: whether ranks keep models of their own, which an update averages.
+    outer: the optimizer that takes the mean of these models as its gradient; None is the mean.
+    fragments: parts of the model, of which an update averages one, in turn.
     weigh, damping: the weight of a gradient in its update.
+    compensation, screen: what is done to a gradient before it is applied.
     suspects: the ranks that the policy considers stragglers (a set, or an array); logged only.
         None means that the policy makes no such judgement.
     review: when to ask the policy again.
@@ -150,7 +164,7 @@ class Plan:
     simstrag.errors.PlanError: rank 1 is in two quorums
     """
 
-    quorums: tuple[Quorum, ...] = (Quorum(),)
+    quorums: tuple[Quorum, ...] = TOGETHER
     fuse: bool = False
     bound: int | tuple[int | None, ...] | Mapping[int, int] | None = None
     precision: (
@@ -160,8 +174,12 @@ class Plan:
     deadline: float | None = None
     pause: float = 0.0
     average: bool = False
+    outer: Outer | None = None
+    fragments: int = 1
     weigh: Weigh = Weigh.WORLD
     damping: Damping = UNDAMPED
+    compensation: Compensation | None = None
+    screen: Screen | None = None
     suspects: frozenset[int] | Indices | None = None
     review: Review = NEVER
 
@@ -181,8 +199,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._check_kinds()
-        self._check_precision()
-        self._keep_tuples()
+        if self.precision is not Precision.FULL:
+            self._check_precision(self.precision)
+        if self.bound is not None or self.batch is not None:
+            self._keep_tuples()
         if self.deadline is not None:
             if not real("deadline", self.deadline) > 0:
                 raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
@@ -231,9 +251,14 @@ class Plan:
             raise PlanError(f"a plan needs a tuple of one quorum or more, not {self.quorums!r}")
         object.__setattr__(self, "quorums", quorums)
         choice("weigh", self.weigh, Weigh)
-        for name, kind in (("damping", Damping), ("review", Review)):
-            if not isinstance(getattr(self, name), kind):
-                raise PlanError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+        if not isinstance(self.damping, Damping):
+            raise PlanError(f"damping must be a Damping, not {self.damping!r}")
+        if not isinstance(self.review, Review):
+            raise PlanError(f"review must be a Review, not {self.review!r}")
+        for name, kind in OPTIONAL.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise PlanError(f"{name} must be a {kind.__name__}, not {value!r}")
         if self.suspects is not None:
             self._check_suspects(self.suspects)
 
@@ -246,8 +271,7 @@ class Plan:
             raise PlanError(f"suspects must be several ranks, not {suspects!r}")
         object.__setattr__(self, "suspects", frozenset(wholes("a suspect", suspects, 0)))
 
-    def _check_precision(self) -> None:
-        value: Any = self.precision
+    def _check_precision(self, value: Any) -> None:
         if isinstance(value, Precision):
             return
         if isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.ndim == 1:
@@ -258,13 +282,13 @@ class Plan:
             value = value.tolist()
         if isinstance(value, Sequence) and not isinstance(value, str):
             object.__setattr__(self, "precision", tuple(value))
-        for precision in _values(self.precision):
+        for precision in values_of(self.precision):
             choice("precision", precision, Precision)
 
     def _check_bounds(self) -> None:
         if self.bound is None:
             return
-        wholes("bound", (bound for bound in _values(self.bound) if bound is not None), least=0)
+        wholes("bound", (bound for bound in values_of(self.bound) if bound is not None), least=0)
         for quorum in self.quorums:
             explicit = quorum.count if quorum.ranks is ALL else quorum.needed
             if explicit != 1 or quorum.parents:
@@ -284,7 +308,7 @@ class Plan:
             and np.maximum.reduce(known) < math.inf
         ):
             return
-        shares = _values(self.batch)
+        shares = values_of(self.batch)
         for share in shares:
             if not 0 <= real("a batch share", share) < math.inf:
                 raise PlanError(f"a batch share must be positive, not {share:g}")
@@ -299,12 +323,11 @@ class Plan:
     def _check_quorums(self) -> None:
         if len(self.quorums) > 1:
             self._check_disjoint()
-        diverge = any(q.via is Via.ALLREDUCE for q in self.quorums) and not self.average
-        if len(self.quorums) > 1 and diverge:
-            raise PlanError(
-                "more than one quorum needs via SERVER or LEADER in each, or average=True: "
-                "all-reduces of separate groups leave separate parameters"
-            )
+            if not self.average and [q for q in self.quorums if q.via is Via.ALLREDUCE]:
+                raise PlanError(
+                    "more than one quorum needs via SERVER or LEADER in each, or average=True: "
+                    "all-reduces of separate groups leave separate parameters"
+                )
         damps = self.damping.power or self.damping.cutoff is not None
         if damps and any(quorum.parents for quorum in self.quorums):
             raise PlanError(
@@ -316,7 +339,8 @@ class Plan:
         if any(quorum.ranks is ALL for quorum in self.quorums):
             raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
         if not any(quorum.riders for quorum in self.quorums):
-            members = np.sort(np.concatenate([quorum.indices for quorum in self.quorums]))
+            members = np.concatenate([quorum.indices for quorum in self.quorums])
+            members.sort()
             if not np.count_nonzero(members[1:] == members[:-1]):
                 return
         named = [*itertools.chain.from_iterable(map(_named, self.quorums))]
@@ -325,14 +349,27 @@ class Plan:
             raise PlanError(f"rank {rank} is in two quorums")
 
     def _check_average(self) -> None:
-        if any(quorum.steps > 1 for quorum in self.quorums) and not self.average:
-            raise PlanError("private steps need average=True: they leave separate parameters")
+        fragments = self.fragments
+        if fragments != 1:
+            fragments = whole("fragments", fragments, least=1)
+            object.__setattr__(self, "fragments", fragments)
         if not self.average:
+            if [quorum for quorum in self.quorums if quorum.steps != 1]:
+                raise PlanError("private steps need average=True: they leave separate parameters")
+            if self.outer is not None or fragments > 1:
+                raise PlanError("outer and fragments need average=True")
             return
-        if any(q.via is not Via.ALLREDUCE or q.riders for q in self.quorums):
-            raise PlanError("average=True needs via ALLREDUCE and no riders in every quorum")
+        if any(q.via is Via.LEADER or q.riders or q.parents or q.partial for q in self.quorums):
+            raise PlanError(
+                "average=True needs via ALLREDUCE or SERVER in every quorum, and neither riders, "
+                "parents nor partial"
+            )
+        if fragments > 1 and (len(self.quorums) > 1 or self.quorums[0].via is not Via.ALLREDUCE):
+            raise PlanError("fragments need one quorum via ALLREDUCE")
         if self.weigh is not Weigh.WORLD:
             raise PlanError("average=True is the mean of the members already; leave weigh out")
+        if self.compensation is not None or self.screen is not None:
+            raise PlanError("compensation and screen are of gradients, not of averaged models")
 
     @staticmethod
     def standing(*quorums: Quorum, **fields: Any) -> Plan:
@@ -359,16 +396,18 @@ class Plan:
             last = self.suspected[-1]
             raise PlanError(f"suspect {last} is beyond a world of {world_size} ranks")
         changes: dict[str, object] = {
-            "quorums": tuple([quorum.resolved(world_size) for quorum in self.quorums])
+            "quorums": _together(world_size)
+            if self.quorums is TOGETHER
+            else tuple([quorum.resolved(world_size) for quorum in self.quorums])
         }
         if self.bound is not None:
-            changes["bound"] = _bounds(self.bound, world_size)
+            changes["bound"] = bounds_by_rank(self.bound, world_size)
         if self._in_amp is not None:
-            _check_length("precision", self._in_amp, world_size)
+            check_length("precision", self._in_amp, world_size)
         elif isinstance(self.precision, Precision):
             changes["precision"], changes["_in_amp"] = _uniform(self.precision, world_size)
         else:
-            precision = _per_rank("precision", self.precision, world_size, Precision.FULL)
+            precision = by_rank("precision", self.precision, world_size, Precision.FULL)
             changes["precision"] = precision
         if self._shares is not None or self.batch is not None:
             changes |= self._resolved_shares(world_size)
@@ -378,8 +417,8 @@ class Plan:
         """Shares that sum to the number of ranks, as an array; None for 1 each."""
         shares = self._shares
         if shares is None:
-            shares = np.array(_per_rank("batch", self.batch, world_size, 1.0), dtype=np.float64)
-        _check_length("batch", shares, world_size)
+            shares = np.array(by_rank("batch", self.batch, world_size, 1.0), dtype=np.float64)
+        check_length("batch", shares, world_size)
         total = float(np.add.reduce(shares))
         if abs(total - world_size) > TOLERANCE * world_size:
             raise PlanError(f"batch shares must sum to {world_size}, not {total:.9g}")
@@ -395,24 +434,20 @@ class Plan:
         """
         return self._with({"pause": self.pause + seconds})
 
-    def changes(self, old: Plan, among: Sequence[str] | None = None) -> set[str]:
-        """The fields, all or some of them, whose values differ from those of another plan.
+    def changes(self, old: Plan) -> set[str]:
+        """The fields whose values differ from those of another plan.
 
         >>> Plan(fuse=True).changes(Plan())
         {'fuse'}
         """
-        changed = set()
-        for name in among or COMPARED:
-            if name in ARRAYS:
-                new, before = getattr(self, ARRAYS[name]), getattr(old, ARRAYS[name])
-                if new is not None and before is not None:
-                    if new is not before and (
-                        len(new) != len(before) or np.count_nonzero(new != before)
-                    ):
-                        changed.add(name)
-                    continue
-            new, before = getattr(self, name), getattr(old, name)
-            if new is not before and new != before:
+        pairs = zip(STATED, stated(self), stated(old), strict=True)
+        changed = {name for name, new, before in pairs if new is not before and new != before}
+        for name, array in ARRAYS.items():
+            new, before = getattr(self, array), getattr(old, array)
+            if new is None or before is None:
+                if getattr(self, name) != getattr(old, name):
+                    changed.add(name)
+            elif new is not before and (len(new) != len(before) or np.count_nonzero(new != before)):
                 changed.add(name)
         return changed
 
@@ -474,7 +509,7 @@ class Plan:
     def sizes(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         """The same as `samples`, as an array of shape (N,), read-only."""
         if self._shares is None and self.batch is None:
-            return _even(batch, world_size)
+            return even_samples(batch, world_size)
         if self._sizes is None or self._sizes[:2] != (batch, world_size):
             sizes = self._rounded(batch, world_size)
             sizes.flags.writeable = False
@@ -484,7 +519,7 @@ class Plan:
 
     def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         shares = np.array(self.batch) if self._shares is None else self._shares
-        sizes = _round(shares, batch, world_size)
+        sizes = samples_of_shares(shares, batch, world_size)
         if np.minimum.reduce(sizes) < 1 and len(
             short := np.flatnonzero((sizes < 1) & (shares > 0))
         ):
@@ -497,7 +532,8 @@ COMPARED = tuple(field.name for field in fields(Plan) if field.compare)
 ARRAYS = {"precision": "_in_amp", "batch": "_shares", "suspects": "_suspected"}
 """Fields that may stand in an array, their tuple or set unread."""
 PLAIN = tuple(field.name for field in fields(Plan) if field.name not in ARRAYS)
-plain = attrgetter(*PLAIN)
+STATED = tuple(name for name in COMPARED if name not in ARRAYS)
+plain, stated = attrgetter(*PLAIN), attrgetter(*STATED)
 UNREAD = object()
 
 
@@ -526,45 +562,16 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, MutableSequence) else value
 
 
-def _round(shares: npt.NDArray[np.float64], batch: int, world_size: int) -> npt.NDArray[np.int64]:
-    """Samples by share, rounded by largest remainder; they sum to world_size * batch."""
-    exact = shares * batch
-    sizes = exact.astype(np.int64)
-    left = world_size * batch - int(np.add.reduce(sizes))
-    sizes += _are_least(1 + sizes - exact, left)
-    return sizes
-
-
-def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
-    """Whether each is one of the `count` least values, of tied ones those of lowest indices."""
-    if 0 < count < len(values):
-        last, following = np.sort(values)[count - 1 : count + 1].tolist()
-        if is_less(last, following):
-            below: npt.NDArray[np.bool_] = values <= last
-            return below
-    least = np.zeros(len(values), dtype=np.bool_)
-    least[argsort(values)[:count]] = True
-    return least
-
-
 def _named(quorum: Quorum) -> tuple[int, ...]:
     """The ranks that a quorum names: members and riders, of `ALL` the riders alone."""
     members = () if quorum.ranks is ALL else quorum.members
     return (*members, *(child for child, _ in quorum.riders)) if quorum.riders else members
 
 
-def _values(field: Any) -> tuple[Any, ...]:
-    """The values of a field that holds one value, or one per rank."""
-    if field is None:
-        return ()
-    if isinstance(field, Mapping):
-        return tuple(field.values())
-    return field if isinstance(field, tuple) else (field,)
-
-
-def _bounds(bound: Any, world_size: int) -> tuple[int | None, ...] | None:
-    bounds = _per_rank("bound", bound, world_size, None)
-    return None if all(b is None for b in bounds) else bounds
+@functools.lru_cache(maxsize=64)
+def _together(world_size: int) -> tuple[Quorum, ...]:
+    """`TOGETHER`, resolved."""
+    return tuple([quorum.resolved(world_size) for quorum in TOGETHER])
 
 
 @functools.lru_cache(maxsize=64)
@@ -575,27 +582,3 @@ def _uniform(
     in_amp = np.full(world_size, precision is Precision.AMP)
     in_amp.flags.writeable = False
     return (precision,) * world_size, in_amp
-
-
-@functools.lru_cache(maxsize=64)
-def _even(batch: int, world_size: int) -> npt.NDArray[np.int64]:
-    """The samples of gradients at a share of 1, read-only."""
-    sizes = np.full(world_size, batch)
-    sizes.flags.writeable = False
-    return sizes
-
-
-def _per_rank(name: str, value: Any, world_size: int, default: T) -> tuple[T, ...]:
-    if isinstance(value, Mapping):
-        if value and not 0 <= min(value) <= max(value) < world_size:
-            raise PlanError(f"{name} names a rank beyond a world of {world_size} ranks")
-        return tuple(value.get(rank, default) for rank in range(world_size))
-    if isinstance(value, tuple):
-        _check_length(name, value, world_size)
-        return value
-    return (value,) * world_size
-
-
-def _check_length(name: str, values: Sized, world_size: int) -> None:
-    if len(values) != world_size:
-        raise PlanError(f"{name} has {len(values)} entries for a world of {world_size} ranks")

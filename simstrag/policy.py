@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from simstrag.aggregation import Compensation, Outer, Screen
 from simstrag.errors import PlanError
 from simstrag.plan import Damping, Plan, Precision, Review, Weigh
 from simstrag.quorum import ALL, Late, Quorum, Via
@@ -16,15 +17,18 @@ from simstrag.view import WINDOW, Hints, View
 __all__ = [
     "ALL",
     "WINDOW",
+    "Compensation",
     "Damping",
     "Hints",
     "Late",
+    "Outer",
     "Plan",
     "PlanError",
     "Policy",
     "Precision",
     "Quorum",
     "Review",
+    "Screen",
     "Via",
     "View",
     "Weigh",

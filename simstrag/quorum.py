@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
+from simstrag.ranks import check_length
 
 
 class Via(enum.Enum):
@@ -65,7 +67,11 @@ class Quorum:
     window: seconds after the first gradient at which the quorum closes with the gradients it has.
     riders: (child, parent) pairs; a child outside `ranks` adds its gradient to its parent's if it
         is ready, and no update waits for it.
-    steps: private steps of one contribution, on the rank's own model.
+    steps: private steps of one contribution, on the rank's own model; one number for all members,
+        or one of each, by rank.
+    overlap: private steps that a rank takes on while its contribution is under way.
+    grace: seconds after the count-th gradient at which the quorum closes, with all that came.
+    partial: whether the collective is among all members, of whom those without a gradient send 0.
     rounds: closings of a LEADER quorum on the group's own model before its sum is pushed.
     parents: (child, parent) pairs of members of a SERVER quorum; a parent waits for its children's
         gradients, pushes the sum of them and its own, and relays the parameters.
@@ -82,9 +88,12 @@ class Quorum:
     late: Late = Late.QUEUE
     window: float = math.inf
     riders: tuple[tuple[int, int], ...] = ()
-    steps: int = 1
+    steps: int | tuple[int, ...] = 1
     rounds: int = 1
     parents: tuple[tuple[int, int], ...] = ()
+    overlap: int = 0
+    grace: float = 0.0
+    partial: bool = False
 
     _indices: Indices | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -106,6 +115,12 @@ class Quorum:
                 raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window:g}")
         if {type(self.steps), type(self.rounds)} != {int} or self.steps != 1 or self.rounds != 1:
             self._check_private_work()
+        if self.overlap != 0 or type(self.overlap) is not int:
+            self._check_overlap()
+        if self.grace != 0 or type(self.grace) is not float:
+            self._check_grace()
+        if self.partial:
+            self._check_partial()
         if self.parents != ():
             self._check_tree()
         if self.ranks is not ALL:
@@ -176,10 +191,16 @@ class Quorum:
         return pairs
 
     def _check_private_work(self) -> None:
-        for name in ("steps", "rounds"):
-            number = whole(f"a quorum's {name}", getattr(self, name), least=1)
-            object.__setattr__(self, name, number)
-        if self.steps > 1 and self.rounds > 1:
+        steps = self.steps
+        if isinstance(steps, (Sequence, np.ndarray)) and not isinstance(steps, str):
+            each = tuple(wholes("a quorum's steps", steps, least=1))
+            if self.ranks is not ALL and len(each) != len(self.members):
+                raise PlanError(f"{len(each)} numbers of steps for {len(self.members)} ranks")
+            object.__setattr__(self, "steps", each[0] if len(set(each)) == 1 else each)
+        else:
+            object.__setattr__(self, "steps", whole("a quorum's steps", steps, least=1))
+        object.__setattr__(self, "rounds", whole("a quorum's rounds", self.rounds, least=1))
+        if self.steps != 1 and self.rounds > 1:
             raise PlanError("a quorum has private steps or rounds of its own, not both")
         if self.private and (self.riders or self.late is not Late.QUEUE):
             raise PlanError("steps or rounds above 1 need late=QUEUE and no riders")
@@ -188,16 +209,44 @@ class Quorum:
         ):
             raise PlanError("rounds above 1 need via=LEADER and neither count nor window")
 
+    def _check_overlap(self) -> None:
+        overlap = whole("a quorum's overlap", self.overlap, least=0)
+        object.__setattr__(self, "overlap", overlap)
+        fewest = min(self.steps) if isinstance(self.steps, tuple) else self.steps
+        if overlap >= fewest:
+            raise PlanError(f"an overlap of {overlap} steps needs more steps than {fewest}")
+        if overlap and self.via is not Via.ALLREDUCE:
+            raise PlanError("an overlap needs via=ALLREDUCE")
+
+    def _check_grace(self) -> None:
+        object.__setattr__(self, "grace", real("a quorum's grace", self.grace))
+        if not 0 <= self.grace < math.inf:
+            raise PlanError(f"a quorum's grace must be 0 or more seconds, not {self.grace:g}")
+        if self.grace and (self.window < math.inf or self.riders or self.parents):
+            raise PlanError("a grace cannot stand beside a window, riders or parents")
+
+    def _check_partial(self) -> None:
+        if self.partial is not True:
+            raise PlanError(f"a quorum's partial must be True or False, not {self.partial!r}")
+        if self.via is not Via.ALLREDUCE or self.riders or self.private:
+            raise PlanError("partial=True needs via=ALLREDUCE, and neither riders nor steps")
+        if self.late not in (Late.QUEUE, Late.JOIN):
+            raise PlanError("partial=True needs late=QUEUE or JOIN: no gradient is lost")
+
     def _normalise(self, size: int) -> None:
         """Give equal quorums equal fields: a count of all members is None, and none is late."""
         if self.count is None or self.count == size:
             object.__setattr__(self, "count", None)
-            if self.window == math.inf and self.late is not Late.QUEUE:
+            object.__setattr__(self, "grace", 0.0)
+            if self.window == math.inf:
+                object.__setattr__(self, "partial", False)
                 object.__setattr__(self, "late", Late.QUEUE)
 
     def resolved(self, world_size: int) -> Quorum:
         """This quorum with explicit ranks, for a world of `world_size` ranks."""
         named = [rank for pair in (*self.riders, *self.parents) for rank in pair]
+        if self.ranks is ALL and isinstance(self.steps, tuple):
+            check_length("steps", self.steps, world_size - len(self.riders))
         if self.ranks is not ALL:
             named.append(self.members[-1])
         if named and max(named) >= world_size:
@@ -226,7 +275,18 @@ class Quorum:
     @property
     def private(self) -> bool:
         """Whether its ranks compute on models of their own between updates."""
-        return self.steps > 1 or self.rounds > 1
+        return self.steps != 1 or self.rounds > 1
+
+    @property
+    def most_steps(self) -> int:
+        """The most private steps of one contribution of any member."""
+        return self.steps if isinstance(self.steps, int) else max(self.steps)
+
+    def steps_of(self, rank: int) -> int:
+        """Private steps of one contribution of a member of a resolved quorum."""
+        if isinstance(self.steps, int):
+            return self.steps
+        return self.steps[bisect_left(self.members, rank)]
 
 
 def ascends(values: npt.NDArray[Any]) -> bool:

@@ -85,13 +85,15 @@ class Gradient:
     """One step, from its start to the fate of its gradient.
 
     state: running (its pull included), kept, pushing, ready (arrived, unclosed), riding (finished,
-    of a rider; of a tree: at the parent, until its push has arrived and it closes), closed (in
-    communication), gone (applied, dropped or aborted).
+    of a rider; of a tree: at the parent, until its push has arrived and it closes), ran (the last
+    of a run-on, until the update that it waits for), closed (in communication), gone (applied,
+    dropped or aborted).
     version, seen: of its contribution's pull, and the samples applied before that.
     begun: when its pull began, or its computing where it did not pull.  got: when the pull ended.
     asked, samples: what it was to compute, and what it has after a deadline.
     kept: the gradients of its contribution before it, oldest first.
     rounds: how many closings its contribution has been through since the pull.
+    run_on: how many of the first gradients of its contribution are of a run-on.
     sent: when its push began.  push: seconds of it, until arrival or until it was called off.
     mark: the closing it was late for.
     aboard: of a rider or a child in a tree, the parent's gradient it is bound to.
@@ -110,6 +112,7 @@ class Gradient:
     finish: float
     kept: list[Gradient]
     rounds: int
+    run_on: int = 0
     state: str = "running"
     arrival: float = math.nan
     sent: float = math.nan
@@ -194,6 +197,7 @@ class _Run:
         self.filings = 0
         self.asked = (0, 0, 0.0)  # version, samples and time of the last review
         self.work: list[Gradient | None] = [None] * n
+        self.ahead: list[Gradient | None] = [None] * n  # of a run-on, beside what is under way
         self.awaits: list[Closing | None] = [None] * n  # dropped or aborted, until its update
         self.steps = [0] * n
         self.last_amp: list[bool | None] = [None] * n
@@ -234,7 +238,7 @@ class _Run:
             raise InputError(f"the trace ends at {contention.end} s, before {self.now} s")
 
     def events(self) -> Iterator[tuple[float, int, int, Callable[[], None]]]:
-        for g in self.work:
+        for g in (*self.work, *self.ahead):
             if g is not None and g.state == "running":
                 yield g.finish, FINISH, g.rank, partial(self.finished, g)
             if g is not None and g.state == "pushing":
@@ -247,8 +251,13 @@ class _Run:
             if c.state == "ready":
                 yield c.end, END, c.number, partial(self.update, [c])
         for index, quorum in enumerate(self.quorums):
-            counting = self.counting(quorum)
-            if len(counting) >= quorum.needed:
+            counting, enough = self.counting(quorum), len(self.counting(quorum)) >= quorum.needed
+            if quorum.grace and enough:
+                all_are_there = len(self.ready(quorum)) == len(quorum.members)
+                expiry = max(self.now, counting[quorum.needed - 1].arrival + quorum.grace)  # [17a]
+                when = (self.now, CLOSING) if all_are_there else (expiry, EXPIRY)
+                yield *when, index, partial(self.close, quorum)
+            elif enough:
                 yield self.now, CLOSING, index, partial(self.close, quorum)
             elif counting and quorum.window < math.inf:
                 expiry = max(self.now, counting[0].arrival + quorum.window)  # [17]
@@ -316,22 +325,44 @@ class _Run:
     def start(self, rank: int, released_by: Closing | None) -> None:
         """Pull and compute."""
         self.booked, self.own, self.stale = self.progress(), 0, 0  # a pull has seen them [25]
+        ran = self.work[rank]
+        if ran is not None:  # [6c]
+            for one in ran.contribution:
+                one.version, one.seen = self.version, self.samples
+            self.keep(ran, 0)
+            return
         got = self.pull_end(rank, released_by)
-        self.compute(rank, got, self.version, self.samples, [], 0)
+        self.work[rank] = self.compute(rank, got, self.version, self.samples, [], 0)
 
     def keep(self, g: Gradient, rounds: int) -> None:
         """Its rank goes on without a pull, on a model of its own or of its group [6b, 11]."""
         g.state = "kept"
-        self.compute(g.rank, self.now, g.version, g.seen, g.contribution, rounds)
+        following = self.compute(g.rank, self.now, g.version, g.seen, g.contribution, rounds)
+        following.run_on = g.run_on
+        place = self.ahead if self.ahead[g.rank] is g else self.work
+        place[g.rank] = following
+
+    def run_on(self, g: Gradient, steps: int) -> None:
+        """Its rank takes the first steps of its next contribution by itself [6c]."""
+        ahead = self.compute(g.rank, self.now, g.version, g.seen, [], 0, pauses=False)
+        ahead.run_on = steps
+        self.ahead[g.rank] = ahead
 
     def compute(
-        self, rank: int, got: float, version: int, seen: int, kept: list[Gradient], rounds: int
-    ) -> None:
+        self,
+        rank: int,
+        got: float,
+        version: int,
+        seen: int,
+        kept: list[Gradient],
+        rounds: int,
+        pauses: bool = True,
+    ) -> Gradient:
         amp = self.precision(rank) is Precision.AMP
         begin = got
         if self.last_amp[rank] not in (None, amp):
             begin = got + self.timing.step.amp_switch  # [5]
-        if not kept and rounds == 0:
+        if not kept and pauses:
             begin += self.standing.pause  # [5a]
         k, asked = self.steps[rank], self.sizes[rank]
         share, deadline = asked / self.batch, self.standing.deadline
@@ -341,12 +372,13 @@ class _Run:
         else:
             finish, done = self.timing.cut(rank, k, begin, amp, share, deadline, loaded=self.loaded)
         samples = max(1, asked * done // parts)  # [6a]
-        self.work[rank] = Gradient(
+        g = Gradient(
             rank, k, version, seen, amp, asked, samples, self.now, got, begin, finish, kept, rounds
         )
         self.last_amp[rank] = amp
         self.steps[rank] += 1
         self.result.starts.append((rank, k, version, amp, begin))
+        return g
 
     def precision(self, rank: int) -> Precision:
         assert isinstance(self.standing.precision, tuple)
@@ -378,7 +410,11 @@ class _Run:
         elif g.marked(Late.DROP) and quorum.late is Late.DROP:
             self.drop(g, g.mark)
             self.settle({})
-        elif len(g.contribution) < quorum.steps:
+        elif len(g.contribution) == g.run_on:
+            g.state = "ran"
+            if self.work[g.rank] is g:  # the update has come already
+                self.start(g.rank, None)
+        elif len(g.contribution) < g.run_on + quorum.steps_of(g.rank) - quorum.overlap:
             self.keep(g, g.rounds)
         else:
             if g.marked(Late.DROP):
@@ -393,6 +429,8 @@ class _Run:
                 self.push(g)
             else:
                 g.state, g.arrival = "ready", self.now
+            if quorum.overlap:
+                self.run_on(g, quorum.overlap)
 
     def push(self, g: Gradient) -> None:
         g.state, g.sent = "pushing", self.now
@@ -438,7 +476,7 @@ class _Run:
             one.state = "gone"
             if fate != "aborted":
                 self.counts[g.rank] += 1  # [16]
-        self.work[g.rank] = None
+        self.work[g.rank], self.ahead[g.rank] = self.ahead[g.rank], None
         for rider in self.work:
             if rider is not None and rider.aboard is g:
                 rider.aboard = None
@@ -465,7 +503,7 @@ class _Run:
         return self.numbers
 
     def close(self, quorum: Quorum) -> None:
-        chosen = self.counting(quorum)[: quorum.needed]
+        chosen = self.counting(quorum)[: None if quorum.grace else quorum.needed]
         chosen += [g for g in self.ready(quorum) if g.marked(Late.JOIN)]
         riders = [g for g in self.work if g is not None and g.aboard in chosen]
         closing = Closing(quorum, self.standing, self.filings, chosen, riders)
@@ -475,7 +513,9 @@ class _Run:
         self.be_late(closing)
         if quorum.via is not Via.SERVER:
             closing.state, closing.number = "reducing", self.number()
-            closing.end = self.timing.reduce(closing.ranks, self.now, loaded=self.loaded)
+            among = quorum.members if quorum.partial else closing.ranks  # [11b]
+            fragments = self.standing.fragments
+            closing.end = self.timing.reduce(among, self.now, self.loaded, fragments)
         elif self.served_all(closing):
             closing.state, closing.number, closing.end = "ready", self.number(), self.now
         self.settle({})
@@ -634,11 +674,16 @@ class _Run:
     def start_all(self, released: dict[int, Closing]) -> None:
         self.blocked = set()
         for rank in sorted(self.named()):
-            if self.work[rank] is None and self.awaits[rank] is None:
+            if self.is_free(rank):
                 if self.within_bound(rank):
                     self.start(rank, released.get(rank))
                 else:
                     self.blocked.add(rank)
+
+    def is_free(self, rank: int) -> bool:
+        """Whether it waits for no update, and has a run-on behind it or no gradient."""
+        g = self.work[rank]
+        return (g is None or g.state == "ran") and self.awaits[rank] is None
 
     def within_bound(self, rank: int) -> bool:
         if self.standing.bound is None:
@@ -662,6 +707,8 @@ class _Run:
         self.plan = new
         if old is None or (old.quorums, old.bound, old.fuse) == (new.quorums, new.bound, new.fuse):
             return
+        if any(quorum.overlap for quorum in old.quorums):
+            raise PlanError("gradients of a plan with overlap cannot be filed anew")  # [6c]
         self.filings += 1
         if old.bound is None:
             self.counts = [0] * self.n  # [16]
@@ -734,7 +781,12 @@ class _Run:
             batch=shares,
             lower_bound=lower_bound,
             communication=communication,
-            pending_since=np.array([math.nan if g is None else g.begun for g in self.work]),
+            pending_since=np.array(
+                [
+                    math.nan if g is None else g.begun
+                    for g in (self.ahead[rank] or self.work[rank] for rank in range(self.n))
+                ]
+            ),
             noise_scale=self.scenario.learner.noise_scale,
             hints=self.hints(),
             truth=partial(self.truth, self.now, tuple(self.steps)),

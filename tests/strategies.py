@@ -123,10 +123,11 @@ TIMES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 0.1, 0.7, 3.3)
 SLOWDOWNS = (1.0, 1.5, 2.0, 4.0, 1.1, 3.7)
 COMPUTE = (0.125, 0.25, 0.5, 0.1, 0.3)
 WINDOWS = (math.inf, 0.0, 0.0625, 0.125, 0.25, 0.1, 0.3)
+GRACES = (0.0, 0.0625, 0.125, 0.25, 0.1, 0.3)
 DEADLINES = (None, 0.0625, 0.125, 0.25, 0.05, 0.1, 0.3)
 
-MODELLED = ("window", "join", "batch", "deadline", "pause", "cutoff", "tree")
-UNMODELLED = ("steps", "rounds", "average", "weigh", "power")
+MODELLED = ("window", "join", "batch", "deadline", "pause", "cutoff", "tree", "grace", "partial")
+UNMODELLED = ("steps", "rounds", "average", "weigh", "power", "overlap", "fragments")
 NETWORK = ("shards", "algorithm", "nodes", "ranks_per_node", "server_load")
 Features = frozenset[str]
 
@@ -254,10 +255,14 @@ class Group:
     via: Via
     late: Late
     window: float = math.inf
-    steps: int = 1
+    steps: tuple[int, ...] = (1,)
     rounds: int = 1
     fan: int = 1
-    """Members of one message in a gradient tree; 1 without one."""
+    overlap: int = 0
+    grace: float = 0.0
+    partial: bool = False
+    """fan: members of one message in a gradient tree; 1 without one.
+    steps: of the members in turn."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +284,7 @@ class Draft:
     deadline: float | None = None
     pause: float = 0.0
     average: bool = False
+    fragments: int = 1
     weigh: Weigh = Weigh.WORLD
     damping: Damping = field(default_factory=Damping)
 
@@ -301,8 +307,11 @@ class Draft:
             busy = {*itertools.chain(*members.values()), *dict(itertools.chain(*riders.values()))}
             own = [max(n, 1) if rank in busy else n for rank, n in enumerate(self.batch)]
             shares = tuple(n * len(own) / sum(own) for n in own)
+        quorums = tuple(self._quorum(group, members, riders[group]) for group in sorted(members))
+        whole = self.average and len(quorums) == 1 and quorums[0].via is Via.ALLREDUCE
         return Plan(
-            tuple(self._quorum(group, members, riders[group]) for group in sorted(members)),
+            quorums,
+            fragments=self.fragments if whole else 1,
             fuse=self.fuse,
             bound=self.bound,
             precision=self.precision,
@@ -321,17 +330,22 @@ class Draft:
         """Bound and average come first, then private work, then everything else."""
         own, ranks = self.groups[group], tuple(members[group])
         if self.bound is not None:
-            own = replace(own, count=1, steps=1, rounds=1)
+            own = replace(own, count=1, steps=(1,), rounds=1)
         if self.average:
-            own, riders = replace(own, via=Via.ALLREDUCE, rounds=1), []
+            via = Via.SERVER if own.via is Via.SERVER else Via.ALLREDUCE
+            own, riders = replace(own, via=via, rounds=1, fan=1, partial=False), []
         else:
-            own = replace(own, steps=1)
+            own = replace(own, steps=(1,))
             if len(members) > 1 and own.via is Via.ALLREDUCE:
                 own = replace(own, via=Via.SERVER)
         if own.rounds > 1:
             own = replace(own, via=Via.LEADER, count=None, window=math.inf)
-        if own.steps > 1 or own.rounds > 1:
-            own, riders = replace(own, late=Late.QUEUE), []
+        steps = tuple(own.steps[k % len(own.steps)] for k in range(len(ranks)))
+        if max(steps) > 1 or own.rounds > 1:
+            own, riders = replace(own, late=Late.QUEUE, partial=False), []
+        if own.via is not Via.ALLREDUCE or riders or own.late not in (Late.QUEUE, Late.JOIN):
+            own = replace(own, partial=False)
+        overlap = min(own.overlap, min(steps) - 1) if own.via is Via.ALLREDUCE else 0
         tree = own.via is Via.SERVER and own.fan > 1 and self.bound is None
         if tree and not (riders or self.damping.power or self.damping.cutoff):
             own = replace(own, count=None, late=Late.QUEUE, window=math.inf)
@@ -346,8 +360,11 @@ class Draft:
             late=own.late,
             window=own.window,
             riders=tuple(riders),
-            steps=own.steps,
+            steps=steps,
             rounds=own.rounds,
+            overlap=overlap,
+            grace=0.0 if own.window < math.inf or riders or parents else own.grace,
+            partial=own.partial,
             parents=tuple(pair for pair in parents if pair[0] != pair[1]),
         )
 
@@ -416,14 +433,18 @@ def groups(
 ) -> Group:
     """One group of a draft; `lates` beside JOIN."""
     several = st.sampled_from((1, 2, 3))
+    steps = st.sampled_from(((1,), (2,), (3,), (2, 3), (4, 2, 3)))
     return Group(
         draw(counts),
         draw(vias),
         draw(st.sampled_from((*lates, *[Late.JOIN] * 3 * ("join" in used)))),
         draw(st.sampled_from(WINDOWS)) if "window" in used else math.inf,
-        draw(several) if "steps" in used else 1,
+        draw(steps if used & {"steps", "overlap"} else st.just((1,))),
         draw(several) if "rounds" in used else 1,
         draw(several) if "tree" in used else 1,
+        draw(st.integers(0, 3)) if "overlap" in used else 0,
+        draw(st.sampled_from(GRACES)) if "grace" in used else 0.0,
+        draw(st.booleans()) if "partial" in used else False,
     )
 
 
@@ -436,7 +457,9 @@ def featured(draw: st.DrawFn, draft: Draft, used: Features) -> Draft:
         batch=draw(shares) if "batch" in used else None,
         deadline=draw(st.sampled_from(DEADLINES)) if "deadline" in used else None,
         pause=draw(st.sampled_from(SECONDS)) if "pause" in used else 0.0,
-        average=bool(used & {"average", "steps"}) and draw(st.sampled_from((True, True, False))),
+        average=bool(used & {"average", "steps", "overlap", "fragments"})
+        and draw(st.sampled_from((True, True, False))),
+        fragments=draw(st.integers(1, 3)) if "fragments" in used else 1,
         weigh=draw(st.sampled_from(Weigh)) if "weigh" in used else Weigh.WORLD,
         damping=Damping(
             power=draw(st.sampled_from((0.0, 0.5, 1.0))) if "power" in used else 0.0,
@@ -450,8 +473,10 @@ def featured(draw: st.DrawFn, draft: Draft, used: Features) -> Draft:
 def changed(draw: st.DrawFn, before: Draft, used: Features = frozenset()) -> Draft:
     """A draft that differs from the one before it in one or two ways."""
     other = draw(drafts(len(before.roles), used=used))
-    rare = ("batch", "deadline", "pause", "average", "weigh", "damping")
+    rare = ["batch", "deadline", "pause", "average", "fragments", "weigh", "damping"]
     names = ["roles", "groups", "fuse", "bound", "precision", "review", "role"]
+    if any(quorum.overlap for quorum in before.plan().quorums) and draw(st.integers(0, 7)):
+        names, rare = ["precision", "review"], ["batch", "deadline", "pause", "fragments"]
     names += [name for name in rare if getattr(other, name) != getattr(before, name)]
     after = before
     for name in draw(st.sets(st.sampled_from(names), min_size=1, max_size=2)):
@@ -488,8 +513,38 @@ def scripts(draw: st.DrawFn, scenario: Scenario, kind: str | None = None) -> Scr
     lines = [(version, draft.plan())]
     for _ in range(draw(st.integers(1, 6))):
         version += draw(st.integers(1, 4))
-        near = draw(st.integers(0, 3)) > 0
+        near = "overlap" in used or draw(st.integers(0, 3)) > 0
         draft = draw(changed(draft, used) if near else drafts(workers, kind, used))
+        lines.append((version, draft.plan()))
+    return Script(tuple(lines))
+
+
+@st.composite
+def overlapping(draw: st.DrawFn, workers: int) -> Draft:
+    """A plan whose ranks run on, with other features beside that."""
+    others = draw(features(("window", "batch", "deadline", "pause", "cutoff", "power", "grace")))
+    used = others | {"steps", "overlap", "fragments"}
+    draft = draw(drafts(workers, draw(st.sampled_from(("whole", "groups"))), used))
+    groups = [
+        replace(own, via=Via.ALLREDUCE, steps=tuple(n + 1 for n in own.steps), rounds=1)
+        for own in draft.groups
+    ]
+    running = [replace(own, overlap=max(own.overlap, 1)) for own in groups]
+    return replace(draft, groups=tuple(running), average=True, review=Review())
+
+
+@st.composite
+def revised(draw: st.DrawFn, draft: Draft) -> Script:
+    """The plan, then plans with the same quorums that say other things of steps and fragments."""
+    lines = [(0, draft.plan())]
+    for version in range(2, draw(st.integers(3, 9)), 2):
+        draft = replace(
+            draft,
+            precision=draw(st.sampled_from(Precision)),
+            deadline=draw(st.sampled_from(DEADLINES)),
+            fragments=draw(st.integers(1, 3)),
+            review=draw(reviews()),
+        )
         lines.append((version, draft.plan()))
     return Script(tuple(lines))
 
@@ -560,6 +615,7 @@ STAR_H = {
 PARAMETERS: dict[str, dict[str, str]] = {
     "amp_all": {},
     "asgd": {},
+    "async_local_sgd": {"h": "1 2 5", "grace": "0.1 0.5 2", "dylu": "true false"},
     "backup": {"b": "0 1 2", "late": "abort drop", "via": "server allreduce"},
     "bsp": {"via": "server allreduce"},
     "cgp": {
@@ -571,6 +627,15 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "max_group": "1 2 inf",
         "power": "0 0.5",
     },
+    "dc_asgd": {},
+    "decoupled_diloco": {
+        "k": "1 2 auto",
+        "grace": "0 0.1 0.5",
+        "h": "4 8",
+        "p": "1 2",
+        "tau": "0 1",
+    },
+    "diloco": {"h": "1 2 8"},
     "drain": {
         "redistribute": "true false",
         "window": "3 5",
@@ -581,6 +646,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "dropcompute": {"theta": "0.05 0.125 auto", "warmup": "0 1", "measure": "1 3"},
     "dssp": {"low": "0 1 3", "extra": "0 1 4"},
+    "eager_sgd": {"start": "solo majority"},
     "fewer": {"leave_out": "0 1", "measure": "1 3"},
     "hot_spare": {"window": "1 3 5", "checks": "1 3", "rest": "0 3"},
     "k_async": {"x": "1 2 3 all"},
@@ -619,6 +685,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "ratio": "0.05 0.2",
     },
     "star_ring": {"x": "1 2 auto", "ratio": "0.05 0.2", "predictor": "last median"},
+    "streaming_diloco": {"h": "4 8", "p": "1 2", "tau": "0 1"},
     "sync_switch": {
         "share": "0 0.125 0.5 1",
         "stragglers": "none greedy elastic",
@@ -627,6 +694,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "samples": "64 1000 auto",
     },
     "tree": {"fan": "2 3 5"},
+    "zeno": {},
 }
 """Of each built-in policy: values of its parameters that make a difference in a short run."""
 

@@ -21,8 +21,11 @@ from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Simulation, simulate
+from simstrag.errors import PlanError
 from simstrag.experiments.paired_statistics import ratio
+from simstrag.policy import Plan, Quorum
 from simstrag.timing.noise import keys
+from tests.strategies import Fixed
 
 STEP = {"compute": 0.2, "host_share": 0.5, "cv": 0.1}
 WORKLOAD = {
@@ -54,6 +57,21 @@ def test_a_job_alone_on_nodes_that_it_cannot_fill_runs_as_a_single_job(policy: s
     scenario = alone.scenario("small", 4, samples=6400, nodes=(0, 0, 1, 1))
     seed = int(keys(3, [0])[0])  # of the study's third seed and the first job
     assert end == simulate(scenario, policy, seed).summary["makespan"]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan((Quorum(count=1, partial=True),)),
+        Plan((Quorum(steps=2, overlap=1),), average=True),
+    ],
+)
+def test_a_shared_job_refuses_collectives_that_are_not_modelled(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    monkeypatch.setattr(policies, "load", lambda _: Fixed(plan))
+    with pytest.raises(PlanError, match="is not modelled; simulate the job by itself"):
+        simulate_cluster(study(), "bsp", seed=0)
 
 
 def test_two_jobs_alike_on_a_processor_that_is_half_of_what_they_ask_for_get_half_each() -> None:

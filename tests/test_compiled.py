@@ -15,10 +15,10 @@ from simstrag.compiled import address, loops
 from simstrag.engine.native import library
 from simstrag.errors import InputError
 from simstrag.medians import medians
-from simstrag.plan import _round
 from simstrag.policies.estimators import columns, time_to_progress
 from simstrag.policies.estimators.columns import centre, correctly_rounded_sum, enter
 from simstrag.policies.estimators.time_to_progress import _merge
+from simstrag.ranks import samples_of_shares
 
 WIDTHS = [1, 2, 31, 32, 33, 200]
 
@@ -84,7 +84,7 @@ def test_rounded_shares_keep_their_sum() -> None:
             shares = np.round(random.lognormal(0, 0.5, n), digits)
             shares *= n / shares.sum()
             for batch in (1, 2, 127, 128):
-                assert _round(shares, batch, n).sum() == n * batch
+                assert samples_of_shares(shares, batch, n).sum() == n * batch
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -101,6 +101,7 @@ def test_its_plans_fit_worlds_of_any_size(name: str, world_size: int) -> None:
 
 
 OTHER_MODES = (
+    "async_local_sgd:grace=0.5", "async_local_sgd:dylu=yes", "eager_sgd:start=solo",
     "cgp:groups=rounds", "cgp:groups=window", "cgp:max_group=2",
     "drain:redistribute=false,window=3,checks=1,wait=4",
     "dropcompute:warmup=1,measure=6", "fewer:measure=1", "hot_spare:window=1,checks=1,rest=4",

@@ -154,12 +154,39 @@ def test_a_pause_counts_as_waiting(engine: str) -> None:
     assert run.summary["wait_by_rank"] == [6.0]
 
 
+@pytest.mark.parametrize("engine", ["native", "plain"])
+def test_communication_that_a_run_on_hides_is_not_counted(engine: str) -> None:
+    """Steps of 0.5 s and 1 s, three a contribution, one of them run on; all-reduce 1 s.
+
+    Averaged from 2 to 3 and from 5 to 6.  Rank 0 runs on until 1.5 and until 4.5; rank 1 until 3
+    and until 6.
+    """
+    overlapped = Plan((Quorum(steps=3, overlap=1),), average=True)
+    case = scenario(updates=2, allreduce={"alpha": 0.5}, trace=[slowed(1, 2.0)])
+    summary = simstrag.simulate(case, Fixed(overlapped), engine=engine).summary
+    assert summary["makespan"] == 6
+    assert summary["compute_by_rank"] == [3, 6]
+    assert summary["communication_by_rank"] == [2, 0]
+    assert summary["wait_by_rank"] == [1, 0]
+
+
 LEAVING = {"drain", "fewer", "hot_spare"}
 """Policies that leave ranks out."""
 
 
-@pytest.mark.parametrize("policy", [*policies.names(), "backup:late=drop", "cgp:groups=rounds"])
-def test_every_second_of_every_rank_is_accounted_for(policy: str) -> None:
+FORMS = (
+    Plan((Quorum(steps=4, overlap=2),), average=True, fragments=2),
+    Plan((Quorum(steps=(4, 2, 3, 3, 2, 5), count=4, grace=0.3, overlap=1),), average=True),
+    Plan((Quorum(steps=3, count=2, via=Via.SERVER),), average=True),
+    Plan((Quorum(count=3, partial=True),)),
+    Plan((Quorum(count=3, grace=0.2),)),
+)
+
+
+@pytest.mark.parametrize(
+    "policy", [*policies.names(), "backup:late=drop", "cgp:groups=rounds", *map(Fixed, FORMS)]
+)
+def test_every_second_of_every_rank_is_accounted_for(policy: str | Fixed) -> None:
     case = scenario(
         workers=6,
         updates=None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from simstrag import policies
+from simstrag.aggregation import Compensation, Outer, Screen
+from simstrag.ddp.policy_support import plan_obstacle
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.messages import (
     Abort,
@@ -177,6 +179,84 @@ def test_an_all_reduce_whose_member_dies_is_done_again_without_it() -> None:
     assert brief(computes) == [("Compute", 0, 1, 1), ("Compute", 2, 1, 1)]
 
 
+OVERLAPPED = Plan((Quorum(steps=2, overlap=1),), average=True)
+
+
+def prepared(coordinator: Coordinator, *ranks: int) -> list[Reduce]:
+    """The all-reduces that ranks begin beside their second steps, as their first ones end."""
+    begun = []
+    for rank in ranks:
+        work = coordinator._workers[rank].work
+        assert work is not None
+        assert work.then is not None
+        begun.append(work.then)
+        (compute,) = coordinator.on_step(rank, 0, 1.0, 1.0, here=False)
+        assert brief([compute]) == [("Compute", rank, 1, 0)]
+    return begun
+
+
+def test_a_rank_goes_on_beside_an_all_reduce_and_then_waits_for_its_update() -> None:
+    coordinator = coordinate(OVERLAPPED, 2)
+    coordinator.begin()
+    first, second = prepared(coordinator, 0, 1)
+    assert (first.members, first.weights, first.closing) == ((0, 1), (0.5, 0.5), second.closing)
+    assert coordinator.on_step(0, 1, 2.0, 1.0, here=False) == [], "it waits"
+    assert coordinator.on_reduction(0, first.closing, 2.5) == []
+    commands = coordinator.on_reduction(1, first.closing, 3.0)
+    assert brief(commands) == [("Apply", 1), ("Compute", 0, 2, 1)]
+    assert brief(coordinator.on_step(1, 1, 4.0, 1.0, here=False)) == [("Compute", 1, 2, 1)]
+
+
+def test_an_all_reduce_may_end_before_the_server_knows_that_all_have_begun_it() -> None:
+    coordinator = coordinate(OVERLAPPED, 2)
+    coordinator.begin()
+    (begun,) = prepared(coordinator, 0)
+    assert coordinator.on_reduction(0, begun.closing, 1.1) == []
+    assert coordinator.on_reduction(1, begun.closing, 1.1) == []
+    commands = coordinator.on_step(1, 0, 1.2, 1.0, here=False)
+    assert brief(commands) == [("Compute", 1, 1, 0), ("Apply", 1)]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_all_reduce_beside_steps_is_done_again_without_a_rank_that_died(has_begun: bool) -> None:
+    coordinator = coordinate(OVERLAPPED, 3)
+    coordinator.begin()
+    (begun,) = prepared(coordinator, 0)
+    if has_begun:
+        prepared(coordinator, 2)
+    coordinator.on_failure(0, 1.1, closing=begun.closing)
+    assert coordinator.on_loss(2, 1.2) == []
+    work = coordinator._workers[1].work
+    assert work is not None
+    assert work.then == replace(begun, rank=1), "it was told before"
+    compute, *reduces = coordinator.on_step(1, 0, 1.3, 1.0, here=False)
+    assert isinstance(compute, Compute)
+    assert [each.weights for each in reduces if isinstance(each, Reduce)] == [(0.5, 0.5)] * 2
+    again = reduces[0].closing  # type: ignore[union-attr]
+    assert brief(reduces) == [("Reduce", 0, again, (0, 1)), ("Reduce", 1, again, (0, 1))]
+    assert coordinator.on_failure(1, 1.4, closing=begun.closing) == [], "of the first attempt"
+    coordinator.on_reduction(0, again, 1.5)
+    (apply,) = coordinator.on_reduction(1, again, 1.5)
+    assert isinstance(apply, Apply)
+    assert [rank for rank, *_ in apply.gradients] == [0, 1]
+
+
+def test_a_model_that_was_on_its_way_counts_where_its_rank_dies_after_all_have_begun() -> None:
+    coordinator = coordinate(OVERLAPPED, 3)
+    coordinator.begin()
+    begun, *_ = prepared(coordinator, 0, 1, 2)
+    coordinator.on_failure(0, 1.1, closing=begun.closing)
+    coordinator.on_failure(1, 1.1, closing=begun.closing)
+    reduces = coordinator.on_loss(2, 1.2)
+    assert brief(reduces) == [
+        ("Reduce", 0, begun.closing, (0, 1)), ("Reduce", 1, begun.closing, (0, 1)),
+    ]  # fmt: skip
+    coordinator.on_reduction(0, begun.closing, 1.5)
+    (apply,) = coordinator.on_reduction(1, begun.closing, 1.5)
+    assert isinstance(apply, Apply)
+    assert (apply.missing, len(apply.gradients)) == ((2,), 3)
+
+
 def test_an_all_reduce_that_only_the_dead_could_have_ended_is_done_again() -> None:
     coordinator = coordinate(Plan((Quorum(window=0.5),)), 2)
     coordinator.begin()
@@ -212,6 +292,51 @@ def test_models_are_averaged_among_those_who_live_with_weights_that_sum_to_1() -
     assert isinstance(apply, Apply)
     assert apply.parts == ()
     assert [(o.pull, o.local) for o in computes if isinstance(o, Compute)] == [(False, True)] * 2
+
+
+def test_a_rank_delivers_its_model_to_the_server_after_its_private_steps() -> None:
+    coordinator = coordinate(Plan((server(1, steps=2),), average=True), 2)
+    coordinator.begin()
+    (private,) = coordinator.on_step(0, 0, 1.0, 1.0, here=False)
+    assert isinstance(private, Compute)
+    assert (private.pull, private.local, private.route) == (False, True, PUSH)
+    assert brief(coordinator.on_step(0, 1, 2.0, 1.0, here=False)) == [("Deliver", 0)]
+    apply, compute = coordinator.on_delivery(0, 2.1)
+    assert isinstance(apply, Apply)
+    assert isinstance(compute, Compute)
+    assert (apply.parts, apply.outer) == (((0, 1.0),), Outer())
+    assert (compute.pull, compute.local, compute.version) == (True, True, 1)
+
+
+def test_a_grace_ends_at_its_time_without_those_who_are_late() -> None:
+    coordinator = coordinate(Plan((server(1, grace=0.5),)), 3)
+    coordinator.begin()
+    assert coordinator.on_step(0, 0, 1.0, 1.0, here=True) == []
+    assert coordinator.on_step(1, 0, 1.2, 1.2, here=True) == []
+    assert coordinator.expiry == 1.5
+    assert brief(coordinator.on_time(1.5))[0] == ("Apply", 1, (0, 1 / 3), (1, 1 / 3))
+
+
+def test_the_others_keep_their_numbers_of_steps_where_a_rank_is_lost() -> None:
+    coordinator = coordinate(Plan((Quorum(steps=(1, 2, 3)),), average=True), 3)
+    coordinator.begin()
+    coordinator.on_loss(0, 0.5)
+    assert coordinator.live._rules.plan.quorums[0].steps == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (Plan((Quorum(count=1, steps=2, overlap=1),), average=True), "all ranks in each update"),
+        (Plan((Quorum(count=1, partial=True),)), "while it computes"),
+        (Plan((Quorum(count=1),), average=True, outer=Outer()), "an outer optimizer needs every"),
+        (Plan((Quorum(count=1),), average=True, fragments=2), "an outer optimizer needs every"),
+        (Plan(compensation=Compensation()), "needs each of them at the server"),
+        (Plan(screen=Screen()), "has no data"),
+    ],
+)
+def test_a_plan_that_real_ranks_do_not_carry_out_says_why(plan: Plan, reason: str) -> None:
+    assert reason in (plan_obstacle(plan) or "")
 
 
 def test_a_group_sums_up_on_the_way_and_its_sum_is_one_part() -> None:
@@ -440,6 +565,7 @@ class World:
     commanded_weights: dict[int, float] = field(default_factory=dict)
     applied: list[Apply] = field(default_factory=list)
     aborts: int = 0
+    begun: dict[int, set[int]] = field(default_factory=dict)
     paces: dict[int, float] = field(default_factory=dict)
 
     def obey(self, commands: list[Command]) -> None:
@@ -472,6 +598,14 @@ class World:
     def come(self, rank: int, number: int, what: str, seconds: float) -> None:
         heapq.heappush(self.coming, (self.now + seconds, rank, number, what))
 
+    def begin(self, rank: int, reduce: Reduce) -> None:
+        """A rank begins an all-reduce beside its steps, which ends once all have begun it."""
+        begun = self.begun.setdefault(reduce.closing, set())
+        begun.add(rank)
+        if begun == set(reduce.members):
+            for member in reduce.members:
+                self.come(member, reduce.closing, "reduced", self.luck.uniform(0, 3.0))
+
     def go_on(self) -> None:
         if self.coordinator.expiry < (self.coming[0][0] if self.coming else math.inf):
             self.now = self.coordinator.expiry
@@ -498,6 +632,8 @@ class World:
                     times = dict.fromkeys(work.members, (1.0, True))
                     self.obey(coordinator.on_group(rank, number, self.now, times))
             case "back":
+                if work is not None and work.then is not None:
+                    self.begin(rank, work.then)
                 here = work is not None and work.route is PUSH
                 self.obey(coordinator.on_step(rank, number, self.now, 1.0, here=here))
 
@@ -506,6 +642,9 @@ PLANS = {
     "window": Plan((Quorum(window=0.4),)),
     "counted": Plan((Quorum(count=2, late=Late.DROP),), weigh=Weigh.MEMBERS),
     "unequal": Plan((Quorum(window=0.4),), batch=(0.5, 1.0, 1.0, 1.5), weigh=Weigh.MEMBERS),
+    "grace": Plan((Quorum(count=2, grace=0.2),)),
+    "own steps": Plan((Quorum(steps=(1, 2, 3, 2)),), average=True),
+    "models at the server": Plan((server(2, steps=2),), average=True),
     "mean of groups": Plan(
         tuple(Quorum(ranks, via=Via.LEADER) for ranks in ((0, 3), (1, 2))), weigh=Weigh.MEMBERS
     ),
@@ -515,7 +654,8 @@ SPECS = (
     "lgc", "cgp", "cgp:groups=window", "local_sgd:h=3", "p_reduce:p=2,window=0.05", "star_ring",
     "star_dynamic", "star_h", "ringmaster", "staleness_lr", "dssp", "sync_switch", "korel",
     "lb_bsp", "drain:window=1,probe=1,wait=4,checks=1", "hot_spare:window=1,checks=1,rest=4",
-    "fewer", "tree", "tree:fan=3", *PLANS,
+    "fewer", "tree", "tree:fan=3", "diloco:h=3", "streaming_diloco:h=6,p=2,tau=1",
+    "streaming_diloco:h=6,p=2,tau=2", *PLANS,
 )  # fmt: skip
 
 
@@ -528,8 +668,10 @@ def test_every_policy_trains_and_sums_weigh_what_the_books_say(spec: str) -> Non
         before = len(world.applied)
         world.go_on()
         for apply in world.applied[before:]:
-            roots = dict(apply.parts)
+            roots, weights = dict(apply.parts), Counter[int]()
             for rank, _, _, weight in apply.gradients:
+                weights[rank] += weight
+            for rank, weight in weights.items():
                 if rank in roots and rank not in world.commanded_weights:
                     assert roots[rank] in {weight, 1.0} or spec in {"cgp", "mean of groups"}
                 elif rank in world.commanded_weights and not world.coordinator.live.plan.average:

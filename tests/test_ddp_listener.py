@@ -16,10 +16,14 @@ pytest.importorskip("torch")
 
 from simstrag.ddp.server import listener as module
 from simstrag.ddp.server.listener import (
+    BEAT,
     CHALLENGE,
+    ENDED,
+    FAILED,
     MAGIC,
     PROTOCOL,
     RESPONSE,
+    SIGNAL,
     STRANGERS,
     Listener,
     Peer,
@@ -292,3 +296,18 @@ def test_a_server_may_have_an_address_of_ipv6() -> None:
         pytest.skip("this machine has no IPv6")
     with listen("::1") as socket_:
         assert socket_.getsockname()[0] == "::1"
+
+
+def test_a_rank_says_at_once_that_an_all_reduce_has_ended(echo: Echo) -> None:
+    echo.join(0)
+    beats = echo.join(0, beats=True).connection
+    said = SIGNAL.pack(BEAT, -1) + SIGNAL.pack(ENDED, 7) + SIGNAL.pack(FAILED, 8)
+    beats.sendall(said[:12])  # the rest comes later
+    time.sleep(0.05)
+    beats.sendall(said[12:])
+    ends: list[tuple[int, int, bool]] = []
+    until = time.monotonic() + WAIT
+    while len(ends) < 2 and time.monotonic() < until:
+        ends += echo.listener.ends()
+        time.sleep(0.01)
+    assert ends == [(0, 7, False), (0, 8, True)]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from simstrag.aggregation import Compensation
 from simstrag.ddp.flat_parameters import (
     check_served,
     flatten_gradients,
@@ -16,8 +17,11 @@ from simstrag.ddp.flat_parameters import (
     trained_parameters,
     unflatten,
 )
+from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.ddp.server.parameter_store import ParameterStore
+from simstrag.ddp.server.shared_buffer import allocate_private
 from simstrag.errors import InputError
+from simstrag.learning.correction import DelayCompensation
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -153,3 +157,17 @@ def test_step_hooks_are_refused_where_a_copy_would_not_run_them() -> None:
         check_served(own, "asgd")
     handle.remove()
     check_served(own, "asgd")
+
+
+def test_a_gradient_is_corrected_by_what_changed_since_its_rank_pulled() -> None:
+    own = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=1.0)
+    compensation = DelayCompensation(Compensation(strength=0.5))
+    server = ParameterStore(pack_optimizer(own), compensation=compensation)
+    for rank in (0, 1):
+        server.admit(rank, allocate_private(3, torch.float32))
+        server.pull(Compute(rank, 0, 0, False, 8, GradientRoute.PUSH))
+        server._buffers[rank].gradient.fill_(2.0)
+    server.apply(Apply(1, ((0, 0.5),), (), ()), [])
+    assert server.flat.tolist() == [0.0] * 3, "nothing had changed"
+    server.apply(Apply(2, ((1, 0.5),), (), ()), [])
+    assert server.flat.tolist() == [0.0] * 3, "2 + 0.5 * 4 * (0 - 1) is 0"

@@ -15,7 +15,7 @@ import pytest
 from simstrag import policies
 from simstrag.ddp.record.communication_from_journal import round_trips
 from simstrag.ddp.record.journal import Journal
-from simstrag.engine.live import Live
+from simstrag.engine.live import Live, Reduction, Start, Update
 from simstrag.policy import Hints, Plan, Quorum, Review, View
 from simstrag.validation.replay import replay
 
@@ -160,3 +160,44 @@ def test_a_rank_that_rests_is_replayed_with_what_its_peer_waited_for(tmp_path: P
     lines = {line.what: line for line in replay(tmp_path).lines}
     assert lines["makespan"].real == pytest.approx(end, abs=0.01)
     assert lines["makespan"].replayed == pytest.approx(end, abs=0.01)
+
+
+def test_steps_beside_an_all_reduce_are_replayed_with_what_it_took_longer(tmp_path: Path) -> None:
+    """Steps of 20, 22 and 30 ms; an all-reduce takes 50 ms from the last arrival on."""
+    policy, pace = "streaming_diloco:h=3,p=1,tau=1", (0.020, 0.022, 0.030)
+    hints = {"amp_ratio": None, "noise_scale": None, "batch": BATCH, "clean_seconds": 0.02}
+    header = {"policy": policy, "world_size": WORLD, "batch": BATCH, "hints": hints}
+    journal = Journal(tmp_path, header)
+    live = Live(policies.load(policy), WORLD, BATCH, Hints(**hints), name=policy, note=journal.note)
+    coming: list[tuple[float, int, int]] = []  # time, rank or -1, step or number of an all-reduce
+    rows: dict[int, dict[str, float | None]] = {}
+    now = 0.0
+    while live.version < 20:
+        for each in live.news():
+            if isinstance(each, Start):
+                if row := rows.pop(each.rank, None):
+                    journal.note("push", row | {"replied": now})
+                heapq.heappush(coming, (now + pace[each.rank], each.rank, each.step))
+            elif isinstance(each, Reduction):
+                heapq.heappush(coming, (now + 0.05, -1, each.number))
+            elif isinstance(each, Update):
+                gradients = [(g.rank, g.step, g.version, g.weight) for g in each.gradients]
+                journal.note("applied", each.version, gradients, ())
+                for row in rows.values():
+                    row["applied"] = now
+        now, rank, number = heapq.heappop(coming)
+        if rank < 0:
+            live.finish_reduction(number, now)
+        else:
+            live.finish_step(rank, now, pace[rank])
+            rows[rank] = {
+                "rank": rank, "step": number, "at": now, "seconds": pace[rank], "first": now,
+                "begun": now - pace[rank], "received": now, "applied": None,
+            }  # fmt: skip
+    journal.note("end", now, {})
+    journal.close()
+    lines = {line.what: line for line in replay(tmp_path).lines}
+    assert lines["makespan"].real == pytest.approx(20 * (2 * max(pace) + 0.05))
+    assert lines["makespan"].replayed == pytest.approx(lines["makespan"].real - 0.05), (
+        "the last all-reduce is nobody's wait"
+    )

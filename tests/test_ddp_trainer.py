@@ -25,6 +25,7 @@ from simstrag.policy import Hints, Plan, Precision, Quorum, Review, Via, View
 from simstrag.trace.trace import Trace
 from simstrag.workloads.device import describe_device
 from tests.ranks import Ranks, ranks
+from tests.strategies import Fixed
 from tests.test_ddp_replayed import Rest
 from tests.test_live import judged
 
@@ -487,6 +488,49 @@ def test_a_policy_that_averaged_models_goes_on_by_ddp_from_the_mean_of_all(ranks
     for before, after, _ in found:
         assert after == pytest.approx(mean.tolist(), rel=1e-4, abs=1e-6)
         assert before != pytest.approx(after)
+
+
+def averaging(rank: int, world: int, plan: Plan) -> tuple[list[Any], list[Any], bool]:
+    """Parameters after three averages, those of a checkpoint then, and whether it has momenta."""
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    with wrap(model, optimizer, Fixed(plan), batch=BATCH, precision="full") as trainer:
+        for _ in range(6):
+            trainer.step(lambda: loss(BATCH))
+        state = trainer.state_dict()
+    names = [name for name, _ in model.named_parameters()]
+    saved = [state["model"][name].numpy() for name in names]
+    own = [each.detach().numpy() for each in model.parameters()]
+    return own, saved, bool(state["optimizer"]["state"])
+
+
+def test_models_are_averaged_at_the_server_as_by_an_all_reduce(ranks: Ranks) -> None:
+    by_server, by_all_reduce = (
+        ranks.run(averaging, 2, Plan((Quorum(steps=2, via=via),), average=True))
+        for via in (Via.SERVER, Via.ALLREDUCE)
+    )
+    for (own, saved, has_momenta), (expected, *_) in zip(by_server, by_all_reduce, strict=True):
+        assert has_momenta
+        for one, kept, other in zip(own, saved, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(one, kept)
+
+
+def after_steps(rank: int, world: int, plan: Plan, steps: tuple[int, ...]) -> int:
+    """Samples that were applied when a rank has taken its number of steps."""
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    with wrap(model, optimizer, Fixed(plan), batch=BATCH, precision="full") as trainer:
+        for _ in range(steps[rank]):
+            trainer.step(lambda: loss(BATCH))
+        return trainer.samples
+
+
+def test_ranks_average_after_steps_of_their_own_number(ranks: Ranks) -> None:
+    plan = Plan((Quorum(steps=(1, 2)),), average=True)
+    assert ranks.run(after_steps, 2, plan, (6, 12)) == [18 * BATCH] * 2
 
 
 def refused(rank: int, world: int, policy: str) -> str:

@@ -33,8 +33,10 @@ from tests.strategies import (
     Switching,
     Watching,
     churning,
+    overlapping,
     plans,
     policies,
+    revised,
     scenarios,
     scripts,
     uneven,
@@ -223,6 +225,15 @@ def test_engines_agree_while_served_gradients_wait_in_other_groups(seed: int) ->
     step = {"compute": 0.1, "cv": 0.2}
     scenario = Scenario(workers=n, samples=n * 128 * 10, step=step, server=server)
     assert_agreement(scenario, Shuffled(seed), seed)
+
+
+@quickly
+@given(data=st.data(), scenario=scenarios() | uneven(), seed=st.integers(0, 3))
+def test_both_engines_agree_on_a_plan_with_overlap(
+    data: st.DataObject, scenario: Scenario, seed: int
+) -> None:
+    draft = data.draw(overlapping(scenario.workers))
+    assert_agreement(scenario, data.draw(st.just(Fixed(draft.plan())) | revised(draft)), seed)
 
 
 @quickly

@@ -236,8 +236,11 @@ UNMODELLED = {
     "local_sgd": "averages private models",
     "backup:weigh=members": "weighs gradients by the members",
     "staleness_lr": "damps stale gradients",
+    "diloco": "an outer optimizer steps by the average",
+    "dc_asgd": "compensates stale gradients",
+    "zeno": "screens gradients by a test",
 }
-MODELLED = ["bsp", "asgd", "backup", "lgc", "ringmaster", "dropcompute:theta=0.9"]
+MODELLED = ["bsp", "asgd", "backup", "lgc", "eager_sgd", "ringmaster", "dropcompute:theta=0.9"]
 
 
 @pytest.mark.parametrize("policy", UNMODELLED)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from simstrag.engine.simulate import simulate
+from simstrag.errors import PlanError
 from simstrag.policies import load
 from simstrag.policy import Damping, Late, Plan, Policy, Quorum, Via, Weigh
 from simstrag.scenario.scenario import Scenario
@@ -31,6 +32,93 @@ def applied(engine: Engine, scenario: Scenario, policy: Policy | Plan) -> Gradie
     table = table[table["fate"] == "applied"]
     keys = zip(table["rank"], table["step"], strict=True)
     return dict(zip(keys, zip(table["samples"], table["weight"], strict=True), strict=True))
+
+
+# -- fragments, partial collectives and grace (11b, 17a)
+
+
+def test_a_fragment_takes_its_share_of_the_bytes(engine: Engine) -> None:
+    # Two hops of 1/4 s, and 2 s for all the bytes: 0.5 s for a quarter of them.
+    allreduce = {"alpha": 0.25, "bytes": 2000, "bandwidth": 1000}
+    tell(
+        engine,
+        world([[1], [2]], updates=2, allreduce=allreduce),
+        Plan(average=True, fragments=4),
+        """
+        0  start 0.0 1.0 on 0
+        3  update 0.0 1.0 to 1
+        3  start 0.1 1.1 on 1
+        6  update 0.1 1.1 to 2
+        """,
+    )
+
+
+def test_a_fragment_takes_its_share_of_an_all_reduce_without_bytes(engine: Engine) -> None:
+    tell(
+        engine,
+        world([[1], [2]], updates=1, allreduce={"alpha": 1}),
+        Plan(average=True, fragments=4),
+        """
+        0   start 0.0 1.0 on 0
+        2.5 update 0.0 1.0 to 1
+        """,
+    )
+
+
+def test_ranks_without_a_gradient_take_part_in_a_partial_collective(engine: Engine) -> None:
+    # Among two, one of whom has a network of half the speed, 2 s; among the only contributor none.
+    scenario = world([[1], [5]], updates=2, allreduce={"alpha": 0.5}, net={1: 2})
+    tell(
+        engine,
+        scenario,
+        Plan((Quorum(count=1, partial=True),)),
+        """
+        0  start 0.0 1.0 on 0
+        3  update 0.0 to 1
+        3  start 0.1 on 1
+        6  update 0.1 to 2
+        """,
+    )
+
+
+def test_a_quorum_with_grace_takes_who_comes_in_time(engine: Engine) -> None:
+    # Two are enough, 1 s after the second: at 3 without rank 3, at 5 with rank 1, which comes then.
+    tell(
+        engine,
+        world([[1], [2], [2.5], [4]], updates=2),
+        Plan((Quorum(count=2, grace=1.0),)),
+        """
+        0  start 0.0 1.0 2.0 3.0 on 0
+        3  update 0.0 1.0 2.0 to 1
+        3  start 0.1 1.1 2.1 on 1
+        5  update 0.1 1.1 3.0 to 2
+        """,
+    )
+
+
+def test_a_quorum_with_grace_waits_no_longer_than_for_all(engine: Engine) -> None:
+    tell(
+        engine,
+        world([[1], [1.5], [1.75]], updates=1),
+        Plan((Quorum(count=1, grace=1.0),)),
+        """
+        0    start 0.0 1.0 2.0 on 0
+        1.75 update 0.0 1.0 2.0 to 1
+        """,
+    )
+
+
+def test_a_grace_that_is_over_aborts_who_is_late(engine: Engine) -> None:
+    tell(
+        engine,
+        world([[1], [1.5], [4]], updates=1),
+        Plan((Quorum(count=1, grace=0.5, late=Late.ABORT),)),
+        """
+        0   start 0.0 1.0 2.0 on 0
+        1.5 update 0.0 1.0 to 1
+        aborted 2.0
+        """,
+    )
 
 
 # -- windows (17)
@@ -427,6 +515,116 @@ def test_local_sgd_averages_after_two_private_steps_of_each(engine: Engine) -> N
     )
     weights = [weight for _, weight in applied(engine, scenario, load("local_sgd:h=2")).values()]
     assert weights == [1 / 4] * 8
+
+
+def test_ranks_contribute_after_private_steps_of_their_own_number(engine: Engine) -> None:
+    # All-reduce 1 s.  Rank 0 takes two steps of 1 s and rank 1 one of 2 s: both are there at 2.
+    plan = Plan((Quorum((0, 1), steps=(2, 1)),), average=True)
+    scenario = world([[1], [2]], updates=2, allreduce={"alpha": 0.5})
+    tell(
+        engine,
+        scenario,
+        plan,
+        """
+        0  start 0.0 1.0 on 0
+        1  start 0.1 on 0
+        3  update 0.0 0.1 1.0 to 1
+        3  start 0.2 1.1 on 1
+        4  start 0.3 on 1
+        6  update 0.2 0.3 1.1 to 2
+        """,
+    )
+    assert {weight for _, weight in applied(engine, scenario, plan).values()} == {1 / 3}
+
+
+def test_models_are_averaged_through_the_server_one_contribution_after_another(
+    engine: Engine,
+) -> None:
+    # Pull 1 s, push 2 s, service 1 s.  Rank 0 has two steps at 3 and is served from 5 to 6; rank 1
+    # has its two at 6, served from 8 to 9.  Each goes on alone from its own update, after a pull.
+    plan = Plan((Quorum(count=1, via=Via.SERVER, steps=2),), average=True)
+    scenario = world([[1], [2.5]], updates=2, server={"pull": 1, "push": 2, "service": 1})
+    tell(
+        engine,
+        scenario,
+        plan,
+        """
+        1   start 0.0 1.0 on 0
+        2   start 0.1 on 0
+        3.5 start 1.1 on 0
+        6   update 0.0 0.1 to 1
+        7   start 0.2 on 1
+        8   start 0.3 on 1
+        9   update 1.0 1.1 to 2
+        """,
+    )
+    assert {weight for _, weight in applied(engine, scenario, plan).values()} == {1 / 2}
+
+
+# -- overlap (6c)
+
+
+OVERLAPPED = Plan((Quorum((0, 1), steps=3, overlap=1),), average=True)
+
+
+def test_a_rank_runs_on_while_its_models_are_averaged(engine: Engine) -> None:
+    # All-reduce 1 s.  First contributions are of 3 - 1 steps, prepared at 2 and 4, averaged from 4
+    # to 5.  Rank 0 runs on with 0.2 until 3, waits, and goes on with 0.3 at the update; rank 1
+    # runs on with 1.2 until 6, and goes on with 1.3 then.  All three are of the next contributions.
+    scenario = world([[1], [2]], updates=2, allreduce={"alpha": 0.5})
+    tell(
+        engine,
+        scenario,
+        OVERLAPPED,
+        """
+        0  start 0.0 1.0 on 0
+        1  start 0.1 on 0
+        2  start 0.2 1.1 on 0
+        4  start 1.2 on 0
+        5  update 0.0 0.1 1.0 1.1 to 1
+        5  start 0.3 on 1
+        6  start 0.4 1.3 on 1
+        7  start 0.5 on 1
+        8  start 1.4 on 1
+        10 start 1.5 on 1
+        11 update 0.2 0.3 0.4 1.2 1.3 1.4 to 2
+        """,
+    )
+    weights = [weight for _, weight in applied(engine, scenario, OVERLAPPED).values()]
+    assert weights == [1 / 4] * 4 + [1 / 6] * 6
+
+
+def test_a_prepared_contribution_of_a_late_rank_counts_for_the_next_update(engine: Engine) -> None:
+    # The first of two is enough; all-reduce alone costs nothing.  Rank 0 runs on with 0.1 from 2 to
+    # 4, and its update at 2 has come by then; rank 1 with 1.1 from 3 to 6, where it goes on from
+    # version 2, for finishes come before closings.
+    plan = Plan((Quorum(count=1, steps=2, overlap=1),), average=True)
+    tell(
+        engine,
+        world([[2], [3]], updates=4),
+        plan,
+        """
+        0  start 0.0 1.0 on 0
+        2  start 0.1 on 0
+        2  update 0.0 to 1
+        3  start 1.1 on 0
+        3  update 1.0 to 2
+        4  start 0.2 on 2
+        6  start 0.3 on 2
+        6  update 0.1 0.2 to 3
+        6  start 1.2 on 2
+        8  start 0.4 on 3
+        9  start 1.3 on 2
+        9  update 1.1 1.2 to 4
+        """,
+    )
+
+
+@pytest.mark.parametrize("engine", ["native", "plain"])
+def test_a_plan_with_overlap_keeps_its_quorums(engine: str) -> None:
+    script = Script(((0, OVERLAPPED), (1, Plan())))
+    with pytest.raises(PlanError, match="overlap cannot be replaced by one with other quorums"):
+        simulate(world([[1], [2]], updates=3), script, engine=engine)
 
 
 def test_a_contribution_is_dropped_whole(engine: Engine) -> None:

@@ -112,10 +112,11 @@ def test_what_a_plan_may_say_is_known_where_ranks_are_advanced_together() -> Non
     """A new field must be thought of in `standing` (who may be in lockstep) before it is here."""
     assert {f.name for f in fields(Plan) if f.init} == {
         "quorums", "fuse", "bound", "precision", "batch", "deadline", "pause", "average", "weigh",
-        "damping", "suspects", "review",
+        "damping", "suspects", "review", "outer", "fragments", "compensation", "screen",
     }  # fmt: skip
     assert {f.name for f in fields(Quorum) if f.init} == {
         "ranks", "count", "via", "late", "window", "riders", "steps", "rounds",
+        "overlap", "grace", "partial",
         "parents",
     }  # fmt: skip
 

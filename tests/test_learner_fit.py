@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ruamel.yaml import YAML
 
 from simstrag import InputError, Scenario
 from simstrag.experiments import learner_fit
@@ -71,12 +72,14 @@ def test_the_command_trains_and_prints_a_learner_section(call: Call, tmp_path: P
     pytest.importorskip("torch")
     case = tmp_path / "case.yaml"
     case.write_text(json.dumps(KEYS), encoding="utf-8")
-    code, out, _ = call("fit", str(case), "--json", "--policy", "backup")
+    written = tmp_path / "fitted.yaml"
+    code, out, _ = call("fit", str(case), "--json", "--policy", "backup", "--out", str(written))
     found = json.loads(out)
     assert code == 0
     scenario = Scenario(**MODEL, learner=found["learner"])
     assert scenario.learner.batch == B
     assert set(found["errors"]) == {"backup"}
+    assert YAML(typ="safe").load(written)["learner"] == found["learner"]
 
 
 @pytest.mark.parametrize(

@@ -218,3 +218,28 @@ def test_the_last_rank_cannot_be_gone() -> None:
     live = Live(policies.load("asgd"), 1, BATCH)
     with pytest.raises(PlanError, match="all ranks of its plan are gone"):
         live.lose_rank(0, 1.0)
+
+
+def test_models_are_averaged_without_a_rank_that_is_gone_beside_their_steps() -> None:
+    live = Live(policies.load("streaming_diloco:h=2,p=1,tau=1"), 3, BATCH)
+    for rank in (0, 1):
+        live.finish_step(rank, 1.0, 1.0)
+    live.news()
+    live.lose_rank(2, 2.0)
+    (reduction,) = live.news()
+    assert isinstance(reduction, Reduction)
+    assert reduction.members == (0, 1)
+    live.finish_step(0, 2.5, 1.5)
+    assert live.news() == [], "it has run on, and waits"
+    live.finish_reduction(reduction.number, 3.0)
+    update, start = live.news()
+    assert isinstance(update, Update)
+    assert isinstance(start, Start)
+    assert (start.rank, start.step, start.version) == (0, 2, 1)
+
+
+def test_a_step_beside_an_all_reduce_is_under_way_too() -> None:
+    live = Live(policies.load("streaming_diloco:h=2,p=1,tau=1"), 2, BATCH)
+    live.finish_step(0, 1.0, 1.0)
+    assert live.facts().started.tolist() == [1, 0]
+    assert [live.outlook(rank) for rank in (0, 1)] == [(1, 2 * BATCH), (0, BATCH)]

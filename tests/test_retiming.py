@@ -23,7 +23,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
-from tests.strategies import policies, scenarios
+from tests.strategies import Fixed, plans, policies, scenarios
 
 Speeds = tuple[float, list[float], list[float], list[float], float, float]
 """Seconds since the last change; slowdowns of host, gpu and net of each rank; of the server; pause.
@@ -100,6 +100,18 @@ def test_both_engines_agree_while_speeds_change(
         for engine in ("native", "plain")
     ]
     assert results[0] == results[1]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data(), scenario=scenarios())
+def test_both_engines_agree_on_every_plan_while_speeds_change(
+    data: st.DataObject, scenario: Scenario
+) -> None:
+    alone = scenario.replaced(trace=None, server_load=None)
+    changes = data.draw(st.lists(speeds(scenario.workers), min_size=1, max_size=5))
+    plan = data.draw(plans(scenario))
+    native, plain = (run(alone, Fixed(plan), 0, changes, way) for way in ("native", "plain"))
+    assert native == plain
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_barrier_goes_from_its_steps_to_an_update_and_the_next_steps() -> None
     assert rules.begin() == [start(0, 0, 0), start(1, 0, 0)]
     assert rules.receive(StepEnded(1, 0, 8), 1.0) == []
     assert rules.receive(StepEnded(0, 0, 8), 2.0) == [Wake(2.0, Enough(0))]
-    assert rules.receive(Enough(0), 2.0) == [Reduction(1, (0, 1), (), Via.ALLREDUCE, False)]
+    assert rules.receive(Enough(0), 2.0) == [Reduction(1, (0, 1), (), Via.ALLREDUCE, False, (0, 1))]
     assert rules.receive(CollectiveEnded(1), 2.5) == [
         Update(1, (Applied(0, 0, 0, 0, 8, 0.5, 1), Applied(1, 0, 0, 0, 8, 0.5, 1))),
         start(0, 1, 1),
@@ -53,7 +53,7 @@ def test_a_fact_about_a_step_that_was_aborted_is_stale() -> None:
     rules.receive(StepEnded(1, 0, 8), 1.0)
     assert rules.receive(Enough(0), 1.0) == [
         Lost(0, 0, "aborted", None),
-        Reduction(1, (1,), (), Via.ALLREDUCE, False),
+        Reduction(1, (1,), (), Via.ALLREDUCE, False, (1,)),
     ]
     assert not rules.expects(StepEnded(0, 0, 8), 2.0)
 
@@ -85,7 +85,7 @@ def test_an_agenda_tells_the_facts_of_an_instant_by_turn_and_passes_over_stale_o
     assert agenda.tell(0.5) is None
     for _ in range(2):  # gradients
         assert agenda.tell(1.0) == [Wake(1.0, Enough(0))]
-    closing = [Lost(1, 0, "aborted", None), Reduction(1, (0,), (), Via.ALLREDUCE, False)]
+    closing = [Lost(1, 0, "aborted", None), Reduction(1, (0,), (), Via.ALLREDUCE, False, (0,))]
     assert agenda.tell(1.0) == closing
     assert agenda.next == math.inf
 

@@ -13,6 +13,7 @@ from simstrag.errors import InputError
 from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
+    bounds_of_medians,
     find_suspects,
     full_precision_time,
     mad,
@@ -164,8 +165,8 @@ def test_no_new_times_make_an_outlier_as_long_as_it_was_said(
         shown[: random.integers(width + 1), random.integers(ranks)] = math.nan
     clean = random.choice([None, 0.9, 0.95, 1.0])  # at .9 some medians are contended
     steps = steps_without_outlier(
-        np.sort(shown, axis=0), slow if slow.any() else None, clean=clean, delta_on=0.1,
-        delta_off=0.05, guard=guard,
+        bounds_of_medians(np.sort(shown, axis=0), most=9), np.flatnonzero(~slow),
+        np.flatnonzero(slow), clean=clean, delta_on=0.1, delta_off=0.05, guard=guard,
     )  # fmt: skip
     for new in range(steps + 1):
         extreme = random.choice([0.01, 0.9, 1.1, 100.0], (new, ranks))
@@ -184,8 +185,8 @@ def test_most_checks_of_a_calm_cluster_say_so_for_some_steps(noise: float) -> No
     random = np.random.default_rng(0)
     said = [
         steps_without_outlier(
-            np.sort(random.normal(1.0, noise, (10, 8)), axis=0), None, clean=1.0, delta_on=0.1,
-            delta_off=0.05,
+            bounds_of_medians(np.sort(random.normal(1.0, noise, (10, 8)), axis=0), most=9),
+            np.arange(8), np.arange(0), clean=1.0, delta_on=0.1, delta_off=0.05,
         )
         for _ in range(50)
     ]  # fmt: skip

@@ -30,6 +30,7 @@ BOXES = {
     "calibration": Box(2, 2, "measures this machine"),
     "analysis": Box(4, 2, "reports, charts, tables"),
     "cluster": Box(5, 3, "jobs that share nodes"),
+    "whatif": Box(0, 4, "what stragglers cost"),
     "ddp": Box(2, 4, "policies on real ranks"),
     "experiments": Box(4, 4, "compare, sweep, sensitivity"),
     "workloads": Box(3, 8, "models and batches"),
@@ -46,7 +47,7 @@ BOXES = {
     "documents": Box(0, 10, "YAML, CSV, paths, messages", 4),
     "contract": Box(0, 11, "policy, view, plan, quorum: what a policy sees and answers", 6),
 }
-LANES = {("cli", "traces"): 0}
+LANES = {("whatif", "runs"): 1}
 """The column of an arrow that passes other rows, where it is not that of its source."""
 
 PITCH_X, PITCH_Y, WIDTH, HEIGHT, MARGIN = 172, 92, 156, 50, 14

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 SATELLITES = ("analysis", "calibration", "traces", "validation")
 """Packages of `simstrag` whose files stand beside it, linked into it."""
 CONTRACT = {
+    "aggregation",
     "checks",
     "compiled",
     "errors",
@@ -18,6 +19,7 @@ CONTRACT = {
     "plan",
     "policy",
     "quorum",
+    "ranks",
     "rendering",
     "ties",
     "view",

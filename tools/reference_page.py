@@ -16,14 +16,17 @@ from typing import Any
 
 from simstrag.policies._parameters import MEANING
 from simstrag.policy import (
+    Compensation,
     Damping,
     Hints,
     Late,
+    Outer,
     Plan,
     Policy,
     Precision,
     Quorum,
     Review,
+    Screen,
     Via,
     View,
     Weigh,
@@ -52,20 +55,32 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
     Plan: {
         "quorums": ("", "11, 19"), "fuse": ("true or false", "11"), "bound": ("steps", "16"),
         "precision": ("", "5"), "batch": ("share", "6"), "deadline": ("s", "6a"),
-        "pause": ("s", "5a"), "average": ("true or false", "24, 25"), "weigh": ("", "24"),
-        "damping": ("", "24"), "suspects": ("ranks", "27"), "review": ("", "20"),
+        "pause": ("s", "5a"), "average": ("true or false", "24, 25"),
+        "outer": ("", "32b"), "fragments": ("parts", "11b, 32b"), "weigh": ("", "24"),
+        "damping": ("", "24"), "compensation": ("", "32c"), "screen": ("", "32d"),
+        "suspects": ("ranks", "27"), "review": ("", "20"),
     },
     Quorum: {
         "ranks": ("ranks", "1, 19"), "count": ("gradients", "11"), "via": ("", "11"),
         "late": ("", "14"), "window": ("s", "17"), "riders": ("ranks", "18"),
         "steps": ("steps", "6b"), "rounds": ("closings", "11"),
-        "parents": ("ranks", "11a"),
+        "parents": ("ranks", "11a"), "overlap": ("steps", "6c"), "grace": ("s", "17a"),
+        "partial": ("true or false", "11b"),
     },
     Review: {
         "updates": ("updates", "20"), "samples": ("samples", "20"), "seconds": ("s", "20"),
         "on_block": ("true or false", "16, 20"),
     },
     Damping: {"power": ("number", "24"), "shift": ("updates", "24"), "cutoff": ("updates", "24")},
+    Outer: {
+        "lr": ("number", "32b"), "momentum": ("number", "32b"),
+        "nesterov": ("true or false", "32b"), "mix": ("share", "32b"), "delay": ("updates", "32b"),
+    },
+    Compensation: {"strength": ("number", "32c"), "decay": ("number", "32c")},
+    Screen: {
+        "rho": ("number", "32d"), "epsilon": ("number", "32d"), "every": ("updates", "32d"),
+        "batch": ("samples", "32d"),
+    },
 }  # fmt: skip
 """Unit and rules of each field."""
 
@@ -80,9 +95,9 @@ HEAD = """\
 # What a policy sees and answers
 
 A policy is asked with a `View` and answers with a `Plan`, which is in force until the review that
-it asks for. [My policy](howto/policy.md) writes one, and explains
-parameters and state. Every name of this page is imported from `simstrag`. N is the number of ranks
-and W the width of a window, 16. The rules are those of [Semantics](semantics.md).
+it asks for. [My policy](howto/policy.md) writes one, and explains parameters and state. Every name
+of this page is in `simstrag.policy`, most are in `simstrag` too. N is the number of ranks and W the
+width of a window, 16. The rules are those of [Semantics](semantics.md).
 
 This page is made of the docstrings by `python -m tools.reference_page`.
 """

@@ -52,12 +52,36 @@ class RankSteps(NamedTuple):
     """The steps of one rank: number, start, span and exposed communication, in seconds.
 
     exposed: time of a span in which collectives were under way and nothing was computed.
+    exit: end of the last collective in the step, on the rank's own clock; NaN without one.
     """
 
     number: npt.NDArray[np.int64]
     start: Floats
     span: Floats
     exposed: Floats
+    exit: Floats
+
+    def select(self, kept: npt.NDArray[np.bool_]) -> RankSteps:
+        """Some of the steps."""
+        number, *seconds = self
+        return RankSteps(number[kept], *(column[kept] for column in seconds))
+
+
+class ProfiledRank(NamedTuple):
+    """What a file of the profiler says of its rank, each None where it does not, and its steps."""
+
+    rank: int | None
+    world_size: int | None
+    steps: RankSteps
+
+
+def read_rank(path: str | Path) -> ProfiledRank:
+    """The rank of one file. Raises `InputError` for a file that is no profile or has no steps."""
+    data = _read(path)
+    about = data.get("distributedInfo")
+    size = about.get("world_size") if isinstance(about, dict) else None
+    steps = steps_of(data["traceEvents"], str(path))
+    return ProfiledRank(_rank_of(data, path), size if type(size) is int else None, steps)
 
 
 def kineto(*paths: str | Path) -> Labelled:
@@ -70,15 +94,14 @@ def kineto(*paths: str | Path) -> Labelled:
     by_rank: dict[int, RankSteps] = {}
     unnamed = 0
     for place, path in enumerate(paths):
-        data = _read(path)
-        named = _rank_of(data, path)
+        named, _, steps = read_rank(path)
         unnamed += named is None
         rank = place if named is None else named
         if rank in files:
             raise InputError(
                 f"{path}: is of rank {rank}, like {files[rank]}; give one file for each rank"
             )
-        files[rank], by_rank[rank] = str(path), steps_of(data["traceEvents"], str(path))
+        files[rank], by_rank[rank] = str(path), steps
     if not files:
         raise InputError(f"{NAME}: give a trace file for each rank")
     ranks = sorted(files)
@@ -199,7 +222,10 @@ def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> RankSte
     kept = np.ones(len(numbers), np.bool_)
     kept[-1] = busy[-1] > 0 or len(numbers) == 1
     start, end = windows
-    return RankSteps(np.array(numbers)[kept], start[kept], (end - start)[kept], exposed[kept])
+    exits = _last_ends(collective, windows)
+    return RankSteps(
+        np.array(numbers)[kept], start[kept], (end - start)[kept], exposed[kept], exits[kept]
+    )
 
 
 def _microseconds(value: Any) -> float:
@@ -214,6 +240,14 @@ def _windows(spans: Sequence[tuple[float, float]]) -> Floats:
     """Starts and ends of steps on the device, each up to the beginning of the next."""
     start, end = np.array(spans).T
     return np.array([start, np.append(start[1:], end[-1])])
+
+
+def _last_ends(spans: Sequence[tuple[float, float]], windows: Floats) -> Floats:
+    """The latest end of a span in each window (starts, ends); NaN where none ends in it."""
+    ends = np.sort([end for _, end in spans])
+    before = np.searchsorted(ends, windows[1], side="right")
+    found = before > np.searchsorted(ends, windows[0], side="right")
+    return np.where(found, np.append(ends, np.nan)[before - 1], np.nan)
 
 
 def _covered(spans: Sequence[tuple[float, float]], windows: Floats) -> Floats:

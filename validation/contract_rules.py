@@ -491,6 +491,7 @@ def _renamed(plan: Plan, new: list[int]) -> Plan:
         dataclasses.replace(
             quorum,
             ranks=tuple(new[rank] for rank in quorum.members),
+            steps=tuple(quorum.steps_of(r) for r in sorted(quorum.members, key=new.__getitem__)),
             riders=tuple((new[child], new[parent]) for child, parent in quorum.riders),
             parents=tuple((new[child], new[parent]) for child, parent in quorum.parents),
         )
@@ -513,7 +514,10 @@ def _rounded(plan: Plan, world_size: int) -> Plan:
         return float(f"{value:.10g}")
 
     plan = plan.resolved(world_size)
-    quorums = [dataclasses.replace(q, window=rounded(q.window)) for q in plan.quorums]
+    quorums = [
+        dataclasses.replace(q, window=rounded(q.window), grace=rounded(q.grace))
+        for q in plan.quorums
+    ]
     samples = plan.samples(BATCH, world_size)
     return dataclasses.replace(
         plan,

@@ -17,7 +17,7 @@ from simstrag.analysis.text.gain_text import (
 from simstrag.analysis.text.number_format import join, number, percent, seconds
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.experiments.comparison import BASELINE
-from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, value_of
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, uses, value_of
 
 TITLES = {
     "A": "nothing changes in training",
@@ -97,7 +97,7 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
     scenario = s.comparison.scenario
     if e.rebatched:
         yield "workers that take batches of different sizes"
-    if {"server", "leader"} & set(p.architecture.split(" + ")):
+    if uses({"architecture": p.architecture}, "server"):
         server = scenario.inputs.server
         takes = f"needs {seconds(server.job)} for a gradient"
         if not (server.service or server.push or server.pull):

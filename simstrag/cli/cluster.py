@@ -48,7 +48,7 @@ def cluster(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate jobs that share nodes; run it again to go on where it stopped."""
+    """Simulate jobs that share nodes; run it again to go on."""
     if constants:
         _print_constants(study, as_json, quiet)
         return

@@ -26,6 +26,7 @@ from simstrag.cli.sensitivity import sensitivity
 from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate, import_, resample
 from simstrag.cli.validate import validate
+from simstrag.cli.whatif import whatif
 
 ABOUT = """\b
 Compare straggler-mitigation policies for data-parallel training.
@@ -73,6 +74,10 @@ EXAMPLES = {
         "simstrag init slow.csv --out mine.yaml",
         "simstrag init slow.csv --step 0.35s --parameters 100e6 --link 25Gbit",
     ),
+    "whatif": (
+        "simstrag whatif trace.parquet --gpu-price 2 --out reports/whatif",
+        "simstrag whatif runs/real --json",
+    ),
     "schema": ("simstrag schema study",),
     "doctor": ("simstrag doctor", "simstrag doctor --json"),
     "learn": (
@@ -107,7 +112,7 @@ EXAMPLES = {
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run, "compare": compare, "sensitivity": sensitivity, "sweep": sweep,
-    "cluster": cluster,
+    "cluster": cluster, "whatif": whatif,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
     "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,
@@ -133,7 +138,7 @@ GROUPS = {
         "learn",
         "fit",
     ),
-    "Bring what you have": ("trace", "calibrate"),
+    "Bring what you have": ("whatif", "trace", "calibrate"),
     "Train on real ranks": ("ddp", "validate"),
     "This installation": ("doctor", "schema"),
 }

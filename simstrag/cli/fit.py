@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from simstrag.cli.console import print_result, print_table
-from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
+from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, out_option
 from simstrag.cli.progress import show_count
 from simstrag.cli.read_inputs import read_scenario
+from simstrag.documents.file_io import writable, write_atomically
 
 if TYPE_CHECKING:
     from simstrag.experiments.learner_fit import LearnerFit
@@ -19,6 +21,7 @@ def fit(
     scenario: ScenarioFile,
     policy: Policies = None,
     seeds: Seeds = None,
+    out: Annotated[Path | None, out_option("YAML of the constants.", "FILE.yaml")] = None,
     jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -27,12 +30,18 @@ def fit(
     from simstrag.experiments.learner_fit import fit_learner
 
     case = read_scenario(scenario)
+    if out is not None:
+        writable(out, ".yaml")
     changes = {"policies": policy, "seeds": seeds}
     case = case.replaced(**{name: value for name, value in changes.items() if value})
     with show_count(quiet) as show:
         found = fit_learner(case, jobs, show)
-    document = {**asdict(found), "errors": found.errors, "learner": found.section}
-    print_result(as_json, quiet, document, lambda: _print(found))
+    if out is not None:
+        write_atomically(out, lambda part: part.write_text(_keys(found), encoding="utf-8"))
+    document = {
+        **asdict(found), "errors": found.errors, "learner": found.section, "written": out,
+    }  # fmt: skip
+    print_result(as_json, quiet, document, lambda: _print(found), constants=out)
 
 
 def _print(found: LearnerFit) -> None:
@@ -51,10 +60,14 @@ def _print(found: LearnerFit) -> None:
         print(f"the formula does not hold for {', '.join(found.unmodelled)}")
     if found.missed:
         print(f"missed the target, which no formula says: {', '.join(found.missed)}")
-    keys = ", ".join(f"{key}: {value}" for key, value in found.section.items())
     print("in a scenario without this task:")
-    print(f"learner: {{{keys}}}")
-    print(f"target_progress: {found.progress.value:.3g}")
+    print(_keys(found), end="")
+
+
+def _keys(found: LearnerFit) -> str:
+    """Keys of a scenario with the constants, in YAML."""
+    keys = ", ".join(f"{key}: {value}" for key, value in found.section.items())
+    return f"learner: {{{keys}}}\ntarget_progress: {found.progress.value:.3g}\n"
 
 
 def _cells(estimate: Estimate | None) -> list[str]:

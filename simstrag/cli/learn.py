@@ -31,7 +31,7 @@ def learn(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train star_ml on what each mode costs over the next rounds, or judge it on other scenarios.
+    """Train star_ml on costs of modes, or judge it elsewhere.
 
     Each seed of a scenario is one moment, elsewhere in its trace.
     """

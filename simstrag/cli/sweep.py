@@ -50,7 +50,7 @@ def sweep(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a grid of scenarios; run it again to go on where it stopped."""
+    """Run a grid of scenarios; run it again to go on."""
     from simstrag.experiments.sweep import MARKER, TABLES, Sweep
     from simstrag.experiments.sweep import sweep as run_sweep
 

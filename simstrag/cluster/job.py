@@ -18,6 +18,7 @@ from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import Engine, Simulation
+from simstrag.errors import PlanError
 from simstrag.plan import NEVER, Plan
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.runs.run import Run
@@ -159,7 +160,7 @@ class RunningJob:
         if scenario.progress_target is not None:  # an open visible update is worth less than 1
             much = scenario.progress_target - progress - 1
             left = max(left, much * max(scenario.learner.noise_scale, 1.0))
-        held = max(max(q.steps, q.rounds) for q in kernel.plan.quorums) + 1
+        held = max(max(q.most_steps, q.rounds) for q in kernel.plan.quorums) + 1
         left -= self.job.workers * batch * held
         return kernel.now + max(left, 0.0) * self.quickest / (self.job.workers * batch)
 
@@ -185,6 +186,11 @@ class RunningJob:
 
     def _permit(self, plan: Plan) -> Plan:
         """The plan that takes force, which its gate may choose."""
+        if any(quorum.overlap or quorum.partial for quorum in plan.quorums):
+            raise PlanError(
+                f"policy {self.job.policy}: what overlapped and partial collectives use of a "
+                "shared node is not modelled; simulate the job by itself"
+            )
         plan = plan if self.gate is None else self.gate(plan)
         if self._use is not None:
             self._use.follow(plan, self.kernel.plan)

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 UTILISATION = (*(f"{name}_used" for name in RESOURCES), "gpus_held")
 """Columns of a node's utilisation."""
-COUNTED = ("quorums", "precision")
+COUNTED = ("quorums", "precision", "fragments")
 """Fields of a plan that say what a step and a gradient use."""
 
 
@@ -60,10 +60,10 @@ class JobUse:
         made, begun, ring = (np.zeros(job.job.workers) for _ in range(3))
         for quorum in plan.quorums:
             those = quorum.indices
-            made[those] = (applied - self._applied)[those] / quorum.steps
-            begun[those] = (started - self._started)[those] / quorum.steps
+            made[those] = (applied - self._applied)[those] / np.array(quorum.steps)
+            begun[those] = (started - self._started)[those] / np.array(quorum.steps)
             if quorum.via is not Via.SERVER:
-                ring[those] = made[those] * job.costs.ring_bytes(quorum)
+                ring[those] = made[those] * job.costs.ring_bytes(quorum) / plan.fragments
         push, served = server_messages(plan, made, updates)
         pull, _ = server_messages(plan, begun)
         self._take(job, Demands(
@@ -75,7 +75,7 @@ class JobUse:
 
     def follow(self, plan: Plan, old: Plan) -> None:
         """A plan takes force in place of another one."""
-        if plan is not old and plan.changes(old, COUNTED):
+        if plan is not old and not plan.changes(old).isdisjoint(COUNTED):
             self.count(self._job.kernel.now)
 
 

@@ -29,11 +29,15 @@ def to_checkpoint(
     policy: Policy,
     facts: Facts | None,
     served: Mapping[str, Any] | None,
+    outer: Mapping[str, Any] | None,
+    apart: bool,
 ) -> dict[str, Any]:
     """The checkpoint of a training.
 
     name: the policy's name.
-    served: parameters, shape (count,), and optimizer state of a server that owns them.
+    served: the state of a server that owns parameters and optimizer, as `Server.state` returns it.
+    outer: the state of outer steps.
+    apart: whether each rank has a model and an optimizer of its own.
     """
     model, optimizer = replica.model.state_dict(), replica.optimizer.state_dict()
     if served is not None:
@@ -50,6 +54,8 @@ def to_checkpoint(
         "sampler": None if sampler is None else sampler.state_dict(),
         "policy": pickle.dumps(policy),
         "facts": None if facts is None else facts_to_json(facts),
+        "outer": copy.deepcopy(outer), "apart": apart,
+        "mean_square": None if served is None else served["mean_square"],
     }  # fmt: skip
 
 

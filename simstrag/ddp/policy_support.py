@@ -16,7 +16,7 @@ from simstrag import policies
 from simstrag.errors import InputError, PlanError
 from simstrag.plan import Plan
 from simstrag.policy import Hints, Policy, View
-from simstrag.quorum import Via
+from simstrag.quorum import Quorum, Via
 
 if TYPE_CHECKING:
     from simstrag.profile.profile import Profile
@@ -26,6 +26,13 @@ TORCH = ("2.11", "2.13")
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
+OUTER = (
+    "an outer optimizer needs every rank in each update, or a server: other ranks lack its state"
+)
+OVERLAP = "steps beside an all-reduce need all ranks in each update: no count, window or grace"
+PARTIAL = "a rank would join an all-reduce, with zeros, while it computes, which is not built"
+COMPENSATION = "a correction of single gradients needs each of them at the server, not their sums"
+SCREEN = "its server tests gradients by one of its own, and a real server has no data"
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
@@ -67,8 +74,7 @@ def is_synchronous(plan: Plan, world_size: int) -> bool:
         not others
         and first.via is Via.ALLREDUCE
         and len(first.members) == world_size
-        and first.count is None
-        and first.window == math.inf
+        and _waits_for_all(first)
         and not first.riders
         and not first.private
         and not plan.average
@@ -86,7 +92,25 @@ def plan_obstacle(plan: Plan) -> str | None:
         return CUT
     if any(quorum.rounds > 1 for quorum in plan.quorums):
         return ROUNDS
+    together = len(plan.quorums) == 1 and _waits_for_all(plan.quorums[0])
+    if any(quorum.overlap for quorum in plan.quorums) and not together:
+        return OVERLAP
+    if any(quorum.partial for quorum in plan.quorums):
+        return PARTIAL
+    served = all(quorum.via is Via.SERVER for quorum in plan.quorums)
+    is_outer = plan.outer is not None or plan.fragments > 1
+    if is_outer and not (together or served):
+        return OUTER
+    if plan.screen is not None:
+        return SCREEN
+    single = all(quorum.via is Via.SERVER and not quorum.parents for quorum in plan.quorums)
+    if plan.compensation is not None and not single:
+        return COMPENSATION
     return None
+
+
+def _waits_for_all(quorum: Quorum) -> bool:
+    return quorum.count is None and quorum.window == math.inf and not quorum.grace
 
 
 def refusal_reason(policy: Policy, name: str, world: View) -> str | None:

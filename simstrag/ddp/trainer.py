@@ -14,6 +14,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,8 @@ class Trainer:
         self._failed = ""  # the last step's error as text: the error itself would keep tensors
         self._original = copy.deepcopy(policy)
         self._out = self._folder = out  # a smaller world records in a subfolder
-        self._groups = ProcessGroups(stall_limit=members.stall_limit)
+        self._groups = ProcessGroups(members.stall_limit)
+        self._model_groups = ProcessGroups(members.stall_limit, "models")
         self._journal: Journal | None = None
         self._client: Client | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -103,6 +105,9 @@ class Trainer:
         """Let the first step go on from facts, or begin anew without them."""
         world_size = self.world_size
         self._policy, self._facts = policy, facts
+        self._outer_state: Mapping[str, Any] | None = None
+        self._mean_square: torch.Tensor | None = None
+        self._apart = False
         if facts is None:
             view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
             plan = policies.ask(copy.deepcopy(policy), view, self.name)
@@ -181,16 +186,30 @@ class Trainer:
         model stays as it was pulled, since its next gradient counts as computed from that.  Where
         models are averaged each rank gets its own model.
         """
-        mode, policy, facts, served = self._mode, self._policy, self._facts, None
+        mode, policy, facts = self._mode, self._policy, self._facts
+        served: dict[str, Any] | None = None
+        outer, apart = None, False
         if isinstance(mode, AllReduceMode):
             policy, facts = mode.live.policy, mode.live.facts()
         elif mode is not None:
             with self._members.diagnose():
                 state = mode.client.fetch_state()
-            policy, facts, served = state["policy"], state["facts"], None if mode.private else state
+            policy, facts, outer, apart = (
+                state["policy"],
+                state["facts"],
+                state["outer"],
+                mode.private,
+            )
+            if apart:
+                outer = mode.averages.state_dict()
+            else:
+                served = state
+            if mode.served:  # the server's optimizer takes no step
+                state["optimizer"] = self.replica.optimizer.state_dict()
         return checkpoint.to_checkpoint(
-            self.replica, self.name, self.world_size, self.sampler, policy, facts, served
-        )
+            self.replica, self.name, self.world_size, self.sampler, policy, facts, served, outer,
+            apart,
+        )  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; on all ranks, before the first step.
@@ -203,6 +222,8 @@ class Trainer:
             state, self.replica, self.name, self.world_size, self.sampler
         )
         self._begin_from(policy, facts)
+        self._outer_state, self._apart = state["outer"], state["apart"]
+        self._mean_square = state["mean_square"]
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -331,7 +352,10 @@ class Trainer:
             self._members.close(failed)
         if self._client is not None:
             self._client.leave(failed or "")
+            if isinstance(self._mode, ServerMode):
+                self._mode.close()
             self._groups.close()  # ranks that wait for this one fail at once
+            self._model_groups.close()
         if self._server is not None:
             if failed is not None:
                 self._server.kill()  # it would end with this process anyway
@@ -353,7 +377,8 @@ class Trainer:
         replica = self.replica
         replica.clear()
         replica.formats.settle(closure)
-        broadcast_and_average.broadcast(replica.model, replica.optimizer, 0)
+        own = self._apart  # each rank keeps the state of its optimizer
+        broadcast_and_average.broadcast(replica.model, None if own else replica.optimizer, 0)
         place = [self._record_folder() if self.rank == 0 else None]
         dist.broadcast_object_list(place, src=0)  # only the lowest rank looks into the folder
         self._out = self._folder = place[0]
@@ -410,7 +435,8 @@ class Trainer:
         if self._client is not None:
             self._client.leave()
             self._client = None
-        self._groups = ProcessGroups(stall_limit=members.stall_limit)
+        self._groups = ProcessGroups(members.stall_limit)
+        self._model_groups = ProcessGroups(members.stall_limit, "models")
         replica.clear()
         states: list[Any] = [None] * members.world_size
         dist.all_gather_object(states, (mode.live.version, mode.live.samples, mode.live.now))
@@ -460,12 +486,16 @@ class Trainer:
             job = JobSpec(
                 pack_optimizer(replica.optimizer), policy, self._batch, self.name, self.hints,
                 facts,
-                hand_over=True, refusal=replica.formats.refusal,
+                hand_over=True, refusal=replica.formats.refusal, mean_square=self._mean_square,
+                outer=self._outer_state,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         settings = pack_settings(replica.optimizer)
         self._client.begin(replica.count, replica.dtype, job, settings=settings)
-        self._mode = ServerMode(replica, self._client, self._groups, members.mark)
+        self._mode = ServerMode(
+            replica, self._client, self._groups, self._model_groups, members.mark,
+            self._outer_state,
+        )  # fmt: skip
 
     # -- the server --------------------------------------------------------------------------
 

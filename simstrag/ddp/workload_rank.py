@@ -120,6 +120,8 @@ def train(training: Training, joined: RankPlace) -> None:
     state = trainer.state_dict()
     if out is not None and trainer.lowest:
         model.load_state_dict(state["model"])
+        if state["outer"] is not None:  # the rank's own model has private steps in it
+            trainer.replica.spread(state["outer"]["flat"])
         result = {"accuracy": workload.accuracy(model), "samples": trainer.samples}
         write_json(out / RESULT, result)
     trainer.close()

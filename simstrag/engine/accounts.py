@@ -10,7 +10,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from simstrag.view import WINDOW, Hints, View
 
 __all__ = ["Accounts", "StepAccount"]
 
+BY_RANK = attrgetter("rank")
 LOGGED = 1 << 14
 """Updates in a log before it is handed over, or thinned."""
 FATES = {"applied": 0, "dropped": 1, "aborted": 2, "in_flight": 3}
@@ -175,6 +177,9 @@ class Accounts:
             held[-1].busy = self.busy[start.closing]
         if held:
             self._close(rank)
+        if start.private and held[-1].start.version != start.version:  # it goes on after a run-on
+            for ran in held:
+                ran.start = ran.start._replace(version=start.version)
         step = StepAccount(start, samples, self.rules.now, got, begun, finish, paused, relayed)
         self.held[rank] = [*held, step] if start.private else [step]
         counts = self.counts
@@ -258,7 +263,7 @@ class Accounts:
         if is_bound:
             step.got, step.finish = min(step.got, now), now
         elif lost.closing is not None:
-            step.busy = self.busy.get(lost.closing, self.job_seconds)
+            held[-1].busy = self.busy.get(lost.closing, self.job_seconds)
         self.counts[lost.fate] += 1
         self._show(step, max(step.finish - step.begun, 0.0), is_bound)
         self._note_fate(step, lost.fate)
@@ -269,18 +274,19 @@ class Accounts:
         before, now, progress = update.version - 1, rules.now, learner.progress
         world, had = rules.workers * self._batch, learner.samples
         had -= sum([gradient.samples for gradient in update.gradients])
-        for rank, number, version, seen, _, weight, closing in update.gradients:
-            held = self.held[rank]
-            step = held[number - held[0].start.step]
-            self._show(step, step.finish - step.begun)
-            if self._keeps_fates:
-                self._note_fate(step, "applied", update.version, weight)
-            self._applied[rank] += 1
-            self._staleness[rank] += before - version
-            if step is held[-1]:
-                step.busy = self.busy.get(closing, self.job_seconds)
-                drift = (had - seen) / world
-                sums["deviation"] += len(held) * (drift * drift)
+        for rank, contribution in groupby(update.gradients, BY_RANK):
+            held, own = self.held[rank], list(contribution)
+            last, n = own[-1], len(own)
+            for gradient in own:
+                step = held[gradient.step - held[0].start.step]
+                self._show(step, step.finish - step.begun)
+                self._note_fate(step, "applied", update.version, gradient.weight)
+            self._applied[rank] += n
+            self._staleness[rank] += n * (before - last.version)
+            drift = (had - last.seen) / world
+            sums["deviation"] += n * (drift * drift)
+            held[-1].busy = self.busy.get(last.closing, self.job_seconds)
+            self.held[rank] = [s for s in held if s.start.step > last.step] or held[-1:]
         for closing in {gradient.closing for gradient in update.gradients}:
             self.busy.pop(closing, None)
         self.counts["applied"] += len(update.gradients)
@@ -327,7 +333,8 @@ class Accounts:
                 if gradient is not None and gradient.state is State.PUSHING:
                     self.call_off(rank)
                 self._close(rank)
-            for step in self.held[rank] if gradient is not None else ():
+            for number in self.rules.unfated(rank):
+                step = self.held[rank][number - self.held[rank][0].start.step]
                 self._note_fate(step, "in_flight")
         if self.recorder is None:
             return

@@ -22,7 +22,7 @@ from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
 from simstrag.engine.native.memory import SHOWN, Memory
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Limits
+from simstrag.engine.rules import Limits, check_refiling
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import COMPARED, Plan
 from simstrag.timing.timing import Timing
@@ -143,6 +143,7 @@ class Kernel:
         changed = plan.changes(old)
         moved = not changed.isdisjoint(("quorums", "bound", "fuse"))
         if moved:
+            check_refiling(old)
             self._native.disband_all(self.memory.address)
         if changed == {"bound"}:  # then steps, updates and reviews stay the same
             self.plan = plan
@@ -151,6 +152,8 @@ class Kernel:
         if moved:
             self._file(plan, old)
             self._native.refile(self.memory.address)
+        elif "fragments" in changed:
+            standing.retime(plan, self._loading)
 
     def pause(self, at: float) -> None:
         """Complete the records of all ranks as of `at`, to which the kernel was advanced."""
@@ -261,7 +264,8 @@ class Kernel:
 
     def _adopt(self, plan: Plan, changed: set[str]) -> None:
         self.plan = plan
-        self.learner.lost = self.learner.lost or unmodelled(plan)
+        if not changed <= standing.BY_RANK:
+            self.learner.lost = self.learner.lost or unmodelled(plan)
         standing.adopt(plan, changed, self._loading, self.learner.lost is not None)
         self.recorder.planned(plan, self.version, self.now, changed)
 
@@ -277,7 +281,7 @@ class Kernel:
             closing = int(m["call"])
             m["call"] = -1
             members = tuple(sorted(self._contributors(closing)))
-            end = self.timing.reduce(members, self.now, bool(m["loaded"]))
+            end = self.timing.reduce(members, self.now, bool(m["loaded"]), self.plan.fragments)
             self.memory.closings[closing]["busy"] = end - self.now
             self._native.ends(self.memory.address, closing, end)
         elif stop == "SERVE":

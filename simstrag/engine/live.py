@@ -35,7 +35,7 @@ from simstrag.engine.messages import (
     Wake,
 )  # fmt: skip
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Agenda, Limits, Rules, State
+from simstrag.engine.rules import Agenda, Limits, Rules
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Precision, Review
@@ -164,6 +164,13 @@ class Live:
     def expiry(self) -> float:
         """When the next window expires, unless something happens before; infinity without one."""
         return self._agenda.next
+
+    def outlook(self, rank: int) -> tuple[int, int]:
+        """Steps that a rank's contribution needs after its present one, and its samples at the end.
+
+        Both are under the plan in force, of which the rank is a member.
+        """
+        return self._rules.outlook(rank)
 
     # -- what has happened -------------------------------------------------------------------
 
@@ -294,8 +301,7 @@ class Live:
                     self._asks = True
 
     def _computing(self) -> set[int]:
-        work = enumerate(self._rules.gradients)
-        return {rank for rank, g in work if g is not None and g.state is State.COMPUTING}
+        return {rank for rank in range(self._workers) if self._rules.is_computing(rank)}
 
     def _record_plan(self) -> None:
         if self._recorder is not None:
@@ -359,9 +365,10 @@ class Live:
                 count = None if quorum.count is None else min(quorum.count, len(left))
                 kept = tuple((c, parent if parent in left else left[0]) for c, parent in riders)
                 parents = tuple(pair for pair in quorum.parents if self.lost.isdisjoint(pair))
-                quorums.append(
-                    replace(quorum, ranks=left, count=count, riders=kept, parents=parents)
-                )
+                steps = quorum.steps if quorum.riders else tuple(map(quorum.steps_of, left))
+                quorums.append(replace(
+                    quorum, ranks=left, count=count, riders=kept, parents=parents, steps=steps
+                ))  # fmt: skip
         if not quorums:
             raise NobodyLeft(f"policy {self.name}: all ranks of its plan are gone")
         return replace(plan, quorums=tuple(quorums)).resolved(self._workers)

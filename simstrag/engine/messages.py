@@ -129,6 +129,8 @@ class Reduction(NamedTuple):
 
     members: the ranks that contribute a gradient.  riders: the ranks whose gradients are on board.
     average: whether models are averaged, not gradients summed.
+    among: the ranks that take part, with or without a gradient [11b].
+    fragments: equal parts of the model, of which it carries one [11b].
     """
 
     number: int
@@ -136,6 +138,8 @@ class Reduction(NamedTuple):
     riders: tuple[int, ...]
     via: Via
     average: bool
+    among: tuple[int, ...]
+    fragments: int = 1
 
 
 class PushSum(NamedTuple):

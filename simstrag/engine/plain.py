@@ -228,8 +228,8 @@ class Plain:
                     later(end, PushEnded(*decision))
                 case CallOff(rank):
                     accounts.call_off(rank)
-                case Reduction(number, members):
-                    end = timing.reduce(members, now, loaded)
+                case Reduction(number, among=among, fragments=fragments):
+                    end = timing.reduce(among, now, loaded, fragments)
                     accounts.busy[number] = end - now
                     later(end, CollectiveEnded(number))
                 case PushSum(leader, closing):

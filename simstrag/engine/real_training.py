@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from simstrag.errors import InputError
 from simstrag.learning.gradient_log import GradientLog
+from simstrag.learning.update_rule import UpdateRule, common_rule
 from simstrag.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -17,20 +18,16 @@ EVALUATIONS = 50
 """Evaluations of a run of bsp without contention, where `evaluate_every` is not stated."""
 
 
-AVERAGING = "model averaging"
-"""The architecture of plans whose updates average models."""
-
-
 def train(
     scenario: Scenario,
     seed: int,
     log: GradientLog,
-    ways: Collection[str] = (),
+    rules: Collection[UpdateRule],
     on_update: Callable[[float, int, None], None] | None = None,
 ) -> Trained:
     """The training that a run makes, under the run's seed.
 
-    ways: the architectures of its updates.
+    rules: of its plans.
     on_update: called at each evaluation, with its time, the samples applied and None.
 
     The seed gives the initial parameters, data that are drawn, the shards and the batches, the same
@@ -42,12 +39,10 @@ def train(
     from simstrag.learning.gradient_replay import GradientReplay
     from simstrag.learning.gradients import GradientEngine
     from simstrag.learning.optimizers import OptimizerChoice
+    from simstrag.learning.outer_replay import OuterReplay
 
-    if AVERAGING in ways and len(ways) > 1:
-        raise InputError(
-            f"a real learner cannot change between {' and '.join(ways)}: nothing says what becomes "
-            "of the optimizers of ranks"
-        )
+    rule = common_rule(rules)
+    kind = OuterReplay if rule.has_global_model else AveragingReplay
     learner, workers = scenario.learner, scenario.workers
     assert learner.task is not None
     task = tasks.load(learner.task, seed, scenario.folder)
@@ -57,11 +52,12 @@ def train(
         raise InputError(f"learner.dirichlet: task {learner.task} has no classes to share out")
     else:
         shards = dirichlet_shards(task.label.numpy(), workers, learner.dirichlet, seed)
-    replay = (AveragingReplay if AVERAGING in ways else GradientReplay)(
+    replay = (kind if rule.average else GradientReplay)(
         log,
         GradientEngine(task, learner.full, learner.amp),
         Batches(shards, learner.batch, seed),
         OptimizerChoice(**learner.optimizer.model_dump()),
+        rule,
     )
     found = replay.run(evaluation_interval(scenario), scenario.target_accuracy, on_update)
     if found.reached == 0:

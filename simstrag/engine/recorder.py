@@ -49,6 +49,8 @@ SAMPLED = ("time", "version", "samples", "progress")
 """Columns of a sample of updates."""
 DECIDED = ("suspects", "precision", "batch")
 """Fields of a plan that make it another decision, beside its architecture and groups."""
+SHAPED = ("quorums", "average")
+"""Fields of a plan that make its architecture and its groups."""
 DECISIONS = 64
 """Decisions in a record batch."""
 
@@ -97,14 +99,15 @@ class Recorder:
         changed: the fields that differ from those of the plan before, where they are known.
         """
         self.judged = self.judged or plan.judges
-        way = architecture(plan)
-        self.ways |= dict.fromkeys(way)
-        shape = way, len(plan.quorums)
+        shape = self._shape
+        if changed is None or not changed.isdisjoint(SHAPED):
+            shape = architecture(plan), len(plan.quorums)
+            self.ways |= dict.fromkeys(shape[0])
         if changed is None and self._decided is not None:
-            changed = plan.changes(self._decided, DECIDED)
+            changed = plan.changes(self._decided)
         if changed is None or shape != self._shape or not changed.isdisjoint(DECIDED):
             self._decided, self._shape = plan, shape
-            self._decisions.append((version, time, " + ".join(way), plan))
+            self._decisions.append((version, time, " + ".join(shape[0]), plan))
             if len(self._decisions) == DECISIONS:
                 self._hand_on_decisions()
 

@@ -30,6 +30,9 @@ An action is everything that follows from one fact at once; `receive` returns it
 the policy must be asked, `Ask` is the last of them, and `replan` returns the rest of the action.
 Nothing follows `Finished`.
 
+Overlap.  A rank may *run on* while its contribution is under way: it takes the first steps of its
+next one on its own model, and after them waits (RAN_ON) for the update of the one before.
+
 Order.  A driver keeps facts in an `Agenda`, which tells them in the order of (time, turn, fact);
 that is rule 15.  Some things happen after other facts of the same instant: a quorum closes after
 all arrivals.  For these the rules decide `Wake`, and the agenda tells its fact at its turn.
@@ -75,6 +78,7 @@ from simstrag.engine.messages import (
     Wake,
     WindowExpired,
 )  # fmt: skip
+from simstrag.errors import PlanError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import Plan, Weigh
 from simstrag.quorum import Late, Quorum, Via
@@ -106,6 +110,7 @@ class State(enum.Enum):
     PUSHING = enum.auto()
     READY = enum.auto()  # it waits for its quorum to close
     RIDING = enum.auto()  # of a rider or a tree: on board, or waits for the others of its message
+    RAN_ON = enum.auto()  # it waits for the update of the contribution before it
     CLOSED = enum.auto()
 
 
@@ -120,6 +125,8 @@ class Gradient:
     step, samples: its last step.  kept: its earlier steps, as (step, samples) [6b].
     version, seen: updates and samples that were applied before its pull.
     rounds: closings of its group since its pull, none of which was pushed [11].
+    run_on: its first steps, which its rank takes while its contribution before is under way [6c].
+    ahead: the next contribution of its rank, which runs on while this one is under way [6c].
     finish: when its last step ended.  arrival: the time that orders it in its quorum.
     job: its job at the server.  cancelled: pushes of it that were cancelled.
     mark: DROP or JOIN, if it is late by the rule of the closing `missed` [14].
@@ -134,6 +141,8 @@ class Gradient:
     samples: int
     kept: tuple[tuple[int, int], ...]
     rounds: int
+    run_on: int = 0
+    ahead: Gradient | None = None
     state: State = State.COMPUTING
     finish: float = math.nan
     arrival: float = math.nan
@@ -171,12 +180,24 @@ class Gathering:
 
     @property
     def is_full(self) -> bool:
+        """Whether it closes at once: with a grace, if it need not wait for any member [17a]."""
+        if self.quorum.grace:
+            return len(self.ready) + len(self.joining) == len(self.quorum.members)
         return len(self.ready) >= self.needed
 
     @property
     def expiry(self) -> float:
-        """The end of its window; infinity without one, or while nothing is ready [17]."""
-        return self.ready[0].arrival + self.quorum.window if self.ready else math.inf
+        """The end of its window or grace; infinity while there is none [17, 17a]."""
+        opening = self.opening
+        if opening is None:
+            return math.inf
+        return opening.arrival + (self.quorum.grace or self.quorum.window)
+
+    @property
+    def opening(self) -> Gradient | None:
+        """The gradient with whose arrival its window or grace begins, once it is there."""
+        first = self.needed if self.quorum.grace else 1
+        return self.ready[first - 1] if len(self.ready) >= first else None
 
 
 @dataclass(eq=False, slots=True)
@@ -210,6 +231,11 @@ class Closing:
     @property
     def leader(self) -> int:
         return self.members[0]
+
+    @property
+    def among(self) -> tuple[int, ...]:
+        """The ranks of its collective; if it is partial, all members of the quorum [11b]."""
+        return self.quorum.members if self.quorum.partial else self.members
 
 
 class JobState(enum.Enum):
@@ -278,7 +304,7 @@ class Rules:
         """Whether a fact of that time still matters."""
         match fact:
             case StepEnded() | PushEnded():
-                g, state = self.gradients[fact.rank], STATES[type(fact)]
+                g, state = self._latest(fact.rank), STATES[type(fact)]
                 if g is None or g.step != fact.step or g.state is not state:
                     return False
                 return isinstance(fact, StepEnded) or g.cancelled == fact.cancelled
@@ -297,6 +323,12 @@ class Rules:
     def members(self, closing: int) -> tuple[int, ...]:
         """The ranks that contributed to a closing that is on its way."""
         return self._closings[closing].members
+
+    def unfated(self, rank: int) -> list[int]:
+        """The numbers of the steps of a rank that have not met their fate."""
+        g = self.gradients[rank]
+        held = [one for one in (g, g and g.ahead) if one is not None]
+        return [step for one in held for step, _ in one.steps]
 
     @property
     def in_service(self) -> list[int]:
@@ -326,6 +358,8 @@ class Rules:
     def replan(self, plan: Plan) -> list[Decision]:
         """Answer `Ask` with a resolved plan; the action ends."""
         released, self._released = self._released, None
+        if _moves(self.plan, plan):
+            check_refiling(self.plan)
         self._change(plan)
         if released is None:  # the policy was asked because a rank is blocked: once per action
             self._start_all({})
@@ -334,7 +368,10 @@ class Rules:
         return self._decided()
 
     def change(self, plan: Plan) -> list[Decision]:
-        """Adopt another resolved plan between reviews; the next review is due as before."""
+        """Adopt another resolved plan between reviews; the next review is due as before.
+
+        It has another pause, or lacks ranks that are lost.
+        """
         reviewed = self.reviewed
         self._change(plan)
         self.reviewed = reviewed
@@ -345,16 +382,41 @@ class Rules:
         decisions, self._decisions = self._decisions, []
         return decisions
 
-    def _gradient(self, rank: int) -> Gradient:
+    def outlook(self, rank: int) -> tuple[int, int]:
+        """Steps that a rank's contribution needs after its present one, and its samples at the end.
+
+        Both are under the plan in force, of which the rank is a member.
+        """
+        g, gathering = self._gradient(rank), self._gathering_of[rank]
+        assert gathering is not None
+        quorum = gathering.quorum
+        left = g.run_on + quorum.steps_of(rank) - quorum.overlap - len(g.steps)
+        return left, sum([samples for _, samples in g.steps]) + left * self._sizes[rank]
+
+    def is_computing(self, rank: int) -> bool:
+        """Whether a rank is in a step."""
+        g = self._latest(rank)
+        return g is not None and g.state is State.COMPUTING
+
+    def _latest(self, rank: int) -> Gradient | None:
+        """The contribution of a rank that it computes or has computed last."""
         g = self.gradients[rank]
+        return g if g is None or g.ahead is None else g.ahead
+
+    def _gradient(self, rank: int) -> Gradient:
+        g = self._latest(rank)
         assert g is not None
         return g
 
-    # -- steps [1, 5, 6, 6b] ---------------------------------------------------------------------
+    # -- steps [1, 5, 6, 6b, 6c] -----------------------------------------------------------------
 
     def _start(self, rank: int, closing: Closing | None) -> None:
         """Pull and compute; closing: the one whose update releases the rank, if one does."""
         self.learner.pull()
+        ahead = self.gradients[rank]
+        if ahead is not None:
+            self._go_on(ahead)
+            return
         gathering = self._gathering_of[rank] if closing is None else closing.gathering
         assert gathering is not None
         puller = self._puller(rank, gathering.quorum, closing)
@@ -371,7 +433,28 @@ class Rules:
 
     def _keep(self, g: Gradient, rounds: int, closing: int | None = None) -> None:
         """Go on without a pull, on the rank's own model [6b] or on that of its closing [11]."""
-        self._compute(g.rank, g.version, g.seen, g.steps, rounds, closing=closing)
+        first = self.gradients[g.rank]
+        before = first if first is not g else None
+        self._compute(
+            g.rank, g.version, g.seen, g.steps, rounds, closing=closing, run_on=g.run_on,
+            before=before,
+        )  # fmt: skip
+
+    def _run_on(self, g: Gradient, steps: int) -> None:
+        """Take the first steps of the next contribution while this one is under way [6c]."""
+        self._compute(g.rank, g.version, g.seen, run_on=steps, before=g)
+
+    def _end_run_on(self, g: Gradient) -> None:
+        """Wait for the update of the contribution before, or go on if it has come [6c]."""
+        g.state = State.RAN_ON
+        if self.gradients[g.rank] is g:
+            self.learner.pull()
+            self._go_on(g)
+
+    def _go_on(self, g: Gradient) -> None:
+        """Its rank has the update of the contribution before, and goes on from there [6c]."""
+        g.version, g.seen = self.version, self.learner.samples
+        self._keep(g, 0)
 
     def _compute(
         self,
@@ -383,13 +466,19 @@ class Rules:
         puller: int | None = None,
         closing: int | None = None,
         relay: int | None = None,
+        run_on: int = 0,
+        before: Gradient | None = None,
     ) -> None:
         step, samples, amp = self.steps[rank], self._sizes[rank], self._in_amp[rank]
         switches = self._precisions[rank] not in (None, amp)
-        pause = 0.0 if kept else self.plan.pause
+        private = bool(kept) or before is not None
+        pause = 0.0 if private else self.plan.pause
         self.steps[rank], self._precisions[rank] = step + 1, amp
-        self.gradients[rank] = Gradient(rank, step, version, seen, samples, kept, rounds)
-        private = bool(kept)
+        g = Gradient(rank, step, version, seen, samples, kept, rounds, run_on)
+        if before is None:
+            self.gradients[rank] = g
+        else:
+            before.ahead = g
         self._decisions.append(
             Start(
                 rank, step, version, amp, samples, private, puller, switches, closing, pause, relay
@@ -397,7 +486,7 @@ class Rules:
         )
 
     def _end_step(self, g: Gradient, samples: int) -> None:
-        g.samples, g.finish = samples, self.now
+        g.samples, g.finish, done = samples, self.now, len(g.kept) + 1
         gathering = self._gathering_of[g.rank]
         if gathering is None:  # its rank has left the plan [19]
             self._drop(g, None)
@@ -407,7 +496,9 @@ class Rules:
         elif g.mark is Late.DROP and gathering.quorum.late is Late.DROP:
             self._drop(g, g.missed)
             self._settle({})
-        elif len(g.kept) + 1 < gathering.quorum.steps:
+        elif done == g.run_on:
+            self._end_run_on(g)
+        elif done - g.run_on < gathering.quorum.steps_of(g.rank) - gathering.quorum.overlap:
             self._keep(g, g.rounds)
         else:
             self._finish(g, gathering)
@@ -426,6 +517,8 @@ class Rules:
             self._push(g)
         else:
             self._arrive(g, gathering)
+        if gathering.quorum.overlap:
+            self._run_on(g, gathering.quorum.overlap)
 
     def _push(self, g: Gradient) -> None:
         g.state = State.PUSHING
@@ -466,7 +559,7 @@ class Rules:
     def _arrive(self, g: Gradient, gathering: Gathering) -> None:
         g.state, g.arrival = State.READY, self.now
         self._gather(g, gathering)
-        if gathering.is_full or g in gathering.ready[:1]:
+        if gathering.is_full or g is gathering.opening:
             self._arm(gathering)
 
     def _gather(self, g: Gradient, gathering: Gathering) -> None:
@@ -484,7 +577,8 @@ class Rules:
             self._decisions.append(Wake(expiry, WindowExpired(gathering.index)))
 
     def _close(self, gathering: Gathering) -> None:
-        ready, needed = gathering.ready, gathering.needed
+        ready = gathering.ready
+        needed = len(ready) if gathering.quorum.grace else gathering.needed
         contributors, gathering.ready = ready[:needed] + gathering.joining, ready[needed:]
         gathering.joining = []
         closing = self._make_closing(gathering, contributors)
@@ -492,8 +586,10 @@ class Rules:
         if closing.quorum.via is not Via.SERVER:
             ridden = tuple(sorted([g.rank for g in closing.riders]))
             via, average = closing.quorum.via, closing.plan.average
-            reduction = Reduction(closing.number, closing.members, ridden, via, average)
-            self._decisions.append(reduction)
+            self._decisions.append(Reduction(
+                closing.number, closing.members, ridden, via, average, closing.among,
+                closing.plan.fragments,
+            ))  # fmt: skip
         elif not closing.undone:
             self._decisions.append(Wake(self.now, CollectiveEnded(closing.number)))
         self._arm(gathering)
@@ -608,7 +704,12 @@ class Rules:
             else:
                 self._leave(g)
                 fresh.append(g)
-        self._idle |= released.keys()
+        for rank in released:
+            ahead = self.gradients[rank]
+            if (
+                ahead is None or ahead.state is State.RAN_ON
+            ):  # else it goes on after its run-on [6c]
+                self._idle.add(rank)
         if not fresh:
             self._settle(released)
             return
@@ -684,7 +785,7 @@ class Rules:
 
     def _leave(self, g: Gradient, counts: bool = True) -> None:
         """A contribution has met its fate; if it was lost, its riders may board again [16, 18]."""
-        self.gradients[g.rank] = None
+        self.gradients[g.rank] = g.ahead
         g.missed = None  # or each closing would keep the one before in memory
         if counts:
             self._counts[g.rank] += len(g.kept) + 1
@@ -747,7 +848,7 @@ class Rules:
         if plan is old:
             return
         self._adopt(plan)
-        if (old.quorums, old.bound, old.fuse) == (plan.quorums, plan.bound, plan.fuse):
+        if not _moves(old, plan):
             return
         self._file(plan)
         if old.bound is None:
@@ -832,6 +933,19 @@ class Rules:
         for rider in g.riders:
             rider.aboard = None
         g.riders = ()
+
+
+def _moves(old: Plan, new: Plan) -> bool:
+    """Whether gradients have to be filed anew where one plan follows another [19]."""
+    return (old.quorums, old.bound, old.fuse) != (new.quorums, new.bound, new.fuse)
+
+
+def check_refiling(old: Plan) -> None:
+    """Raise `PlanError` where a plan in force does not let gradients be filed anew [6c, 19]."""
+    if any(quorum.overlap for quorum in old.quorums):
+        raise PlanError(
+            "a plan with overlap cannot be replaced by one with other quorums, bound or fuse"
+        )
 
 
 class Agenda:

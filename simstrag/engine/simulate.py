@@ -29,6 +29,7 @@ from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.gradient_log import GradientLog
 from simstrag.learning.noise_scale import NoiseScale, unmodelled, untrainable
 from simstrag.learning.training import Trained
+from simstrag.learning.update_rule import UpdateRule
 from simstrag.policy import Hints, Plan, Policy, View
 from simstrag.runs.run import TABLES, Run, provenance, write_directory
 from simstrag.runs.tables import OnDisk
@@ -120,8 +121,8 @@ def simulate_into(
         evaluation_interval(scenario)  # raises before a long run rather than after it
         log = GradientLog()
         logged = Recorder(keep_gradients=True, storage=log)
-        _run(logged, scenario, policy, seed, hints, engine)
-        trained = train(scenario, seed, log, logged.ways, recorder.on_update)
+        rules = _run(logged, scenario, policy, seed, hints, engine).rules
+        trained = train(scenario, seed, log, rules, recorder.on_update)
         recorder.on_update = None  # it was called as the model was trained
     return _run(recorder, scenario, policy, seed, hints, engine, trained).result()
 
@@ -210,6 +211,7 @@ class Simulation:
         self.trained = trained
         if trained is not None and trained.reached is not None:
             limits = Limits(trained.evaluations.updates[-1], None, None)
+        self.rules: dict[UpdateRule, None] = {}  # of its plans, for a real learner
         self._asked: Plan | None = None
         self._answered: Plan | None = None
         self._permit, self._permitted = permit, Plan()
@@ -315,8 +317,10 @@ class Simulation:
         if plan is self._asked and self._answered is not None:
             return self._answered
         self._refuse_a_target(plan)
-        if self.scenario.learner.is_real and (reason := untrainable(plan)):
-            raise PlanError(f"policy {self.name} cannot train a real learner: {reason}")
+        if self.scenario.learner.is_real:
+            if reason := untrainable(plan):
+                raise PlanError(f"policy {self.name} cannot train a real learner: {reason}")
+            self.rules[UpdateRule.of(plan)] = None
         try:
             resolved = plan.resolved(self.scenario.workers)
             resolved.sizes(self.scenario.learner.batch, self.scenario.workers)

@@ -19,6 +19,8 @@ Indices = npt.NDArray[np.int64]
 
 STREAM = 2**64 - 3
 """The number of the generator of batches among those of a seed; no rank has it (rule 4)."""
+SERVER = 2**64 - 1
+"""The number of a server's batches among those of the ranks."""
 
 
 def iid_shards(samples: int, ranks: int, seed: int) -> list[Indices]:
@@ -81,6 +83,7 @@ class Batches:
         self._starts = np.cumsum(self._sizes) - self._sizes
         of_seed = keys(seed, [STREAM])
         self._keys = nth(of_seed, np.arange(len(shards), dtype=np.uint64))
+        self._server = nth(of_seed, np.array([SERVER], dtype=np.uint64))
 
     def of(self, ranks: npt.ArrayLike, steps: npt.ArrayLike, sizes: npt.ArrayLike) -> Indices:
         """The samples of several gradients, one after the other.
@@ -95,4 +98,16 @@ class Batches:
         rank = ranks[owner]
         place = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 * self._sizes[rank]
         found: Indices = self._samples[self._starts[rank] + place.astype(np.int64)]
+        return found
+
+    def of_server(self, number: int, size: int) -> Indices:
+        """The samples of one of a server's own gradients, from all shards.
+
+        >>> Batches(iid_shards(100, ranks=2, seed=0), batch=4, seed=0).of_server(7, 3).shape
+        (3,)
+        """
+        state = nth(self._server, np.array([number], dtype=np.uint64))
+        words = nth(state, np.arange(size, dtype=np.uint64))
+        place = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 * len(self._samples)
+        found: Indices = self._samples[place.astype(np.int64)]
         return found

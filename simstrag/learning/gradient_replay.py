@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.learning.correction import Correction
 from simstrag.learning.training import Replay
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ MOST_NUMBERS = 1 << 25
 class _Cells:
     """Gradients of one update at one version in one precision, which are computed as one sum.
 
+    Where each gradient is corrected alone, a cell is one gradient.
+
     first: the first gradient of each, and the end of the last; shape (C + 1,).
     update, version, amp: of each; shape (C,).
     of_update: the first cell of each update, and the end of the last.
@@ -37,10 +40,11 @@ class _Cells:
     by_version: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, gradients: dict[str, npt.NDArray[Any]], updates: int) -> _Cells:
+    def of(cls, gradients: dict[str, npt.NDArray[Any]], updates: int, alone: bool) -> _Cells:
         """Cells of gradients that are sorted by update, version and precision."""
         keys = np.stack([gradients[name].astype(np.int64) for name in ("update", "version", "amp")])
-        first = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
+        differs = np.any(keys[:, 1:] != keys[:, :-1], axis=0)
+        first = np.flatnonzero(differs | alone) + 1
         first = np.concatenate([[0], first])
         update, version, amp = keys[:, first]
         ends = np.concatenate([first, [keys.shape[1]]])
@@ -50,11 +54,18 @@ class _Cells:
 
 
 class GradientReplay(Replay):
-    """Training whose updates are steps of one optimizer, with a sum of gradients."""
+    """Training whose updates are steps of one optimizer, with a sum of gradients.
+
+    An update all of whose gradients failed their test leaves model and optimizer as they are.
+    """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._cells = _Cells.of(self.gradients, len(self.times))
+        self._correction = Correction.of(self.rule, self.engine, self.batches, self.optimizer.lr)
+        alone = self._correction is not None
+        self._weights = self.gradients["weight"]
+        self._cells = _Cells.of(self.gradients, len(self.times), alone)
+        self._pulled: dict[int, torch.Tensor] = {}  # parameters of gradients to be corrected
         self._flat = self.engine.initial.clone()
         self._optimizer = self.optimizer.make(self._flat)
         users = np.bincount(self._cells.version, minlength=len(self.times) + 1)
@@ -77,11 +88,20 @@ class GradientReplay(Replay):
         for cell in range(start, end):
             if cell not in self._ready:
                 self._compute(update - 1)
-            row = self._ready.pop(cell)
-            total = row if total is None else total + row
-        self._flat.grad = total
-        self._optimizer.step()
+            row = self._corrected(self._ready.pop(cell), cell, update)
+            if row is not None:
+                total = row if total is None else total + row
+        if total is not None:
+            self._flat.grad = total
+            self._optimizer.step()
         self._keep(update)
+
+    def _corrected(self, row: torch.Tensor, cell: int, update: int) -> torch.Tensor | None:
+        """The weighted sum of one cell after its correction; None where it failed its test."""
+        if self._correction is None:
+            return row
+        found = self._correction.correct(row, self._flat, self._pulled.pop(cell), update)
+        return None if found is None else float(self._weights[self._cells.first[cell]]) * found
 
     def _keep(self, version: int) -> None:
         if self._users[version]:
@@ -105,8 +125,12 @@ class GradientReplay(Replay):
                 counts = cells.first[places + 1] - cells.first[places]
                 rows = np.repeat(cells.first[places] - (np.cumsum(counts) - counts), counts)
                 rows += np.arange(len(rows))
-                sums = self.sums(parameters, rows, counts, amp, self.gradients["weight"][rows])
+                alone = self._correction is not None
+                weights = np.ones(len(rows)) if alone else self._weights[rows]
+                sums = self.sums(parameters, rows, counts, amp, weights)
                 self._ready.update(zip(places.tolist(), sums, strict=True))
+                if alone:
+                    self._pulled.update(zip(places.tolist(), parameters, strict=True))
             for at in cells.version[chosen].tolist():
                 self._users[at] -= 1
                 if not self._users[at]:

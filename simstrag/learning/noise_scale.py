@@ -23,6 +23,8 @@ def unmodelled(plan: Plan) -> str | None:
     >>> unmodelled(Plan(average=True))
     'it averages private models'
     """
+    if plan.outer is not None:
+        return "an outer optimizer steps by the average of private models"
     if plan.average:
         return "it averages private models"
     if reason := untrainable(plan):
@@ -31,6 +33,10 @@ def unmodelled(plan: Plan) -> str | None:
         return "it weighs gradients by the members of their update"
     if plan.damping.power:
         return "it damps stale gradients"
+    if plan.compensation is not None:
+        return "it compensates stale gradients"
+    if plan.screen is not None:
+        return "it screens gradients by a test"
     return None
 
 

@@ -61,7 +61,7 @@ class FlatSgd:
 
     def __init__(self, flat: torch.Tensor, choice: OptimizerChoice) -> None:
         self._flat, self._choice = flat, choice
-        self._velocity: torch.Tensor | None = None
+        self.velocity: torch.Tensor | None = None
 
     def step(self) -> None:
         """Apply the gradient; call it without autograd."""
@@ -70,12 +70,12 @@ class FlatSgd:
         if choice.weight_decay:
             gradient = gradient.add(self._flat, alpha=choice.weight_decay)
         if choice.momentum:
-            if self._velocity is None:
-                self._velocity = gradient.clone()
+            if self.velocity is None:
+                self.velocity = gradient.clone()
             else:
-                self._velocity.mul_(choice.momentum).add_(gradient)
+                self.velocity.mul_(choice.momentum).add_(gradient)
             nesterov = choice.nesterov
             gradient = (
-                gradient.add(self._velocity, alpha=choice.momentum) if nesterov else self._velocity
+                gradient.add(self.velocity, alpha=choice.momentum) if nesterov else self.velocity
             )
         self._flat.add_(gradient, alpha=-choice.lr)

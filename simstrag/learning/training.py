@@ -22,6 +22,7 @@ from simstrag.learning.batches import Batches
 from simstrag.learning.gradient_log import GradientLog
 from simstrag.learning.gradients import GradientEngine
 from simstrag.learning.optimizers import OptimizerChoice
+from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,7 @@ class Replay(abc.ABC):
     engine: computes gradients.
     batches: says which samples they are of.
     optimizer: applies them.
+    rule: what an update makes of them.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Replay(abc.ABC):
         engine: GradientEngine,
         batches: Batches,
         optimizer: OptimizerChoice,
+        rule: UpdateRule = WEIGHTED_SUM,
     ) -> None:
+        self.rule = rule
         self.gradients, self.times = log.gradients, log.times
         applied = np.bincount(self.gradients["update"], self.gradients["samples"])
         self._samples_by = np.cumsum(applied).astype(np.int64)

@@ -8,7 +8,8 @@ Papers' names: `bsp` bulk synchronous parallel, `asgd` asynchronous SGD, `ssp` a
 stale synchronous parallel, `cgp` Cooperate Grouping Parallel, `lb_bsp` load-balanced BSP, `lgc`
 Live Gradient Compensation, `p_reduce` partial reduce. `star_*` and `k_async` are STAR's modes;
 `korel` switches stragglers to reduced precision.  `drain`, `fewer` and `hot_spare` are what
-operators do about slow workers.
+operators do about slow workers.  `diloco` and its kin, `dc_asgd` and `zeno` change what an update
+makes of models and gradients; `eager_sgd` has partial collectives.
 """
 
 from __future__ import annotations

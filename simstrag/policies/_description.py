@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from simstrag.policies._parameters import Parameter, parameters
 from simstrag.policy import Damping, Late, Plan, Policy, Precision, Quorum, Review, Via, Weigh
@@ -18,6 +18,7 @@ YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 TITLE = re.compile(r'"[^"]*"')
 ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
+AVERAGING = {Via.ALLREDUCE: "model averaging", Via.SERVER: "model averaging at a server"}
 VIA = {
     Via.ALLREDUCE: "by all-reduce",
     Via.SERVER: "each gradient a job of the server",
@@ -39,7 +40,8 @@ class PolicyDescription:
     title: its full name; the spec where its class has no `title`.
     sentence: its decision.
     details: further paragraphs on the decision.
-    architecture: how updates are made: `all-reduce`, `server`, `leader` or `model averaging`.
+    architecture: how updates are made: `all-reduce`, `server`, `leader`, `model averaging`
+        or `model averaging at a server`.
     parameters: its parameters.
     plan: its first plan, (field, meaning) for each quorum and each field not at its default.
     paper: the first source in short.
@@ -112,9 +114,8 @@ def architecture(plan: Plan) -> tuple[str, ...]:
     >>> architecture(Plan((Quorum(via=Via.SERVER),))), architecture(Plan(average=True))
     (('server',), ('model averaging',))
     """
-    if plan.average:
-        return ("model averaging",)
-    return tuple(dict.fromkeys(ARCHITECTURES[quorum.via] for quorum in plan.quorums))
+    words = AVERAGING if plan.average else ARCHITECTURES
+    return tuple(dict.fromkeys(words[quorum.via] for quorum in plan.quorums))
 
 
 def describe_plan(plan: Plan, world_size: int) -> tuple[tuple[str, str], ...]:
@@ -147,6 +148,11 @@ def _fields(plan: Plan, world_size: int) -> Iterator[tuple[str, str]]:
         yield "deadline", f"steps stop at the first micro-batch that ends after {plan.deadline:g} s"
     if plan.average:
         yield "average", "ranks keep models of their own; an update averages its contributors'"
+    if plan.fragments > 1:
+        yield "fragments", f"an update averages one of {plan.fragments} parts of the model, in turn"
+    for name in ("outer", "compensation", "screen"):
+        if (choice := getattr(plan, name)) is not None:
+            yield name, ", ".join(f"{key} {value}" for key, value in asdict(choice).items())
     if plan.weigh is Weigh.MEMBERS:
         yield "weigh", "an update is the mean of its gradients, however few"
     if damping := "; ".join(_damping(plan.damping)):
@@ -164,6 +170,10 @@ def _quorum(quorum: Quorum, world_size: int) -> str:
     parts = [f"{members}, {VIA[quorum.via]}"]
     if quorum.window < math.inf:
         parts.append(f"or those there {quorum.window:g} s after the first of them")
+    if quorum.grace:
+        parts.append(f"and those that come up to {quorum.grace:g} s later")
+    if quorum.partial:
+        parts.append("in a collective of all, of whom the others send 0")
     if quorum.late is not Late.QUEUE:
         parts.append(LATE[quorum.late])
     if quorum.riders:
@@ -172,8 +182,12 @@ def _quorum(quorum: Quorum, world_size: int) -> str:
     if quorum.parents:
         pairs = ", ".join(f"{child} with {parent}" for child, parent in quorum.parents)
         parts.append(f"gradients in one message: {pairs}")
-    if quorum.steps > 1:
+    if isinstance(quorum.steps, tuple):
+        parts.append(f"each after its own number of private steps: {quorum.steps}")
+    elif quorum.steps > 1:
         parts.append(f"each after {quorum.steps} private steps")
+    if quorum.overlap:
+        parts.append(f"{quorum.overlap} steps while its contribution is under way")
     if quorum.rounds > 1:
         parts.append(f"after {quorum.rounds} rounds among themselves")
     return "; ".join(parts)

@@ -179,9 +179,9 @@ class Cgp:
                 seconds = standing
             count = None if self.max_group is None else min(self.max_group, view.world_size)
             return (Quorum(count=count, via=Via.LEADER, window=seconds),)
-        slowest = [float(t[group[-1]]) for group in groups]
         rounds = [1] * len(groups)
         if self.groups is Grouping.ROUNDS:
+            slowest = [float(t[group[-1]]) for group in groups]
             rounds = [math.floor(max(slowest) / own * (1 + TOLERANCE)) for own in slowest]
         return tuple(
             Quorum(np.sort(group), via=Via.LEADER, rounds=count)

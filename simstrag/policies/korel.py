@@ -29,6 +29,7 @@ import numpy.typing as npt
 from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
+    bounds_of_medians,
     find_suspects,
     full_precision_time,
     median,
@@ -53,10 +54,10 @@ RANK = (
     # kept across activations; versions are numbers of updates
     ("dwell", "i8"), ("cooldown", "i8"), ("cooldown_until", "i8"), ("last_off", "f8"),
     ("on_count", "i8"),
-    # of the stay in AMP mode; `before`: median raw time before it, `tested`: for its effect,
-    # `probed`: its steps at the last probe
-    ("in_amp", "?"), ("in_trial", "?"), ("tested", "?"),
-    ("steps", "i8"), ("probed", "i8"), ("off_count", "i8"), ("before", "f8"),
+    # of the stay in AMP mode; `steps`: recorded since the last change of mode, and at how many of
+    # them its effect is tested and a probe is due; `before`: median raw time before it
+    ("in_amp", "?"), ("in_trial", "?"), ("steps", "i8"), ("test_at", "i8"), ("probe_at", "i8"),
+    ("off_count", "i8"), ("before", "f8"),
 )  # fmt: skip
 """What is known of each rank: names and types."""
 
@@ -88,6 +89,7 @@ class _State:
     reach: the last answer of `steps_without_outlier`; the next one is one more at most.
     retry: the first version to ask it again, after it said -1.
     timer: the first version at which an efficacy test or a probe may be due.
+    acted: whether ranks have changed mode or begun or ended trials since the plan.
     """
 
     ranks: dict[str, npt.NDArray[Any]]
@@ -101,6 +103,7 @@ class _State:
     reach: int = -1
     retry: int = 0
     timer: int = NEVER
+    acted: bool = False
     hints: Hints | None = None
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
@@ -175,11 +178,15 @@ class Korel:
         if view.version <= state.quiet_until and view.hints is state.hints:
             return state.plan  # the next check records the times of this one, too
         self._record_times(state, view)
-        state.hints, state.quiet_until = view.hints, self._quiet_until(state, view)
-        if state.quiet_until >= view.version:
-            state.ranks["on_count"][:] = state.ranks["off_count"][:] = 0
+        state.hints, state.quiet_until = view.hints, -1
+        idle = not state.trials and state.version < state.timer
+        looks_ahead = idle and state.version >= state.retry
+        if looks_ahead:
+            self._look_ahead(state, view)
+        if state.quiet_until < state.version:
+            self._judge(state, view, may_be_calm=idle and not looks_ahead)
         else:
-            self._judge(state, view)
+            _clear_counts(state)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
@@ -213,15 +220,14 @@ class Korel:
         usable = ~(cancelled | np.isnan(times))
         if state.trials:
             tried = np.array([*state.trials])
-            fresh = np.arange(new, 0, -1)[:, np.newaxis] <= (view.steps - state.raw.seen)[tried]
-            rows, columns = (fresh & usable[:, tried] & ~amp[:, tried]).nonzero()
+            fresh = view.steps.take(tried) - state.raw.seen.take(tried)
+            tells = usable.take(tried, axis=1) & ~amp.take(tried, axis=1)
+            rows, columns = (tells & (np.arange(new, 0, -1)[:, np.newaxis] <= fresh)).nonzero()
             which = tried[columns]
             for i, time in zip(which.tolist(), times[rows, which].tolist(), strict=True):
                 state.trials[i].times.append(time)
         usable &= amp == state.ranks["in_amp"]
-        recorded = state.raw.follow(view.steps, times, usable)
-        if len(state.amp):
-            state.ranks["steps"] += recorded * state.ranks["in_amp"]
+        state.ranks["steps"] += state.raw.follow(view.steps, times, usable)
 
     def _equivalents(self, state: _State, view: View) -> Floats:
         """The equivalents of all times in the windows, shape (W, N), ascending; NaN for none."""
@@ -231,34 +237,43 @@ class Korel:
         times[:, state.amp] = self._equivalent(times.take(state.amp, axis=1), view)
         return times
 
-    def _quiet_until(self, state: _State, view: View) -> int:
-        """The last version at which no check can need an action; -1 if this one may.
+    def _look_ahead(self, state: _State, view: View) -> None:
+        """Find the last version at which no check can need an action.
 
         An update brings one time of each rank.
         """
-        if state.trials or state.version >= state.timer or state.version < state.retry:
-            return -1
-        steps = steps_without_outlier(
-            self._equivalents(state, view),
-            state.ranks["in_amp"] if len(state.amp) else None,
+        most = min(state.reach + 1, WINDOW - 1)  # the view after these still shows all times
+        bounds = bounds_of_medians(state.raw.ordered, most)
+        if len(state.amp):
+            bounds[:, state.amp] = self._equivalent(bounds.take(state.amp, axis=1), view)
+        steps = state.reach = self._steps_without_outlier(state, bounds, view)
+        if steps < 0:
+            state.retry = state.version + RETRY
+        state.quiet_until = min(state.version + steps, state.timer - 1)
+
+    def _steps_without_outlier(self, state: _State, bounds: Floats, view: View) -> int:
+        return steps_without_outlier(
+            bounds,
+            state.full,
+            state.amp,
             clean=view.hints.clean_seconds,
             delta_on=self.delta_on,
             delta_off=self.delta_off,
             guard=self.global_shift_guard,
-            most=min(state.reach + 1, WINDOW - 1),  # the view after these still shows all times
         )
-        state.reach = steps
-        if steps < 0:
-            state.retry = state.version + RETRY
-            return -1
-        return min(state.version + steps, state.timer - 1)
 
-    def _judge(self, state: _State, view: View) -> None:
-        """Judge all ranks; the first action of a rank ends its check (A.9.2)."""
+    def _judge(self, state: _State, view: View, may_be_calm: bool) -> None:
+        """Judge all ranks; the first action of a rank ends its check (A.9.2).
+
+        may_be_calm: whether it is unknown that some rank may stand out, or needs an action.
+        """
         x = state.raw.median(slice(None))
         if len(state.amp):
             low, high = self._equivalent(state.raw.middles(state.amp), view)
             x[state.amp] = (low + high) / 2
+        if may_be_calm and self._steps_without_outlier(state, x[np.newaxis], view) >= 0:
+            _clear_counts(state)
+            return
         against = baseline(
             x,
             lambda: self._equivalents(state, view).T,
@@ -268,33 +283,34 @@ class Korel:
             guard=self.global_shift_guard,
         )
         slow = self._count_suspect(state, x, against)
-        acts = self._count_well(state, x, against)
+        acts, off = self._count_well(state, x, against)
         if not len(slow) and not len(acts):
             return
-        ranks, may_try = state.ranks, self._may_try(view, against)
-        in_trial = ranks["in_trial"][acts]
-        tried, others = acts[in_trial], acts[~in_trial]
         if len(slow):
-            self._activate(state, slow)
-        for i in tried.tolist():
-            self._judge_trial(state, i, state.trials[i], against)
-        if len(others):
-            others = self._test(state, others, may_try)
-            others = self._recover(state, others, x, against)
-            if may_try:
-                self._probe(state, view, others)
-        before, state.plan = state.plan, self._next_plan(state)
-        if state.plan is not before or state.version >= state.timer:
-            state.timer = state.version + self._steps_to_timer(state)
+            self._activate(state, slow, x[slow])
+        if len(acts):
+            in_trial = state.ranks["in_trial"][acts]
+            for i in acts[in_trial].tolist():
+                self._judge_trial(state, i, state.trials[i], against)
+            self._act(state, view, acts[~in_trial], off[~in_trial], x, against)
+        if state.acted:
+            state.acted, state.plan = False, self._next_plan(state)
+        elif state.version < state.timer:
+            return
+        steps_left = (_due(state.ranks) - state.ranks["steps"])[state.amp]
+        state.timer = state.version + int(np.minimum.reduce(steps_left, initial=NEVER))
 
-    def _steps_to_timer(self, state: _State) -> int:
-        """AMP steps until the next efficacy test or probe of a rank."""
-        steps, probed, tested = (
-            state.ranks[name][state.amp] for name in ("steps", "probed", "tested")
-        )
-        test = np.where(tested, NEVER, 2 * self.W - steps)
-        due = np.minimum(test, self.P_probe - steps + probed)
-        return int(np.minimum.reduce(due, initial=NEVER))
+    def _act(
+        self, state: _State, view: View, which: Ints, off: Ints, x: Floats, against: Baseline
+    ) -> None:
+        """Act on ranks in no trial; off: of each, good checks in a row with this one."""
+        if not len(which):
+            return
+        may_try = self._may_try(view, against)
+        passed = self._test(state, which, may_try)
+        which = self._recover(state, which[passed], off[passed], x)
+        if may_try:
+            self._probe(state, view, which)
 
     def _equivalent(self, time: Floats, view: View) -> Floats:
         """The full-precision equivalent (A.9.17); NaN where no ratio is known."""
@@ -318,23 +334,21 @@ class Korel:
         reached: Ints = which[on >= self.k_on]
         return reached
 
-    def _count_well(self, state: _State, x: Floats, against: Baseline) -> Ints:
-        """Count good checks in a row (A.9.11); return the ranks in AMP that need an action.
+    def _count_well(self, state: _State, x: Floats, against: Baseline) -> tuple[Ints, Ints]:
+        """Count good checks in a row (A.9.11), 0 of a rank without an x.
 
-        These keep their counts, as does a rank without an x: it has 0.
+        Returns the ranks in AMP that need an action, and their counts, which are not kept.
         """
         ranks, which = state.ranks, state.amp
         if not len(which):
-            return which
+            return which, which
         steps, count = ranks["steps"][which], ranks["off_count"][which]
         off = (count + 1) * self._well(x[which], against)
         acts = (off >= self.k_off) & (steps >= ranks["dwell"][which])
         if state.trials or state.version >= state.timer:
-            acts |= ranks["in_trial"][which] | (steps - ranks["probed"][which] >= self.P_probe)
-            acts |= ~ranks["tested"][which] & (steps >= 2 * self.W)
+            acts |= ranks["in_trial"][which] | (steps >= _due(ranks)[which])
         ranks["off_count"][which] = np.where(acts, count, off)
-        acting: Ints = which[acts]
-        return acting
+        return which[acts], off[acts]
 
     def _well(self, x: Floats, against: Baseline) -> Bools:
         """Whether a rank is as fast as the others again (A.9.11)."""
@@ -344,26 +358,30 @@ class Korel:
         scale = max(against.scale, self.f_floor_off * against.reference)
         return near & is_at_most(robust_z(x, against.reference, scale), self.z_off)
 
-    def _activate(self, state: _State, which: Ints) -> None:
-        ranks = state.ranks
+    def _activate(self, state: _State, which: Ints, raw_medians: Floats) -> None:
+        ranks, state.acted = state.ranks, True
         since, dwell = state.version - ranks["last_off"][which], ranks["dwell"][which]
         flaps = np.minimum(2 * dwell, self.dwell_cap)  # A.9.12
         calm = np.where(since > self.quiet, self.dwell, dwell)
         ranks["dwell"][which] = np.where(since <= self.flap, flaps, calm)
-        for name in ("on_count", "off_count", "steps", "probed", "in_trial", "tested"):
+        for name in ("on_count", "off_count", "steps"):
             ranks[name][which] = 0
-        ranks["in_amp"][which] = True
-        ranks["before"][which] = state.raw.median(which)  # A.9.14
+        ranks["in_amp"][which], ranks["before"][which] = True, raw_medians  # A.9.14
+        ranks["test_at"][which], ranks["probe_at"][which] = 2 * self.W, self.P_probe
         state.raw.clear(which)  # A.9.4: times of two modes are never mixed, nor converted
         state.counts["activations"] += len(which)
 
     def _deactivate(self, state: _State, which: Ints, why: str) -> None:
+        state.acted = True
         state.ranks["in_amp"][which] = False
         state.ranks["last_off"][which] = state.version
         state.raw.clear(which)
         state.counts[why] += len(which)
 
     def _start_trials(self, state: _State, trials: dict[int, _Trial], kind: str) -> None:
+        if not trials:
+            return
+        state.acted = True
         state.trials |= trials
         state.ranks["in_trial"][[*trials]] = True
         state.counts[kind] += len(trials)
@@ -372,6 +390,7 @@ class Korel:
         if len(trial.times) < trial.needed:
             return
         del state.trials[i]
+        state.acted = True
         state.ranks["in_trial"][i] = False
         if trial.amp_median is None:  # A.9.13
             if is_at_most(trial.times[-1], (1 + self.delta_off) * against.reference):
@@ -381,17 +400,17 @@ class Korel:
         else:
             state.ranks["cooldown"][i] = self.cooldown
 
-    def _test(self, state: _State, which: Ints, may_try: bool) -> Ints:
+    def _test(self, state: _State, which: Ints, may_try: bool) -> Bools:
         """Test once, 2W steps after ON, whether raw times have become shorter (A.9.14-16).
 
-        Returns the ranks that have not failed now.
+        Returns which ranks have not failed now.
         """
         ranks = state.ranks
-        is_due = ~ranks["tested"][which] & (ranks["steps"][which] >= 2 * self.W)
+        is_due = ranks["steps"][which] >= ranks["test_at"][which]
         due = which[is_due]
         if not len(due):
-            return which
-        ranks["tested"][due] = True
+            return ~is_due
+        ranks["test_at"][due] = NEVER
         amp_median = state.raw.median(due)
         helps = is_less(amp_median, self.efficacy * ranks["before"][due])
         ranks["cooldown"][due[helps]] = self.cooldown
@@ -403,7 +422,7 @@ class Korel:
         else:
             self._stop(state, failed)
         is_due[is_due] = ~helps
-        return which[~is_due]
+        return ~is_due
 
     def _stop(self, state: _State, which: Ints) -> None:
         """End AMP that does not help, and start the cool-down (A.9.16)."""
@@ -412,29 +431,25 @@ class Korel:
         ranks["cooldown_until"][which] = state.version + ranks["cooldown"][which]
         ranks["cooldown"][which] = np.minimum(2 * ranks["cooldown"][which], self.cooldown_cap)
 
-    def _recover(self, state: _State, which: Ints, x: Floats, against: Baseline) -> Ints:
+    def _recover(self, state: _State, which: Ints, off: Ints, x: Floats) -> Ints:
         """End AMP of recovered ranks (A.9.11); a rank without an x keeps its count.
 
         Returns the ranks that have not recovered.
         """
-        ranks = state.ranks
-        known = which[~np.isnan(x[which])]
-        off = (ranks["off_count"][known] + 1) * self._well(x[known], against)
-        ranks["off_count"][known] = off
-        recovered = known[(off >= self.k_off) & (ranks["steps"][known] >= ranks["dwell"][known])]
-        if not len(recovered):
-            return which
-        self._deactivate(state, recovered, "recoveries")
-        still: Ints = which[ranks["in_amp"][which]]
-        return still
+        ranks, known = state.ranks, ~np.isnan(x[which])
+        ranks["off_count"][which[known]] = off[known]
+        recovers = (off >= self.k_off) & (ranks["steps"][which] >= ranks["dwell"][which])
+        if np.count_nonzero(recovers):
+            self._deactivate(state, which[recovers], "recoveries")
+        return which[~recovers]
 
     def _probe(self, state: _State, view: View, which: Ints) -> None:
         """Start due probes (A.9.13); the first of two steps may include the switch's cost."""
         ranks = state.ranks
-        due = which[ranks["steps"][which] - ranks["probed"][which] >= self.P_probe]
+        due = which[ranks["steps"][which] >= ranks["probe_at"][which]]
         if not len(due):
             return
-        ranks["probed"][due] = ranks["steps"][due]
+        ranks["probe_at"][due] = ranks["steps"][due] + self.P_probe
         needed = 1 if view.hints.amp_switch == 0 else 2
         self._start_trials(state, {i: _Trial(needed) for i in due.tolist()}, "probes")
 
@@ -444,15 +459,21 @@ class Korel:
         return self.probes and not (switch is not None and is_less(self.dear * step, switch))
 
     def _next_plan(self, state: _State) -> Plan:
-        """A plan; the same object while precisions and suspects stay."""
-        in_amp, plan = state.ranks["in_amp"], state.plan
-        reduced = in_amp & ~state.ranks["in_trial"]
-        # a suspect that is not in reduced precision is in a trial, and may only leave
-        same = np.count_nonzero(in_amp) == len(plan.suspected)
-        if same and not np.count_nonzero(reduced != plan.in_amp):
-            return plan
-        state.full, state.amp = np.flatnonzero(~in_amp), np.flatnonzero(in_amp)
-        return _plan_of(reduced, state.amp)
+        in_amp = state.ranks["in_amp"]
+        (state.full,), (state.amp,) = (~in_amp).nonzero(), in_amp.nonzero()
+        return _plan_of(in_amp & ~state.ranks["in_trial"], state.amp)
+
+
+def _clear_counts(state: _State) -> None:
+    """No rank is suspect or well."""
+    state.ranks["on_count"].fill(0)
+    state.ranks["off_count"].fill(0)
+
+
+def _due(ranks: dict[str, npt.NDArray[Any]]) -> Ints:
+    """AMP steps of each rank at its next efficacy test or probe, shape (N,)."""
+    due: Ints = np.minimum(ranks["test_at"], ranks["probe_at"])
+    return due
 
 
 def _plan_of(reduced: Bools, suspects: Ints) -> Plan:

@@ -109,9 +109,9 @@ def balanced(rate: Floats, low: float, high: float) -> Floats:
     held = np.zeros(n, dtype=bool)
     shares = rate * (n / correctly_rounded_sum(rate))  # the same in any order of the ranks
     while True:
+        if np.minimum.reduce(shares) >= low and np.maximum.reduce(shares) <= high:
+            return shares
         limited: Floats = np.minimum(np.maximum(shares, low), high)
-        if not np.count_nonzero(limited != shares):
-            return limited
         over = correctly_rounded_sum(limited) - n
         if abs(over) <= 1e-12 * n:
             return limited

@@ -16,8 +16,6 @@ factor, live noise scales.  docs/star.md lists all differences and the limits of
 import enum
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from simstrag.policies.estimators.mode_choice import (
     ChoosesModes,
     ModeState,
@@ -82,7 +80,8 @@ class StarH(ChoosesModes):
         n, b = len(t), self._samples_of(view)
         phi = self._phi(view, n * b)
         T = static_times(t, self.interval, phi, b, self.staleness)
-        x = 1 + int(np.flatnonzero(is_at_most(T, T.min()))[-1])
+        best = float(T.min())
+        x = 1 + int(is_at_most(T, best).nonzero()[0][-1])
         if self.form is Form.RING:
             ring, riders = ring_and_riders(t, x)
             return ("ssgd" if x == n else "ring"), (Quorum(ring if riders else ALL, riders=riders),)
@@ -90,7 +89,7 @@ class StarH(ChoosesModes):
         groups = ward_clusters(t, threshold)
         if len(groups) > 1:
             T_dyn = dynamic_time(t, groups, phi, b, self.staleness)
-            if is_less(T_dyn, T.min()):
+            if is_less(T_dyn, best):
                 return "dynamic", tuple(Quorum(group, via=Via.SERVER) for group in groups)
         if x == n:
             return "ssgd", self._together()

@@ -49,6 +49,9 @@ OPTIONAL = ("excerpt", "recorded")
 """Keys of `run.json` that are left out where they are None."""
 
 
+OF_FORMULA = ("progress", "progress_unknown", "goodput", "efficiency")
+"""Numbers of the noise-scale formula in a summary, which say nothing about a real learner."""
+
 UNITS = {
     "makespan": "s", "time_to_target": "s", "progress": "noise-free updates",
     "mean_staleness": "updates", "staleness_by_rank": "updates",

@@ -94,7 +94,10 @@ DERIVED = "derived from the all-reduce's link"
 LINK = ("allreduce.alpha", "allreduce.bandwidth", "allreduce.bytes")
 """The constants that a server on a link like the all-reduce's follows."""
 
-THROUGH = {"server": {"server", "leader"}, "allreduce": {"all-reduce", "model averaging", "leader"}}
+THROUGH = {
+    "server": {"server", "leader", "model averaging at a server"},
+    "allreduce": {"all-reduce", "model averaging", "leader"},
+}
 """Architectures of updates that spend time of a section."""
 
 

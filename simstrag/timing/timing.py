@@ -133,9 +133,11 @@ class Timing:
             return self._duration(rank, k, amp=False)
         return finish(start, 1.0, self.stretch(rank, amp=False)) - start
 
-    def reduce(self, members: tuple[int, ...], start: float, loaded: bool = False) -> float:
-        """The end of an all-reduce among `members` (rule 11)."""
-        seconds = self.allreduce.seconds(ranks_per_node(members, self.nodes))
+    def reduce(
+        self, members: tuple[int, ...], start: float, loaded: bool = False, fragments: int = 1
+    ) -> float:
+        """The end of an all-reduce among `members` of one of so many fragments (11, 11b)."""
+        seconds = self.allreduce.seconds(ranks_per_node(members, self.nodes), fragments)
         return finish(start, seconds, self.slowest_net(members, loaded))
 
     def push(self, rank: int, start: float, loaded: bool = False) -> float:

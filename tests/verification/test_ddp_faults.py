@@ -148,7 +148,7 @@ ALL = pytest.mark.parametrize("rank", range(RANKS))
 @pytest.mark.parametrize(
     "policy",
     ["asgd", "ssp:bound=2", "backup:b=1", "k_async:x=2", "cgp:ratio=100", "local_sgd:h=2",
-     "p_reduce:p=2", "star_ring", "lb_bsp", "bsp", "tree"],
+     "p_reduce:p=2", "star_ring", "lb_bsp", "bsp", "tree", "streaming_diloco:h=4,p=2,tau=1"],
 )  # fmt: skip
 def test_the_others_go_on_and_it_is_said_who_was_lost_and_where(
     policy: str, rank: int, fault: signal.Signals, tmp_path: Path

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from simstrag import policies  # noqa: E402
 from simstrag.ddp.record.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
@@ -17,6 +18,8 @@ from simstrag.learning.gradient_log import GradientLog  # noqa: E402
 from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
+from simstrag.learning.update_rule import UpdateRule  # noqa: E402
+from simstrag.policy import View  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402
 
 __all__ = ["ranks"]
@@ -51,14 +54,21 @@ def train(rank: int, world: int, policy: str, out: str) -> list[float]:
     return list(nn.utils.parameters_to_vector(model.parameters()).tolist())
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asgd", "ssp:bound=2", "k_async:x=2", "staleness_lr"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "bsp", "asgd", "ssp:bound=2", "k_async:x=2", "staleness_lr", "dc_asgd:strength=4",
+        "dc_asgd:strength=2,decay=0.95",
+    ],
+)  # fmt: skip
 def test_the_recorded_order_replayed_ends_with_the_same_parameters(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = ranks.run(train, 3, policy, str(tmp_path / "run"))
     log = GradientLog.of(finish(tmp_path / "run"))
     engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
-    replay = GradientReplay(log, engine, batches(3), OptimizerChoice("sgd", RATE, MOMENTUM))
+    rule = UpdateRule.of(policies.ask(policies.load(policy), View(3), policy).resolved(3))
+    replay = GradientReplay(log, engine, batches(3), OptimizerChoice("sgd", RATE, MOMENTUM), rule)
     replayed = replay.run(1e9).parameters
     assert len(log.times) > STEPS / 2
     ends = torch.tensor(found, dtype=torch.float64)  # of each rank, as it pulled them last

@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp.allreduce.control_message import WIDTH, pack
+from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
 
 Members = tuple[int, ...]
@@ -159,6 +160,7 @@ class ProcessGroups:
     """Process groups by their members; only the members take part in creating a group.
 
     stall_limit: timeout of collectives in seconds; torch's default is half an hour.
+    purpose: tells them from other groups of the same ranks.
 
     All members call `get` at the same point of their collectives, and for several groups in the
     same order.  `dist.new_group` with local synchronization cannot do that: it names a group by how
@@ -166,9 +168,10 @@ class ProcessGroups:
     kept: members cannot agree without communication when to destroy one.
     """
 
-    def __init__(self, stall_limit: float = 60.0) -> None:
-        self.limit = timedelta(seconds=stall_limit)
+    def __init__(self, stall_limit: float = 60.0, purpose: str = "steps") -> None:
+        self.limit, self._purpose = timedelta(seconds=stall_limit), purpose
         self._groups: dict[tuple[Members, bool], dist.ProcessGroup] = {}
+        self._connections = Connections()
 
     def get(self, members: Members, control: bool = False) -> Group:
         """The group of these ranks, this one included.
@@ -179,8 +182,15 @@ class ProcessGroups:
         on_device = "nccl" in dist.get_backend_config()
         over_gloo = control or not on_device
         if (ordered, over_gloo) not in self._groups:
-            self._groups[ordered, over_gloo] = _create(ordered, over_gloo, self.limit)
+            with self._connections.capture():
+                self._groups[ordered, over_gloo] = _create(
+                    self._purpose, ordered, over_gloo, self.limit
+                )
         return self._groups[ordered, over_gloo]
+
+    def abort(self) -> None:
+        """Let pending collectives fail at once, on the other ranks too; for gloo on Linux."""
+        self._connections.shut()
 
     def close(self) -> None:
         """Destroy all groups, so that waits for this rank fail at once."""
@@ -189,14 +199,14 @@ class ProcessGroups:
         self._groups.clear()
 
 
-def _create(members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGroup:
+def _create(purpose: str, members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGroup:
     """Create a group as `dist.new_group` does, under a name that all members know.
 
     It has the number of times that this rank created the group, since the store keeps the addresses
     of an earlier one of that name, which may be read in place of the new ones.
     """
     backend = "gloo" if over_gloo else "nccl"
-    store, name = distributed_c10d._get_default_store(), f"simstrag {backend} {members}"
+    store, name = distributed_c10d._get_default_store(), f"simstrag {purpose} {backend} {members}"
     count = store.add(f"{name} by {dist.get_rank()}", 1)
     group, _ = distributed_c10d._new_process_group_helper(
         len(members),

@@ -35,6 +35,8 @@ class RoundTrip:
     first, received, applied, replied: its first byte, last byte, update and answer, on the clock
         of the server.
     via, members: the mechanism of its quorum in the plan, and the number of ranks in it.
+    awaited: where its rank waited after it for the update of the contribution before, beside whose
+        all-reduce it had computed: the last arrival for that update.
     push: from the rank's last gradient to its first byte at the server.
     service: from its first byte at the server, or from the server's previous answer to any rank if
         that is later, to its own answer.
@@ -53,6 +55,7 @@ class RoundTrip:
     replied: float
     via: Via = Via.SERVER
     members: int = 1
+    awaited: float = math.nan
     push: float = math.nan
     service: float = math.nan
     pull: float = math.nan
@@ -68,9 +71,11 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
 
     A pull is known where the next step follows at once: no step was aborted in between, or taken
     without the server.  A service is known where the answer followed the update, as it does unless
-    the server waited for another rank; in an all-reduce it begins with the last arrival.
+    the server waited for another rank; in an all-reduce it begins with the last arrival, or with
+    the rank's own where that computed beside the all-reduce for longer.
     """
     quorums, trips = _quorums_at_arrivals(lines), defaultdict[int, list[RoundTrip]](list)
+    overlaps: dict[tuple[int, int], int] = {}
     together = sorted(line[1] for line in lines if line[0] == "lockstep")
     rows = [line[1] for line in lines if line[0] == "push"]
     for row in sorted(rows, key=lambda row: float(row["begun"])):
@@ -79,7 +84,9 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
             name: math.nan if row.get(name) is None else row[name] for name in STAMPS
         }
         trip = RoundTrip(at, row["step"], version, bisect(together, at), **stamps)
-        trip.via, trip.members = quorums.get((rank, at), (Via.SERVER, 1))
+        trip.via, trip.members, overlaps[rank, trip.step] = quorums.get(
+            (rank, at), (Via.SERVER, 1, 0)
+        )
         trip.push = trip.first - trip.begun - trip.seconds
         earlier = trips[rank]
         if not earlier and not trip.mode and not trip.version:
@@ -89,6 +96,8 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
         earlier.append(trip)
     for own in trips.values():
         _align_clocks(own)
+    if any(overlaps.values()):
+        _set_awaited(lines, trips, overlaps)
     _set_services([trip for own in trips.values() for trip in own])
     return trips
 
@@ -96,18 +105,21 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
 STAMPS = ("seconds", "begun", "first", "received", "applied", "replied")
 
 
-def _quorums_at_arrivals(lines: Lines) -> dict[tuple[int, float], tuple[Via, int]]:
-    """How the plan in force made updates of a gradient that arrived, by rank and time."""
+def _quorums_at_arrivals(lines: Lines) -> dict[tuple[int, float], tuple[Via, int, int]]:
+    """How the plan in force made updates of a gradient that arrived, by rank and time.
+
+    Each is the mechanism, the ranks in its quorum, and their steps beside an all-reduce.
+    """
     found, plan = {}, None
     for kind, *values in lines:
         if kind == "plan":
             plan = plan_from_json(values[2])
         elif kind == "done" and plan is not None:
             at, rank = values[:2]
-            found[rank, at] = plan.quorums[0].via, 1
+            found[rank, at] = plan.quorums[0].via, 1, 0
             for quorum in plan.quorums:
                 if rank in quorum.members or rank in dict(quorum.riders):
-                    found[rank, at] = quorum.via, len(quorum.members)
+                    found[rank, at] = quorum.via, len(quorum.members), quorum.overlap
     return found
 
 
@@ -126,6 +138,31 @@ def _align_clocks(own: list[RoundTrip]) -> None:
             trip.pull += behind
 
 
+def _set_awaited(
+    lines: Lines,
+    trips: Mapping[int, Sequence[RoundTrip]],
+    overlaps: Mapping[tuple[int, int], int],
+) -> None:
+    """Set `awaited` of the steps that ranks took beside an all-reduce, and waited after.
+
+    overlaps: steps that a rank takes beside an all-reduce, by rank and step.
+    """
+    arrivals = {(rank, trip.step): trip.first for rank, own in trips.items() for trip in own}
+    last: dict[tuple[int, int], float] = {}  # of the update that a contribution ended for
+    for kind, *values in lines:
+        if kind == "applied":
+            ends: dict[int, int] = {}
+            for rank, step, *_ in values[1]:
+                ends[rank] = max(step, ends.get(rank, -1))
+            arrival = max(arrivals.get(end, -math.inf) for end in ends.items())
+            last |= dict.fromkeys(ends.items(), arrival)
+    for rank, own in trips.items():
+        for trip in own:
+            overlap = overlaps[rank, trip.step]
+            if overlap and not math.isnan(trip.applied):
+                trip.awaited = last.get((rank, trip.step - overlap), math.nan)
+
+
 def _set_services(trips: list[RoundTrip]) -> None:
     last_arrival: dict[float, float] = {}
     for trip in trips:
@@ -133,7 +170,12 @@ def _set_services(trips: list[RoundTrip]) -> None:
     free = -math.inf
     for trip in sorted(trips, key=lambda trip: trip.replied):
         if not trip.charged:
-            trip.service = trip.replied - last_arrival.get(trip.applied, trip.first)
+            arrival = last_arrival.get(trip.applied, trip.first)
+            if math.isnan(trip.applied):  # a private step that ended no contribution
+                arrival = trip.first
+            elif not math.isnan(trip.awaited):
+                arrival = max(trip.first, trip.awaited)
+            trip.service = trip.replied - arrival
         busy = trip.applied - trip.first
         if trip.replied - trip.applied >= 10 * max(busy, 1e-4):
             trip.service = math.nan

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.aggregation import Compensation, Outer, Screen
 from simstrag.engine.live import Facts
 from simstrag.errors import InputError
 from simstrag.plan import Damping, Plan, Precision, Review, Weigh
@@ -103,7 +104,8 @@ def read_journal(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:
 
 KINDS: dict[str, Any] = {
     "quorums": Quorum, "via": Via, "late": Late, "precision": Precision, "weigh": Weigh,
-    "damping": Damping, "review": Review,
+    "damping": Damping, "review": Review, "outer": Outer, "compensation": Compensation,
+    "screen": Screen,
 }  # fmt: skip
 """Types of a plan's fields that JSON cannot express."""
 

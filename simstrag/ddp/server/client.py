@@ -10,13 +10,14 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
 
 from simstrag.ddp.server import messages
-from simstrag.ddp.server.listener import ABORT, BEAT, SIGNAL, connect_to
+from simstrag.ddp.server.listener import ABORT, BEAT, ENDED, FAILED, SIGNAL, connect_to
 from simstrag.ddp.server.shared_buffer import (
     ExchangeBuffers,
     MemoryHandle,
@@ -29,6 +30,9 @@ from simstrag.errors import InputError, SimstragError
 
 STALL_LIMITS = 2
 """Stall limits that a rank waits for the server, which may spend one on a silent rank itself."""
+
+END = b"e"
+"""Wakes the thread of heartbeats to end it."""
 
 BEATS = 8
 """Heartbeats in one stall limit, at least."""
@@ -183,6 +187,10 @@ class Client:
             self._write(total)
         self._send(messages.ReductionEnd(closing), buffer=total is not None)
 
+    def report_end(self, closing: int, failed: bool) -> None:
+        """Report at once, from any thread, that an all-reduce beside steps has ended or failed."""
+        self._heartbeat.send(FAILED if failed else ENDED, closing)
+
     def report_failure(self, closing: int | None = None) -> None:
         """Report that a collective failed: an all-reduce by command, or the group's in backward.
 
@@ -267,7 +275,8 @@ class Heartbeat:
     """A rank's heartbeat: a second connection to the server, and a thread that keeps it going.
 
     A rank that computes slowly goes on beating; a rank that is stopped does not.  On the same
-    connection the server tells a rank at once that its step is aborted.
+    connection the server tells a rank at once that its step is aborted, and a rank the server that
+    an all-reduce beside its steps has ended.
 
     connection: a connection to the server for heartbeats alone.
     stall_limit: seconds of silence after which the server gives up a rank.
@@ -279,32 +288,45 @@ class Heartbeat:
         self.last_answer, self.aborted = time.monotonic(), -1
         self._interval = min(1.0, stall_limit / BEATS)
         self._connection = connection
-        self._stop, self._stopped = socket.socketpair()
+        self._signals: deque[bytes] = deque()
+        self._wake, self._woken = socket.socketpair()
         connection.setblocking(False)
         self._thread = threading.Thread(target=self._beat, name="simstrag-heartbeat", daemon=True)
         self._thread.start()
 
+    def send(self, signal: bytes, number: int) -> None:
+        """Send a signal, from any thread; nothing after the end."""
+        self._signals.append(SIGNAL.pack(signal, number))
+        with contextlib.suppress(OSError):
+            self._wake.send(BEAT)
+
     def close(self) -> None:
         """End the thread and the connection."""
         with contextlib.suppress(OSError):
-            self._stop.send(BEAT)
+            self._wake.send(END)
         self._thread.join()
-        for each in (self._stop, self._stopped, self._connection):
+        for each in (self._wake, self._woken, self._connection):
             each.close()
 
     def _beat(self) -> None:
-        received, due = b"", time.monotonic()
+        received, unsent, due = b"", b"", time.monotonic()
         with selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
             selector.register(self._connection, selectors.EVENT_READ)
-            selector.register(self._stopped, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
             while True:
                 if time.monotonic() >= due:
-                    with contextlib.suppress(BlockingIOError):
-                        self._connection.send(BEAT)
+                    unsent = unsent or SIGNAL.pack(BEAT, -1)  # one that waits is as good
                     due = time.monotonic() + self._interval
+                while self._signals:
+                    unsent += self._signals.popleft()
+                if unsent:
+                    with contextlib.suppress(BlockingIOError):
+                        unsent = unsent[self._connection.send(unsent) :]
                 for key, _ in selector.select(max(0.0, due - time.monotonic())):
-                    if key.fileobj is self._stopped:
-                        return
+                    if key.fileobj is self._woken:
+                        if END in self._woken.recv(1 << 12):
+                            return
+                        continue
                     answer = self._connection.recv(1 << 12)
                     if not answer:
                         return

@@ -25,8 +25,15 @@ from simstrag.ddp.server.messages import (
     GradientRoute,
     Handover,
     Keep,
+    Reduce,
 )
-from simstrag.ddp.server.worker_state import ReducedSum, WorkerState, describe_update, route
+from simstrag.ddp.server.worker_state import (
+    ReducedSum,
+    WorkerState,
+    describe_update,
+    outer_of,
+    route,
+)
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.plan import Plan
@@ -72,9 +79,12 @@ class Coordinator:
         seconds: computing time.
         here: whether its gradient has arrived too.
         """
+        then = self._work_of(rank).then
         if self._take_back(rank, step):
             worker = self._workers[rank]
             worker.delivered, worker.finite = here, finite
+            if then is not None:
+                self._reductions.note_finite(rank, then.closing, finite)
             self.live.finish_step(rank, at, seconds)
         return self._decide(at)
 
@@ -174,7 +184,7 @@ class Coordinator:
         while news := self.live.news():
             for event in news:
                 if isinstance(event, Update):
-                    self._pending.append(describe_update(event, self._workers))
+                    self._pending.append(describe_update(event, self._workers, self.live.plan))
                 elif isinstance(event, Start):
                     self._start(event)
                 elif isinstance(event, Reduction):
@@ -199,15 +209,27 @@ class Coordinator:
         if self._ungrouped:
             way, members = GradientRoute.READY, ()
         members = tuple(rank for rank in members if rank not in self.dead)
+        partners, then = self._beside(start.rank, plan)
         self._pending.append(
             Compute(
                 start.rank, start.step, start.version, start.amp, start.samples, way,
-                pull=not worker.private, local=plan.average, members=members,
+                pull=not worker.private or (plan.average and start.puller is not None),
+                local=plan.average, outer=outer_of(plan), fragments=plan.fragments,
+                partners=partners, then=then, members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
                 pause=start.pause,
             )
         )  # fmt: skip
         worker.private = plan.average
+
+    def _beside(self, rank: int, plan: Plan) -> tuple[tuple[int, ...], Reduce | None]:
+        """The ranks of all-reduces beside steps, and the one that a rank begins after this step."""
+        (quorum, *_) = plan.quorums
+        if not quorum.overlap:
+            return (), None
+        partners = tuple(other for other in quorum.members if other not in self.dead)
+        left, _ = self.live.outlook(rank)
+        return partners, None if left else self._reductions.announce(rank)
 
     def _lose(self, lost: Lost) -> None:
         """An aborted step may be under way, waiting to be begun, or finished."""

@@ -24,7 +24,7 @@ from typing import Any
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers
 from simstrag.ddp.server.wire import Wire
 
-MAGIC, PROTOCOL = b"sdst", 3
+MAGIC, PROTOCOL = b"sdst", 4
 
 CHALLENGE = struct.Struct("!4sB32s")
 """Server to a stranger: magic, protocol, random bytes."""
@@ -36,9 +36,13 @@ WELCOME = struct.Struct("!32sd")
 """Server to the rank: proof, seconds after which it gives up a silent rank."""
 
 SIGNAL = struct.Struct("!cq")
-"""Server to a rank, on its connection for heartbeats: `BEAT`, or `ABORT` and the step's number."""
+"""On a rank's connection for heartbeats, both ways: `BEAT`, or what has happened, and a number.
 
-BEAT, ABORT = b".", b"x"
+The server sends `ABORT` and the number of the step; the rank sends `ENDED` or `FAILED` and that of
+an all-reduce which it had begun beside its steps.
+"""
+
+BEAT, ABORT, ENDED, FAILED = b".", b"x", b"+", b"-"
 
 HANDSHAKE = 10.0
 """Seconds in which a stranger has to prove that it knows the secret."""
@@ -53,6 +57,7 @@ class Peer:
 
     beats: its connection for heartbeats.
     last_beat: when its last heartbeat came.
+    signals: its signals whose rest has not come yet.
     begun: whether it is ready to train.
     phase: its present activity, for messages.
     changed: settings of its optimizer that the server has not taken over yet.
@@ -64,6 +69,7 @@ class Peer:
     wire: Wire
     beats: socket.socket | None = None
     last_beat: float = math.inf
+    signals: bytes = b""
     begun: bool = False
     buffers: ExchangeBuffers | None = None
     phase: str = "setting up"
@@ -108,6 +114,7 @@ class Listener:
         self._register(self._socket, self._accept)
         self._strangers: deque[_Stranger] = deque()  # the oldest first
         self._queue: deque[tuple[Peer, float]] = deque()
+        self._ends: list[tuple[int, int, bool]] = []
 
     def next_peer(self, timeout: float) -> tuple[Peer, float] | None:
         """The rank to hear next, and when its first byte was seen; None without one."""
@@ -116,6 +123,14 @@ class Listener:
         while self._strangers and self._strangers[0].deadline < time.monotonic():
             self._drop(self._strangers[0])
         return self._queue.popleft() if self._queue else None
+
+    def ends(self) -> list[tuple[int, int, bool]]:
+        """The all-reduces beside steps that have ended since the last call.
+
+        Each is a rank, the number of the all-reduce, and whether it failed there.
+        """
+        ends, self._ends = self._ends, []
+        return ends
 
     def silent(self) -> list[Peer]:
         """The ranks whose heartbeats have stopped, as of the last `next_peer`."""
@@ -216,8 +231,9 @@ class Listener:
         if peer.beats is not beats:
             return
         try:
-            if beats.recv(1 << 10):
+            if received := beats.recv(1 << 10):
                 peer.last_beat = time.monotonic()
+                self._read_signals(peer, received)
                 beats.send(SIGNAL.pack(BEAT, -1))
                 return
         except OSError:
@@ -225,6 +241,14 @@ class Listener:
         self._selector.unregister(beats)  # the end of the other connection says more
         beats.close()
         peer.beats = None
+
+    def _read_signals(self, peer: Peer, received: bytes) -> None:
+        peer.signals += received
+        complete = len(peer.signals) // SIGNAL.size * SIGNAL.size
+        for signal, number in SIGNAL.iter_unpack(peer.signals[:complete]):
+            if signal in (ENDED, FAILED):
+                self._ends.append((peer.rank, number, signal == FAILED))
+        peer.signals = peer.signals[complete:]
 
 
 def listen(host: str) -> socket.socket:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from simstrag.aggregation import Outer
 from simstrag.ddp.server.shared_buffer import MemoryHandle
 from simstrag.engine.live import Facts
 from simstrag.policy import Hints, Policy
@@ -28,6 +29,8 @@ class JobSpec:
     hand_over: whether ranks leave the server under a plan that does not need it.
     journal: makes the journal of the server, if that has none yet.
     refusal: why there is no reduced precision; empty where there is.
+    outer: the state of the server's outer steps in a checkpoint; None where there is none.
+    mean_square: of the gradients of a training that is gone on with, where a correction needs it.
     """
 
     packed: bytes
@@ -39,6 +42,8 @@ class JobSpec:
     hand_over: bool = False
     journal: Callable[[], Any] | None = None
     refusal: str = ""
+    outer: Mapping[str, Any] | None = None
+    mean_square: torch.Tensor | None = None
 
 
 class LostRank(NamedTuple):
@@ -163,7 +168,12 @@ class Compute:
     amp: whether to compute in reduced precision.
     pull: whether the parameters come along; else the rank goes on with its own.
     passed: whether they come to the lowest of `members` alone, which broadcasts them.
-    local: whether the rank updates a model of its own before it reports the step.
+    local: whether the rank updates a model of its own before it reports the step; with
+        `GradientRoute.PUSH` it sends what its steps took from what it pulled, when it is asked to
+        deliver.
+    outer, fragments: the optimizer of the models' mean, and the parts of the model that it steps.
+    partners: the ranks of all-reduces that run beside steps.
+    then: such an all-reduce, which the rank begins after this step and goes on beside.
     members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples applied by all ranks so far.
     pause: seconds that the rank waits before it computes.
@@ -178,6 +188,10 @@ class Compute:
     pull: bool = True
     passed: bool = False
     local: bool = False
+    outer: Outer | None = None
+    fragments: int = 1
+    partners: tuple[int, ...] = ()
+    then: Reduce | None = None
     members: tuple[int, ...] = ()
     weight: float = 1.0
     applied: int = 0
@@ -188,8 +202,9 @@ class Compute:
 class Reduce:
     """All-reduce gradients, or models if `average`, among `members`; each has its own weight.
 
+    fragment: the part of the model whose mean an outer optimizer takes.
     A gradient that is not finite counts as zeros. The rank keeps its input: if a member dies, the
-    command comes again without that member.
+    command comes again without that member. It takes a mean over when the update has been made.
     """
 
     rank: int
@@ -197,6 +212,7 @@ class Reduce:
     members: tuple[int, ...]
     weights: tuple[float, ...]
     average: bool
+    fragment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +260,15 @@ class Apply:
     may hold the sum of its group.
     missing: ranks whose gradients are booked but not added: not finite, or lost on their way.
     gradients: (rank, step, version it was computed from, weight) of each, as booked.
+    outer: the optimizer of the parameters, where the buffers hold what private steps took from
+        them; None where they hold gradients.
     """
 
     version: int
     parts: tuple[tuple[int, float], ...]
     missing: tuple[int, ...]
     gradients: tuple[tuple[int, int, int, float], ...]
+    outer: Outer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from simstrag.aggregation import Outer
 from simstrag.ddp.flat_parameters import split
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.errors import InputError
+from simstrag.learning.correction import DelayCompensation
+from simstrag.learning.outer_model import OuterSgd
 
 
 class ParameterStore:
@@ -19,11 +23,19 @@ class ParameterStore:
 
     flat: shape (count,), on the CPU, all parameters in the optimizer's order.
     optimizer: works on `flat`.
+    outer: the state of outer steps in a checkpoint; None where there is none.
     version: number of updates. Older parameters are kept for ranks whose next step needs them.
+    compensation: corrects each gradient by what changed since its rank pulled; None for none.
     Raises `InputError` where the optimizer cannot be unpacked here.
     """
 
-    def __init__(self, packed: bytes, version: int = 0) -> None:
+    def __init__(
+        self,
+        packed: bytes,
+        version: int = 0,
+        compensation: DelayCompensation | None = None,
+        outer: Mapping[str, Any] | None = None,
+    ) -> None:
         try:
             parameters, self.optimizer = pickle.loads(packed)
         except (AttributeError, ImportError) as error:
@@ -36,9 +48,11 @@ class ParameterStore:
         views = split(self.flat, parameters), split(self._gradient, parameters)
         for parameter, values, gradient in zip(parameters, *views, strict=True):
             parameter.data, parameter.grad = values, gradient
-        self.version = version
+        self.version, self.compensation = version, compensation
         self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
+        self._outer: OuterSgd | None = None
+        self._outer_state = outer
         self._lowest: dict[int, int] = {}  # of the group that passed parameters on to a rank
 
     def admit(self, rank: int, buffers: ExchangeBuffers) -> None:
@@ -55,8 +69,19 @@ class ParameterStore:
         """Make a version; the settings of the optimizer hold from this version on."""
         for each in settings:
             self.set(each)
-        self.step([(self._buffers[rank].gradient, weight) for rank, weight in apply.parts])
+        parts = [(self._gradient_of(rank), weight) for rank, weight in apply.parts]
+        if apply.outer is None:
+            self.step(parts)
+        elif parts:
+            self._step_outer(apply.outer, parts)
         self.version = apply.version
+
+    def _gradient_of(self, rank: int) -> torch.Tensor:
+        """The gradient of a rank, after its correction."""
+        buffers = self._buffers[rank]
+        if self.compensation is None:
+            return buffers.gradient
+        return self.compensation.correct(buffers.gradient, self.flat, buffers.parameters)
 
     def set(self, settings: bytes) -> None:
         """Change settings of the optimizer, such as a learning rate, packed by `pack_settings`."""
@@ -68,13 +93,29 @@ class ParameterStore:
 
         Without any gradient nothing changes.
         """
-        if not gradients:
-            return
-        (first, weight), *others = gradients
+        if gradients:
+            self._weighted_sum(gradients)
+            self.optimizer.step()
+
+    def _step_outer(self, outer: Outer, parts: Sequence[tuple[torch.Tensor, float]]) -> None:
+        """Step with the mean of what private steps took from the parameters."""
+        if self._outer is None:
+            self._outer = OuterSgd(self.flat, outer)
+            if self._outer_state is not None:
+                self._outer.load_state_dict(self._outer_state)
+        whole = sum(weight for _, weight in parts)
+        self._outer.step(self.flat - self._weighted_sum(parts) / whole)
+
+    def outer_state(self) -> dict[str, Any] | None:
+        """The state of outer steps, for a checkpoint; None where there are none."""
+        return None if self._outer is None else self._outer.state_dict()
+
+    def _weighted_sum(self, parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
+        (first, weight), *others = parts
         torch.mul(first, weight, out=self._gradient)
-        for gradient, weight in others:
-            self._gradient.add_(gradient, alpha=weight)
-        self.optimizer.step()
+        for part, weight in others:
+            self._gradient.add_(part, alpha=weight)
+        return self._gradient
 
     def keep(self, rank: int) -> None:
         """Keep the present parameters, from which the next step of this rank begins."""
@@ -94,7 +135,8 @@ class ParameterStore:
         """The parameters that go along with a command; None where none do.
 
         Parameters that are passed on also stay here, in the buffer of the lowest member: if the
-        group falls apart, the others get them from there.
+        group falls apart, the others get them from there.  Those by which a gradient is corrected
+        stay here too.
         """
         if not compute.pull:
             return None
@@ -107,7 +149,7 @@ class ParameterStore:
         if compute.rank not in self._buffers:  # it left before the job began
             self._buffers[compute.rank] = allocate_private(flat.numel(), flat.dtype)
         buffers = self._buffers[compute.rank]
-        if compute.passed or buffers.shared:
+        if compute.passed or buffers.shared or self.compensation is not None:
             buffers.parameters.copy_(flat)
             self._kept[compute.rank] = compute.version, buffers.parameters
             return buffers.parameters

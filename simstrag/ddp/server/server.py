@@ -29,6 +29,7 @@ from simstrag.ddp.server.shared_buffer import allocate_private, as_bytes, map_sh
 from simstrag.ddp.server.worker_state import is_fixed
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
+from simstrag.learning.correction import DelayCompensation
 
 START = 120.0
 """Seconds in which all ranks must begin after the first: imports may take longer than a stall."""
@@ -108,6 +109,8 @@ class Server:
         window = math.inf if self._coordinator is None else self._coordinator.expiry - self._now()
         event = self._listener.next_peer(max(0.0, min(window, self.stall_limit / 8, 1.0)))
         self._check_silence()  # before a frame that may stall
+        for rank, closing, failed in self._listener.ends():
+            self._end_reduction(rank, closing, failed)
         if event is not None and event[0].rank in self._listener.peers:
             self._read(*event)
         if self._refusal and self._live is not None and self._live.wanted_reduced:
@@ -125,13 +128,19 @@ class Server:
             self.journal.note(kind, *values)
 
     def state(self) -> dict[str, Any]:
-        """The server's part of a checkpoint: optimizer, parameters (flat), facts, policy."""
+        """The server's part of a checkpoint: optimizer, parameters (flat), facts, policy.
+
+        `mean_square` is that of the gradients, where their correction needs it.
+        """
         assert self.store is not None, "no job has begun"
+        compensation = self.store.compensation
         live = None if self._coordinator is None else self._coordinator.live
         return {
             "optimizer": self.store.optimizer.state_dict(), "parameters": self.store.flat.clone(),
+            "outer": self.store.outer_state(),
             "facts": None if live is None else live.facts(),
             "policy": None if live is None else live.policy,
+            "mean_square": None if compensation is None else compensation.mean_square,
         }  # fmt: skip
 
     # -- ranks that are lost -----------------------------------------------------------------
@@ -216,6 +225,16 @@ class Server:
                 raise ConnectionError(f"rank {rank} sends {type(message).__name__} out of turn")
         self._carry_out(commands)
 
+    def _end_reduction(self, rank: int, closing: int, failed: bool) -> None:
+        """An all-reduce has ended or failed beside the steps of a rank."""
+        coordinator = self._coordinator
+        if coordinator is None or rank not in self._listener.peers:
+            return
+        if failed:
+            self._carry_out(coordinator.on_failure(rank, self._now(), closing))
+        else:
+            self._carry_out(coordinator.on_reduction(rank, closing, self._now()))
+
     def _record(self, peer: Peer, report: messages.StepReport, first: float, at: float) -> None:
         peer.changed = report.settings or peer.changed
         reports = report.members or {peer.rank: (report.seconds, report.finite)}
@@ -249,15 +268,17 @@ class Server:
         ready = [rank for rank, peer in peers.items() if peer.begun]
         if job is None or not ready or len(ready) + len(gone) < self.world_size:
             return
-        self.store = ParameterStore(job.packed, 0 if job.facts is None else job.facts.version)
-        for rank in ready:
-            buffers = peers[rank].buffers
-            assert buffers is not None
-            self.store.admit(rank, buffers)
         live = Live(
             job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
             note=self._note, fixed=is_fixed, reduced=not job.refusal,
         )  # fmt: skip
+        chosen, version = live.plan.compensation, 0 if job.facts is None else job.facts.version
+        compensation = None if chosen is None else DelayCompensation(chosen, job.mean_square)
+        self.store = ParameterStore(job.packed, version, compensation, job.outer)
+        for rank in ready:
+            buffers = peers[rank].buffers
+            assert buffers is not None
+            self.store.admit(rank, buffers)
         self._live, self._refusal = live, job.refusal
         hand_over, world_size = job.hand_over, self.world_size
         self._coordinator = Coordinator(
@@ -284,7 +305,7 @@ class Server:
             rank = -1 if isinstance(command, messages.Apply) else command.rank
             peer = self._listener.peers.get(rank)
             assert coordinator is not None
-            policy_support.check_plan(coordinator.live.plan, coordinator.live.name)
+            self._check_plan(coordinator.live)
             try:
                 self._execute(command, peer)
             except ConnectionError as error:
@@ -293,6 +314,17 @@ class Server:
             self._commands.popleft()
         if first and coordinator is not None and coordinator.over:
             self._coordinator = None
+
+    def _check_plan(self, live: Live) -> None:
+        """Raise `InputError` for a plan that cannot be carried out, alone or after the first."""
+        policy_support.check_plan(live.plan, live.name)
+        assert self.store is not None
+        had = None if self.store.compensation is None else self.store.compensation.compensation
+        if live.plan.compensation != had:
+            raise InputError(
+                f"policy {live.name}: a plan that changes compensation in mid-run is refused: the "
+                "parameters that gradients under way were computed from may not be kept"
+            )
 
     def _execute(self, command: messages.Command, peer: Peer | None) -> None:
         """Carry out one command; `peer` is the rank that it is for, None where that has left."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.rank_failure import is_local_error
-from simstrag.ddp.flat_parameters import pack_settings, unflatten
+from simstrag.ddp.flat_parameters import pack_settings
 from simstrag.ddp.server import messages
+from simstrag.ddp.server.model_average import ModelAverage
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,10 +30,14 @@ class ServerMode:
     """The mechanism in which a server decides.
 
     The constructor receives the first command, and waits until all ranks have come.
+    groups, models: in which gradients are summed, and models.
     mark: is called with the step and the phase that begins.
+    outer: the state of outer steps in a checkpoint; None where there is none.
+    averages: its part in averages of models.
     handover: the command that ended this mode; None before.
     finished: the plan leaves this rank out, and all ranks that it needs have left.
-    samples: samples applied by all ranks, as of the last `Compute`.
+    samples: samples applied by all ranks, as of the last `Compute`, or of the last mean that this
+        rank took over: a training must not be over before that.
     """
 
     def __init__(
@@ -40,9 +45,12 @@ class ServerMode:
         replica: Replica,
         client: Client,
         groups: ProcessGroups,
+        models: ProcessGroups,
         mark: Callable[[int, str], None],
+        outer: Mapping[str, Any] | None = None,
     ) -> None:
         self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
+        self.averages = ModelAverage(replica, models, client.rank, client.report_end, outer)
         self.handover: messages.Handover | None = None
         self.finished = False
         self.samples = 0
@@ -50,6 +58,7 @@ class ServerMode:
         self._gradient = torch.zeros(replica.count, dtype=replica.dtype)
         self._finite, self._pushed = True, False
         self._begun = replica.clock.start
+        self._base = self._gradient  # the parameters of its last pull, where it goes on alone
         self._obey()
 
     @property
@@ -60,7 +69,13 @@ class ServerMode:
     @property
     def private(self) -> bool:
         """Whether this rank has a model of its own, and the server none."""
-        return self._work is not None and self._work.local
+        work, push = self._work, messages.GradientRoute.PUSH
+        return work is not None and work.local and work.route is not push
+
+    @property
+    def served(self) -> bool:
+        """Whether this rank has a model of its own, and the server those of all."""
+        return self._work is not None and self._work.local and not self.private
 
     @property
     def next_batch(self) -> int:
@@ -80,6 +95,10 @@ class ServerMode:
         self._obey()
         return loss
 
+    def close(self) -> None:
+        """Give up an all-reduce that is under way: it would hold this rank up as it leaves."""
+        self.averages.close()
+
     # -- gradients ---------------------------------------------------------------------------
 
     def _compute(self, work: messages.Compute, closure: Closure) -> torch.Tensor:
@@ -98,6 +117,8 @@ class ServerMode:
         if work.local:
             if self._finite:
                 replica.update()
+            if work.then is not None:
+                self.averages.begin(work.then, work.version)
         elif work.route is messages.GradientRoute.PUSH:
             gradient, self._pushed = replica.flatten(client.gradient), True
         else:
@@ -144,11 +165,15 @@ class ServerMode:
                 case messages.Compute():
                     if command.pull and not self._pull(command):
                         continue
+                    self.averages.prepare(command)
                     self._pause(command)
-                    self._work, self.samples = command, command.applied
+                    self._work = command
+                    if not self.averages.is_under_way:
+                        self.samples = command.applied
                     self._mark(command.step, "loading")
                     break
                 case messages.Handover():
+                    self.averages.take_over(command.facts.version)
                     if not command.apart:
                         self.replica.spread(self.client.parameters)
                     self._work, self.handover = None, command
@@ -157,7 +182,7 @@ class ServerMode:
                     self._work, self.finished = None, True
                     break
                 case messages.Deliver():
-                    self.client.deliver(self._kept_gradient())
+                    self.client.deliver(self._taken() if self.served else self._kept_gradient())
                 case messages.Reduce():
                     self._reduce(command)
         self.replica.clock.begin()
@@ -181,7 +206,14 @@ class ServerMode:
                 client.report_failure()
                 return False
         self.replica.spread(client.parameters)
+        if command.local and command.route is messages.GradientRoute.PUSH:
+            self._base = client.parameters.clone()
         return True
+
+    def _taken(self) -> torch.Tensor:
+        """What private steps took from the parameters; statistics of layers stay with the rank."""
+        own = torch.cat([each.detach().reshape(-1) for each in self.replica.parameters])
+        return self._base - own.to(self._base)
 
     def _kept_gradient(self) -> torch.Tensor:
         """The gradient of the last step, also where it was pushed and a new plan reduces it."""
@@ -192,26 +224,24 @@ class ServerMode:
 
     def _reduce(self, command: messages.Reduce) -> None:
         """Sum gradients, or average models, among the members."""
-        replica, rank = self.replica, self.client.rank
-        weight = command.weights[command.members.index(rank)]
-        tensors = [self._kept_gradient()]
+        rank = self.client.rank
         if command.average:
-            floating = [each for each in replica.model.buffers() if each.is_floating_point()]
-            tensors = [*replica.parameters, *floating]
-        flat = torch.cat([each.detach().reshape(-1).to(replica.dtype) for each in tensors])
-        if weight == 0 or not (command.average or self._finite):
-            flat.zero_()
+            if self.averages.reduce(command):
+                self.client.end_reduction(command.closing)
+            else:
+                self.client.report_failure(command.closing)
+            return
+        weight = command.weights[command.members.index(rank)]
+        total = self._kept_gradient().clone()
+        if weight == 0 or not self._finite:
+            total.zero_()
         else:
-            flat.mul_(weight)
+            total.mul_(weight)
         if len(command.members) > 1:
             try:
-                dist.all_reduce(flat, group=self.groups.get(command.members))
+                dist.all_reduce(total, group=self.groups.get(command.members))
             except RuntimeError:
                 self.client.report_failure(command.closing)
                 return
-        if not command.average:
-            lowest = rank == min(command.members)
-            self.client.end_reduction(command.closing, flat if lowest else None)
-            return
-        unflatten(flat, tensors)
-        self.client.end_reduction(command.closing)
+        lowest = rank == min(command.members)
+        self.client.end_reduction(command.closing, total if lowest else None)

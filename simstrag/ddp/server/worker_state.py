@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from simstrag.aggregation import Outer
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.engine.live import Update
 from simstrag.errors import PlanError
@@ -69,7 +70,7 @@ class WorkerState:
         """Begin the next step; nothing of the last one counts any more."""
         assert self.next_work is not None
         self.work, self.next_work = self.next_work, None
-        self.delivered, self.requested, self.finite, self.sum = False, False, True, None
+        self.delivered, self.requested, self.sum = False, False, None
         return self.work
 
 
@@ -120,6 +121,14 @@ def gradient_weights(
     }
 
 
+def outer_of(plan: Plan) -> Outer | None:
+    """The outer optimizer of ranks; that of the mean where one global model is without one."""
+    if any(quorum.via is Via.SERVER for quorum in plan.quorums):
+        return None
+    is_global = plan.fragments > 1 or any(quorum.overlap for quorum in plan.quorums)
+    return Outer() if is_global and plan.outer is None else plan.outer
+
+
 def model_weights(samples: Mapping[int, int]) -> dict[int, float]:
     """The weight of each model in an average: its share of the samples.
 
@@ -148,10 +157,12 @@ def rescale(reduced: ReducedSum, booked: Mapping[int, float]) -> float:
     return first
 
 
-def describe_update(update: Update, workers: Sequence[WorkerState]) -> Apply:
+def describe_update(update: Update, workers: Sequence[WorkerState], plan: Plan) -> Apply:
     """The command for an update that the engine has made: single gradients, and whole sums."""
     gradients = sorted(update.gradients)
-    weight_of = {gradient.rank: gradient.weight for gradient in gradients}
+    weight_of: dict[int, float] = {}
+    for gradient in gradients:  # the steps of a contribution share one fate
+        weight_of[gradient.rank] = weight_of.get(gradient.rank, 0.0) + gradient.weight
     parts: dict[int, float] = {}
     missing: set[int] = set()
     for rank, weight in weight_of.items():
@@ -167,4 +178,5 @@ def describe_update(update: Update, workers: Sequence[WorkerState]) -> Apply:
         tuple(sorted(parts.items())),
         tuple(sorted(missing)),
         tuple((g.rank, g.step, g.version, g.weight) for g in gradients),
+        outer=(plan.outer or Outer()) if any(workers[rank].private for rank in parts) else None,
     )

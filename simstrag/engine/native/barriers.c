@@ -13,17 +13,20 @@ static double follow_member(struct job *m, const struct quorum_row *q, whole p, 
     return end;
 }
 
-/* What its members compute from now on. */
-static void measure(struct job *m, struct quorum_row *q) {
-    q->samples = q->amp = q->rebatched = 0;
-    for (whole p = q->members_at; p < q->members_at + q->size; p++) {
-        struct rank_row *r = &m->ranks[m->lists[p]];
-        q->samples += r->samples; q->amp += r->amp; q->rebatched += r->share != 1.0;
-        field(m, EFFORT)[p] = field(m, WORK)[p] = effort(m, r->share);
-        field(m, SHARE)[p] = r->share; field(m, AMP)[p] = r->amp;
-        field(m, SAMPLES)[p] = (double)r->samples;
-    }
+/* Count a member's steps in (1) or out (-1) of those of its quorum. */
+static void count_in(struct quorum_row *q, const struct rank_row *r, whole sign) {
+    q->samples += sign * r->samples; q->amp += sign * r->amp;
+    q->rebatched += sign * (r->share != 1.0);
     q->won = q->samples;
+}
+
+/* What a member computes from now on. */
+static void measure(struct job *m, struct quorum_row *q, whole p) {
+    struct rank_row *r = &m->ranks[m->lists[p]];
+    count_in(q, r, 1);
+    field(m, EFFORT)[p] = field(m, WORK)[p] = effort(m, r->share);
+    field(m, SHARE)[p] = r->share; field(m, AMP)[p] = r->amp;
+    field(m, SAMPLES)[p] = (double)r->samples;
 }
 
 /* After all members of a barrier or race started: it is in lockstep if they did so as one. */
@@ -41,10 +44,10 @@ static void fall_in(struct job *m, whole index) {
     q->lockstep = 1; q->closing = -1; q->done = 0;
     q->steps_done = q->staleness = 0; q->pulled = lead->pulled;
     q->got = lead->got; q->version = lead->version; q->seen = lead->seen; q->closed_at = INFINITY;
-    q->latest = -INFINITY;
-    measure(m, q);
+    q->latest = -INFINITY; q->samples = q->amp = q->rebatched = 0;
     for (whole p = at; p < end; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
+        measure(m, q, p);
         q->latest = most(q->latest, r->finish);
         field(m, FINISH)[p] = r->finish;
         field(m, COMPUTE)[p] = r->compute; field(m, WAIT)[p] = r->wait;

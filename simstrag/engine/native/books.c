@@ -55,14 +55,19 @@ static struct kept_row *kept_of(struct job *m, whole rank) {
     return m->kept + rank * (m->kept_size / m->workers);
 }
 
+/* Gradients of its contribution among those that it keeps; the last may be beside them. */
+static whole kept_for(const struct rank_row *r) { return r->prepared ? r->prepared : r->kept; }
+static whole contributed(const struct rank_row *r) { return kept_for(r) + !r->prepared; }
+
 /* Rule 7: a policy sees a step once its gradient has met its fate; what is kept comes first. */
 static void show(struct job *m, whole rank, double seconds, int lower_bound) {
     struct rank_row *r = &m->ranks[rank];
     double batch = (double)m->batch;
-    for (whole k = 0; k < r->kept; k++) {
+    for (whole k = 0; k < kept_for(r); k++) {
         struct kept_row *w = kept_of(m, rank) + k;
         show_step(m, rank, w->seconds, w->samples / batch, w->communication, w->amp != 0, 0);
     }
+    if (r->prepared) return;
     double share = lower_bound ? r->share : r->samples / batch;
     show_step(m, rank, seconds, share, r->got - r->pulled + r->pushed, r->amp, lower_bound);
 }
@@ -72,7 +77,7 @@ static void show(struct job *m, whole rank, double seconds, int lower_bound) {
 static void tell(struct job *m, whole rank, whole fate, whole update, double weight, whole all) {
     struct rank_row *r = &m->ranks[rank];
     if (!m->keeps_fates) return;
-    for (whole k = 0; k <= r->kept; k++) {
+    for (whole k = 0; k < contributed(r); k++) {
         struct kept_row last = {r->step, r->samples, 0, 0, r->amp};
         struct kept_row *w = k < r->kept ? kept_of(m, rank) + k : &last;
         double share = (double)w->samples / all * weight;

@@ -52,14 +52,17 @@ EXPORT void resize(struct job *m) {
         if (!q->lockstep) continue;
         for (whole p = q->members_at; p < q->members_at + q->size; p++) {
             whole rank = m->lists[p];
+            flag amp = m->next_amp[rank];
+            if (field(m, AMP)[p] == amp && field(m, SHARE)[p] == m->next_share[rank]) continue;
             struct rank_row *r = &m->ranks[rank];
-            if (r->amp != m->next_amp[rank] && !r->recorded) {
+            if (r->amp != amp && !r->recorded) {
                 field(m, UNTIL)[p] = -INFINITY;
                 m->segments[p] = -1;
             }
-            r->amp = r->last_amp = m->next_amp[rank];
+            count_in(q, r, -1);
+            r->amp = r->last_amp = amp;
             r->samples = m->next_samples[rank]; r->share = m->next_share[rank];
+            measure(m, q, p);
         }
-        measure(m, q);
     }
 }

@@ -37,9 +37,17 @@ static void compact(struct job *m, struct event_row *heap, whole *n,
         if (stands(m, &heap[k])) push(heap, n, heap[k]);
 }
 
-/* When the window of a quorum is over, in which a gradient is ready. */
+/* When the window or grace of a quorum is over, which has begun. */
 static double expiry(struct job *m, const struct quorum_row *q) {
-    return m->ranks[q->ready].arrival + q->window;
+    return m->ranks[q->grace ? q->opening : q->ready].arrival + q->window;
+}
+
+/* How many ready gradients begin the window or grace of a quorum. */
+static whole opens_at(const struct quorum_row *q) { return q->grace ? q->needed : 1; }
+
+/* Whether a quorum closes at once: with a grace, if it need not wait for any member (rule 17a). */
+static int is_full(const struct quorum_row *q) {
+    return q->grace ? q->arrived == q->size : q->ready_count >= q->needed;
 }
 
 /* Whether an event was not called off. */
@@ -52,9 +60,9 @@ static int stands(struct job *m, const struct event_row *e) {
     if (kind == ARRIVE || kind == END) return 1;
     struct quorum_row *q = &m->quorums[e->order & KEY];
     if (kind == EXPIRE)
-        return e->what == m->refiled && q->ready >= 0 && expiry(m, q) <= e->time;
+        return e->what == m->refiled && q->ready_count >= opens_at(q) && expiry(m, q) <= e->time;
     if (q->lockstep) return q->closing < 0 && e->time == q->latest;
-    return e->what == m->refiled && q->ready_count >= q->needed;
+    return e->what == m->refiled && is_full(q);
 }
 
 /* what: of a rank's event its step, of a quorum's how often was filed anew, else a closing; -1 of a

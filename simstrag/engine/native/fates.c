@@ -37,7 +37,7 @@ static void give_up(struct job *m, whole rank) {
 /* Its gradient was thrown away after so many seconds of communication beyond its push. */
 static void note_drop(struct job *m, whole rank, double busy) {
     struct rank_row *r = &m->ranks[rank];
-    m->dropped += r->kept + 1;
+    m->dropped += contributed(r);
     r->busy = busy;
     show(m, rank, r->finish - r->start, 0);
     tell(m, rank, DROPPED, -1, 0.0, 1);

@@ -29,7 +29,7 @@ static void append(struct job *m, whole rank, whole *head, whole *last) {
     *last = rank;
 }
 
-/* The window of a quorum begins with its first gradient; one that is past is over now (rule 17). */
+/* The window or grace of a quorum begins; one that is past is over now (rules 17, 17a). */
 static void arm(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     if (q->window < INFINITY) schedule(m, most(expiry(m, q), m->now), EXPIRE, index, m->refiled);
@@ -39,13 +39,16 @@ static void arm(struct job *m, whole index) {
 static void add(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     struct quorum_row *q = &m->quorums[r->quorum];
-    if (joins(r)) {
-        append(m, rank, &q->joining, &q->joining_last);
-        return;
+    int counts = !joins(r);
+    if (counts) append(m, rank, &q->ready, &q->ready_last);
+    else append(m, rank, &q->joining, &q->joining_last);
+    q->ready_count += counts; q->arrived++;
+    if (counts && q->ready_count == opens_at(q)) {
+        q->opening = rank;
+        arm(m, r->quorum);
     }
-    append(m, rank, &q->ready, &q->ready_last);
-    if (q->ready == rank) arm(m, r->quorum);
-    if (++q->ready_count == q->needed) schedule(m, m->now, CLOSE, r->quorum, m->refiled);
+    if (q->grace ? is_full(q) : counts && q->ready_count == q->needed)
+        schedule(m, m->now, CLOSE, r->quorum, m->refiled);
 }
 
 /* Drop a rank's gradient if its step or push was too late for a closing; whether it was. */
@@ -80,6 +83,10 @@ static void arrived(struct job *m, whole rank) {
 static void finished(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     r->due = NAN;
+    if (r->ahead) {
+        ran_on(m, rank);
+        return;
+    }
     if (!r->named) {
         drop(m, rank);
         r->idle = 1;
@@ -91,7 +98,7 @@ static void finished(struct job *m, whole rank) {
         return;
     }
     if (drop_late(m, rank)) return;
-    if (r->kept + 1 < q->steps) {
+    if (r->kept + 1 - r->ran_on < (q->steps ? q->steps : r->steps)) {
         keep_on(m, rank);
         return;
     }
@@ -114,11 +121,15 @@ static void finished(struct job *m, whole rank) {
     } else {
         arrived(m, rank);
     }
+    if (q->overlap) {
+        r->prepared = r->kept + 1; r->ahead = r->ran_on = q->overlap;
+        run_on(m, rank);
+    }
 }
 
 static void enter(struct job *m, whole rank, whole closing) {
     struct rank_row *r = &m->ranks[rank];
-    r->state = CLOSED; r->closing = closing; r->relay = -1; r->due = NAN;
+    r->state = CLOSED; r->closing = closing; r->relay = -1;
     append(m, rank, &m->closings[closing].head, &m->closings[closing].last);
 }
 
@@ -140,10 +151,10 @@ static whole take_ready(struct job *m, whole index, whole closing) {
     struct quorum_row *q = &m->quorums[index];
     struct closing_row *c = &m->closings[closing];
     whole rank = q->ready, rest;
-    while (rank >= 0 && c->count < q->needed) rank = contribute(m, rank, closing);
+    while (rank >= 0 && (q->grace || c->count < q->needed)) rank = contribute(m, rank, closing);
     rest = rank;
     q->ready = -1;
-    q->ready_count -= c->count;
+    q->ready_count -= c->count; q->arrived = 0;
     rank = q->joining;
     q->joining = -1;
     while (rank >= 0) rank = contribute(m, rank, closing);
@@ -208,7 +219,7 @@ static void send(struct job *m, whole index, whole closing) {
     } else if (q->asks) {
         m->call = closing;
     } else {
-        double end = reduced(m, index, c->count, m->now);
+        double end = reduced(m, index, q->partial ? q->size : c->count, m->now);
         c->busy = end - m->now;
         ends(m, closing, end);
     }
@@ -232,7 +243,7 @@ static void close_quorum(struct job *m, whole index) {
     } else if (rest >= 0) {
         q->ready = rest;
         arm(m, index);
-        if (q->ready_count >= q->needed) schedule(m, m->now, CLOSE, index, m->refiled);
+        if (is_full(q)) schedule(m, m->now, CLOSE, index, m->refiled);
     }
     send(m, index, closing);
     if (dropped && m->blocked) release(m, -1, -1);

@@ -96,6 +96,7 @@ EXPORT void end(struct job *m) {
         struct rank_row *r = &m->ranks[rank];
         if (r->state == NOBODY) continue;
         close_cycle(m, rank);
+        r->prepared = 0;
         if (r->state != GONE) tell(m, rank, IN_FLIGHT, -1, 0.0, 1);
     }
 }

@@ -30,6 +30,7 @@ class Loading:
 
     def __init__(self, timing: Timing, memory: Memory) -> None:
         self.memory = memory
+        self._fragments = 0  # of the all-reduces in `seconds_of`
         self._durations(timing)
         self._load(timing)
         if timing.step.noise is not None:
@@ -151,15 +152,17 @@ class Loading:
             rows["net"][rank, 1] = self.piece(net)
         self.place()
 
-    def seconds(self, members: tuple[int, ...]) -> float:
-        """Of an all-reduce on an idle network."""
-        return self.timing.allreduce.seconds(ranks_per_node(members, self.timing.nodes))
+    def seconds(self, members: tuple[int, ...], fragments: int) -> float:
+        """Of an all-reduce of one of so many fragments on an idle network."""
+        allreduce, nodes = self.timing.allreduce, self.timing.nodes
+        return allreduce.seconds(ranks_per_node(members, nodes), fragments)
 
-    def seconds_by_count(self) -> None:
+    def seconds_by_count(self, fragments: int) -> None:
         """The same among any so many ranks, where each has a node to itself."""
         memory, n = self.memory, len(self.memory.ranks)
-        if len(memory.seconds_of) <= n:
-            flat = [self.timing.allreduce.seconds((1,) * k) for k in range(1, n + 1)]
+        if self._fragments != fragments:
+            self._fragments, seconds = fragments, self.timing.allreduce.seconds
+            flat = [seconds((1,) * k, fragments) for k in range(1, n + 1)]
             memory.seconds_of = np.array([math.nan, *flat])
 
     def _noise(self, seed: int, distribution: Distribution) -> None:

@@ -97,6 +97,9 @@ enum { STOPS(NAME) };
     F(whole, quorum) F(whole, link) \
     /* gradients that count for the bound; gradients that it keeps of its contribution */ \
     F(whole, count) F(whole, bound) F(whole, kept) F(whole, rounds) \
+    /* its private steps, if its quorum does not say; overlap: gradients of `kept` that are of its \
+       contribution under way, steps left of the run-on, and steps of it in the next contribution */ \
+    F(whole, steps) F(whole, prepared) F(whole, ahead) F(whole, ran_on) \
     /* `due`: time of the event that it waits for */ \
     F(double, relayed) F(double, got) F(double, start) F(double, paused) F(double, pauses) \
     F(double, sent) \
@@ -114,10 +117,13 @@ enum { STOPS(NAME) };
 
 /* `shape`: which fast way the quorum may take; `lockstep`: whether it does so now, and the records
    of its members are stale (lockstep.c).  `tree`: whether ranks have parents (tree.c), `ridden`: or
-   riders. */
+   riders.  `steps`: less those of the overlap; 0 where each rank says.  `window`: or its grace;
+   `arrived`, `opening` are of a quorum with a grace: gradients that are there, and the rank with
+   whose gradient it begins. */
 #define QUORUM(F, A) \
     F(double, window) F(double, seconds) F(whole, net) F(whole, members_at) F(whole, size) \
     F(whole, needed) F(whole, token) F(whole, steps) F(whole, rounds) \
+    F(whole, overlap) F(whole, arrived) F(whole, opening) F(flag, grace) F(flag, partial) \
     F(whole, ready) F(whole, ready_last) F(whole, ready_count) F(whole, joining) \
     F(whole, joining_last) \
     F(flag, via) F(flag, late) F(flag, asks) F(flag, ridden) F(flag, tree) F(flag, shape) F(flag, lockstep) \

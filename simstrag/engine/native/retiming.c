@@ -53,7 +53,7 @@ static void retime_rank(struct job *m, whole rank, double now, const double *old
     double end = r->due, got = r->got, begins = most(r->start, now), rest = r->finish - begins;
     if (r->state == PUSHING) {
         end = r->arrival = retimed(end, now, new[rank] / old[rank]);
-    } else if (r->state == COMPUTING && end > now) {
+    } else if (end > now) { /* it computes */
         if (got > now) retime_pull(r, now, old, new);
         if (r->got != got) r->start = r->got + (r->start - got);
         if (r->got != got || ratio != 1.0) end = most(r->start, now) + rest * ratio;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,24 @@ from simstrag.quorum import Late, Quorum, Via
 
 __all__ = ["adopt", "file", "retime"]
 
-VIA = {via: k for k, via in enumerate(Via)}
-LATE = {late: k for k, late in enumerate(Late)}
+VIA, LATE = tuple(Via), tuple(Late)
+"""In the order of their numbers in records.h."""
 EVENTS, QUEUED, BARRIER, RACE = range(4)
 """Shapes of a quorum, as in lockstep.c."""
 UNUSED = {
     "ready": -1, "joining": -1, "net": -1, "pending": -1, "ready_count": 0, "asks": 0,
-    "lockstep": 0, "try_at": 0,
+    "lockstep": 0, "try_at": 0, "arrived": 0,
 }  # fmt: skip
 """Fields of a quorum without gradients yet."""
-QUORUM = ("needed", "window", "steps", "rounds", "ridden", "tree", "via", "late")
+QUORUM = (
+    "window", "steps", "overlap", "rounds", "grace", "partial", "ridden", "tree", "via", "late",
+)  # fmt: skip
 """Fields of a quorum as a plan states them, in the order of `_fields`."""
+kind = attrgetter(
+    "count", "via", "late", "window", "riders", "steps", "rounds", "parents", "overlap", "grace",
+    "partial",
+)  # fmt: skip
+"""All that a plan states of a quorum but its members."""
 BY_RANK = frozenset(("bound", "precision", "batch", "suspects"))
 """Fields of a plan that say something of each rank."""
 
@@ -35,38 +43,46 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     changed: names of the fields that differ from the plan before; all of them at first.
     unknown: whether progress is.
     """
-    memory, rows = loading.memory, loading.memory.ranks
-    m, batch = memory.job, int(memory.job["batch"])
-    sizes, in_amp = plan.sizes(batch, len(rows)), plan.in_amp
-    logs = m["keeps_steps"] or m["keeps_fates"]
-    by_events = logs or plan.damping.cutoff is not None or plan.deadline is not None or plan.pause
-    m["may_lockstep"] = not by_events
-    resized = "batch" in changed and np.count_nonzero(sizes != memory.next_samples) > 0
-    stays = m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
-    stays = stays and not ("precision" in changed and m["amp_switch"])  # a switch takes its time
-    if memory.quorums[0]["shape"] == QUEUED:
-        judged = plan.judges
-        stays = stays and not plan.review.on_block and m["judged"] == judged
+    memory, m = loading.memory, loading.memory.job
+    new_rules, switches = not changed <= BY_RANK | {"quorums"}, "precision" in changed
+    stays = not (switches and m["amp_switch"])  # a switch takes its time
+    if new_rules:
+        logs = m["keeps_steps"] or m["keeps_fates"]
+        cuts = plan.damping.cutoff is not None or plan.deadline is not None
+        m["may_lockstep"] = not (logs or cuts or plan.pause)
+        stays = stays and m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
+    if (new_rules or "suspects" in changed) and memory.quorums[0]["shape"] == QUEUED:
+        stays = stays and not plan.review.on_block and m["judged"] == plan.judges
     if not stays:
         memory.native.disband_all(memory.address)
-    if resized:
-        memory.next_samples[:] = sizes
-        np.divide(sizes, batch, out=memory.next_share)
-    if "precision" in changed:
-        memory.next_amp[:] = in_amp
-    if resized or "precision" in changed:
+    resized = "batch" in changed and _resize(plan, loading)
+    if switches:
+        memory.next_amp[:] = plan.in_amp
+    if resized or switches:
         memory.native.resize(memory.address)
-    if "precision" in changed and not loading.knows_amp and in_amp.any():
+    if switches and not loading.knows_amp and plan.in_amp.any():
         loading.stretches(amp=True)
     if "suspects" in changed:
-        memory.suspected[:] = False
-        memory.suspected[plan.suspected] = True
-        m["judged"], m["suspects"] = plan.judges, len(plan.suspected)
+        suspected = plan.suspected
+        memory.suspected.fill(False)
+        memory.suspected[suspected] = True
+        m["judged"], m["suspects"] = plan.judges, len(suspected)
     if not changed <= BY_RANK:
         m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
         m["unknown"] = unknown
-    if not changed <= BY_RANK | {"quorums"}:
+    if new_rules:
         _adopt_rules(plan, loading)
+
+
+def _resize(plan: Plan, loading: Loading) -> bool:
+    """The samples of each rank's next steps; whether they change."""
+    memory, batch = loading.memory, int(loading.memory.job["batch"])
+    sizes = plan.sizes(batch, len(memory.ranks))
+    if not np.count_nonzero(sizes != memory.next_samples):
+        return False
+    memory.next_samples[:] = sizes
+    np.divide(sizes, batch, out=memory.next_share)
+    return True
 
 
 def _adopt_rules(plan: Plan, loading: Loading) -> None:
@@ -102,15 +118,18 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     if old is not None and old.bound and bounds and plan.quorums == old.quorums:
         memory.quorums[: len(plan.quorums)] = loading.filed
         return
-    m, was = memory.job, rows["named"].astype(bool)
-    members = np.concatenate([quorum.indices for quorum in plan.quorums])
-    sizes = np.array([len(quorum.indices) for quorum in plan.quorums])
+    m = memory.job
+    was: Any = None if plan.bound is None else rows["named"].astype(bool)
+    groups = [quorum.indices for quorum in plan.quorums]
+    members, sizes = np.concatenate(groups), np.array([len(group) for group in groups])
     numbers, ends = np.arange(len(sizes)), sizes.cumsum()
-    quorum_of = np.full(len(rows), -1)
+    quorum_of = np.empty(len(rows), np.int64)
+    quorum_of.fill(-1)
     quorum_of[members] = numbers.repeat(sizes)
     rows["named"], rows["quorum"] = quorum_of >= 0, quorum_of
-    rows["children"], rows["parent"] = 0, -1
-    children = sum([len(quorum.riders or quorum.parents) for quorum in plan.quorums])
+    if old is not None and _children(old):
+        rows["children"], rows["parent"] = 0, -1
+    children = _children(plan)
     if len(members) + children > len(memory.lists):
         memory.lists = np.zeros(len(members) + children, np.int64)
     memory.lists[: len(members)] = members
@@ -118,14 +137,22 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     those["members_at"], those["size"], those["token"] = ends - sizes, sizes, token + numbers
     for name, value in UNUSED.items():
         those[name] = value
-    stated = zip(*map(_fields, plan.quorums), strict=True)
+    examples = _examples(plan)
+    first = examples[0]
+    if len(examples) > 1:
+        those["needed"] = [quorum.needed for quorum in examples]
+    else:
+        those["needed"] = first.count or sizes - len(first.parents)
+    stated = zip(*map(_fields, examples), strict=True)
     for name, values in zip(QUORUM, stated, strict=True):
         those[name] = values
-    _file_collectives(those, plan, loading)
+    _file_collectives(those, plan, examples, loading)
     at = len(members)
-    for quorum in plan.quorums:
+    for quorum in plan.quorums if children else ():
         if quorum.riders or quorum.parents:
             at = _file_children(quorum, loading, at)
+    if any(isinstance(quorum.steps, tuple) for quorum in examples):
+        _file_steps(rows, plan)
     loading.place()
     m["quorum_count"], m["bounded"], m["freed"] = len(plan.quorums), plan.bound is not None, 1
     if plan.bound is None:
@@ -140,12 +167,32 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     memory.native.find_least(memory.address)
 
 
+def _file_steps(rows: Any, plan: Plan) -> None:
+    """The private steps of each rank, where the members of a quorum take different numbers."""
+    for quorum in plan.quorums:
+        if isinstance(quorum.steps, tuple):
+            rows["steps"][quorum.indices] = np.array(quorum.steps) - quorum.overlap
+
+
+def _children(plan: Plan) -> int:
+    """Riders, or children of a tree, of all quorums."""
+    return sum([len(quorum.riders or quorum.parents) for quorum in plan.quorums])
+
+
+def _examples(plan: Plan) -> tuple[Quorum, ...]:
+    """Its quorums; the first alone if they differ in their members alone."""
+    kinds = [*map(kind, plan.quorums)]
+    return plan.quorums[:1] if kinds.count(kinds[0]) == len(kinds) else plan.quorums
+
+
 def _fields(quorum: Quorum) -> tuple[float, ...]:
     """The values of `QUORUM`."""
     return (
-        quorum.needed, quorum.window, quorum.steps, quorum.rounds,
+        quorum.grace or quorum.window,
+        quorum.steps - quorum.overlap if isinstance(quorum.steps, int) else 0, quorum.overlap,
+        quorum.rounds, quorum.grace > 0, quorum.partial,
         bool(quorum.riders or quorum.parents), bool(quorum.parents),
-        VIA[quorum.via], LATE[quorum.late],
+        VIA.index(quorum.via), LATE.index(quorum.late),
     )  # fmt: skip
 
 
@@ -154,26 +201,30 @@ def retime(plan: Plan, loading: Loading) -> None:
     those = [loading.memory.quorums[: len(plan.quorums)]]
     for rows in [*those, loading.filed] if plan.bound is not None else those:
         rows["net"], rows["asks"] = -1, 0
-        _file_collectives(rows, plan, loading)
+        _file_collectives(rows, plan, _examples(plan), loading)
     loading.place()
 
 
-def _file_collectives(rows: Any, plan: Plan, loading: Loading) -> None:
+def _file_collectives(
+    rows: Any, plan: Plan, examples: tuple[Quorum, ...], loading: Loading
+) -> None:
     """Which fast way each quorum may take, and how long its all-reduce takes."""
-    queues = _queues(plan, loading)
-    rows["shape"] = [_shape(quorum, plan, loading, queues) for quorum in plan.quorums]
+    queues = _queues(plan, examples, loading)
+    rows["shape"] = [_shape(quorum, plan, loading, queues) for quorum in examples]
+    if len(examples) == 1 and examples[0].via is Via.SERVER:
+        return
     for k, quorum in enumerate(plan.quorums):
         if quorum.via is not Via.SERVER:
-            _file_collective(rows[k], quorum, loading)
+            _file_collective(rows[k], quorum, plan.fragments, loading)
 
 
-def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
+def _file_collective(row: Any, quorum: Quorum, fragments: int, loading: Loading) -> None:
     timing, loaded = loading.timing, bool(loading.memory.job["loaded"])
-    row["seconds"] = loading.seconds(quorum.members)
+    row["seconds"] = loading.seconds(quorum.members, fragments)
     felt = timing.feels_net(quorum.members, loaded)
-    if quorum.count is not None or quorum.window < math.inf:
+    if (quorum.count is not None or quorum.window < math.inf) and not quorum.partial:
         row["asks"] = felt or timing.nodes is not None
-        loading.seconds_by_count()
+        loading.seconds_by_count(fragments)
     elif felt:
         row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
 
@@ -181,7 +232,7 @@ def _file_collective(row: Any, quorum: Quorum, loading: Loading) -> None:
 def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     """Which fast way a quorum may take (lockstep.c); one of a plan that `queues` may queue."""
     full, reduces = quorum.count is None, quorum.via is Via.ALLREDUCE
-    if quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private:
+    if _needs_events(quorum) or quorum.partial:
         return EVENTS
     alone = len(plan.quorums) == 1 and len(quorum.indices) == len(loading.memory.ranks)
     if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
@@ -196,19 +247,23 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     return EVENTS
 
 
-def _queues(plan: Plan, loading: Loading) -> bool:
+def _queues(plan: Plan, examples: tuple[Quorum, ...], loading: Loading) -> bool:
     """Whether all ranks wait for each other through the server alone (queues.c)."""
     ranks = range(len(loading.memory.ranks))
     return (
         all(
-            quorum.via is Via.SERVER
-            and quorum.late is Late.QUEUE
-            and not (quorum.window < math.inf or quorum.riders or quorum.parents or quorum.private)
-            for quorum in plan.quorums
+            quorum.via is Via.SERVER and quorum.late is Late.QUEUE and not _needs_events(quorum)
+            for quorum in examples
         )
-        and sum(len(quorum.indices) for quorum in plan.quorums) == len(ranks)
+        and sum([len(quorum.indices) for quorum in plan.quorums]) == len(ranks)
         and not loading.timing.feels_net(ranks, bool(loading.memory.job["loaded"]))
     )
+
+
+def _needs_events(quorum: Quorum) -> bool:
+    """Whether a quorum does what no fast way knows."""
+    waits = quorum.window < math.inf or quorum.grace > 0
+    return bool(waits or quorum.riders or quorum.parents or quorum.private)
 
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:

@@ -25,16 +25,6 @@ static void begin_step(struct job *m, whole rank, double got, double pause) {
     await(m, rank, r->finish);
 }
 
-/* A rank pulls, and begins a step. */
-static void start(struct job *m, whole rank) {
-    struct rank_row *r = &m->ranks[rank];
-    close_cycle(m, rank);
-    r->relayed = r->relay < 0 ? m->now : transfer(m, r->relay, m->now, m->pull);
-    double got = r->puller < 0 ? m->now : transfer(m, r->puller, r->relayed, m->pull);
-    r->version = m->version; r->seen = m->samples; r->kept = r->rounds = 0;
-    begin_step(m, rank, got, m->pause);
-}
-
 /* The next step of a contribution, on a model of the rank's or its group's own (rule 6b). */
 static void keep_on(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
@@ -43,6 +33,51 @@ static void keep_on(struct job *m, whole rank) {
                                                     r->got - r->pulled + r->pushed, r->amp};
     m->crowded |= r->kept == m->kept_size / m->workers;
     begin_step(m, rank, m->now, 0.0);
+}
+
+/* A rank pulls, and begins a step; or its run-on goes on from the update before (rule 6c). */
+static void start(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (r->state == COMPUTING) {
+        keep_on(m, rank);
+        r->version = m->version; r->seen = m->samples;
+        return;
+    }
+    close_cycle(m, rank);
+    r->relayed = r->relay < 0 ? m->now : transfer(m, r->relay, m->now, m->pull);
+    double got = r->puller < 0 ? m->now : transfer(m, r->puller, r->relayed, m->pull);
+    r->version = m->version; r->seen = m->samples; r->kept = r->rounds = r->ran_on = 0;
+    begin_step(m, rank, got, m->pause);
+}
+
+/* A step of a run-on, while its contribution before is under way (rule 6c). */
+static void run_on(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    whole closing = r->closing;
+    flag state = r->state;
+    keep_on(m, rank);
+    r->closing = closing; r->state = state;
+}
+
+/* A step of a run-on ends; after the last it waits for the update, or goes on from it. */
+static void ran_on(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (--r->ahead > 0) {
+        run_on(m, rank);
+    } else if (!r->prepared) {
+        seen(m);
+        start(m, rank);
+    }
+}
+
+/* What it contributed is over; a run-on goes on. */
+static void leave_run_on(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    struct kept_row *kept = kept_of(m, rank);
+    if (!r->prepared) return;
+    r->kept -= r->prepared;
+    memmove(kept, kept + r->prepared, (size_t)r->kept * sizeof *kept);
+    r->prepared = 0; r->state = COMPUTING;
 }
 
 /* The rank whose link carries parameters to a rank; -1: they are there already (rule 11). */
@@ -80,6 +115,7 @@ static whole let_go_closings(struct job *m, whole first) {
         }
         for (int part = 0; part < 2; part++)
             for (whole rank = part ? c->waiting : c->head; rank >= 0; rank = m->ranks[rank].link) {
+                if (m->ranks[rank].ahead) continue; /* it goes on after its run-on */
                 m->ranks[rank].puller = puller_of(c->via, rank, c->leader);
                 m->scratch[n++] = rank;
             }

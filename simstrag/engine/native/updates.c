@@ -23,7 +23,8 @@ static whole apply(struct job *m, whole n, struct tally *t) {
         whole rank = order[k];
         struct rank_row *r = &m->ranks[rank];
         struct closing_row *c = &m->closings[r->closing];
-        whole staleness = m->version - r->version, own = r->kept + 1, samples = r->samples;
+        whole staleness = m->version - r->version, own = contributed(r);
+        whole samples = r->prepared ? 0 : r->samples;
         r->state = GONE; r->aboard = -1;
         count(m, rank);
         if (c->cutoff >= 0 && staleness >= c->cutoff) {
@@ -31,7 +32,7 @@ static whole apply(struct job *m, whole n, struct tally *t) {
             continue;
         }
         order[applied++] = rank;
-        for (whole j = 0; j < r->kept; j++) samples += kept_of(m, rank)[j].samples;
+        for (whole j = 0; j < kept_for(r); j++) samples += kept_of(m, rank)[j].samples;
         learn(m, t, own, samples, staleness, r->seen);
         r->applied += own; r->staleness += own * staleness; r->busy = c->busy;
         show(m, rank, r->finish - r->start, 0);
@@ -107,6 +108,8 @@ static void update(struct job *m, whole first) {
     whole applied = apply(m, n, &t);
     tell_applied(m, applied, m->samples - t.had);
     struct closing_row *c = &m->closings[first];
+    if (m->quorums[c->quorum].overlap)
+        for (whole rank = c->head; rank >= 0; rank = m->ranks[rank].link) leave_run_on(m, rank);
     int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
     whole members = named || m->every ? c->count : list_ranks(m, first, 1, applied);
     if (t.gradients > 0 && !conclude(m, &t, members, named ? c->token : -1)) m->to_release = first;

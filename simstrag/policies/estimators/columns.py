@@ -32,10 +32,15 @@ def centre(values: Floats) -> Centre:
     >>> centre(np.array([3.0, 1.0, math.nan, 2.0, 9.0]))
     Centre(known=4, median=2.5, mad=1.0)
     """
-    ordered = np.sort(np.asarray(values, np.float64))  # NaN is sorted to the end
-    known = len(ordered) - int(np.count_nonzero(np.isnan(ordered)))
-    middle = _middle(ordered[:known])
-    deviations = np.sort(np.abs(ordered[:known] - middle))
+    ordered = np.array(values, np.float64)
+    ordered.sort()  # NaN to the end
+    known = len(ordered)
+    if known and math.isnan(ordered[-1]):
+        known -= int(np.count_nonzero(np.isnan(ordered)))
+        ordered = ordered[:known]
+    middle = _middle(ordered)
+    deviations = np.abs(ordered - middle)
+    deviations.sort()
     return Centre(known, middle, _middle(deviations))
 
 

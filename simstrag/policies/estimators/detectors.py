@@ -23,6 +23,7 @@ from simstrag.ties import TOLERANCE, is_at_most, is_less
 from simstrag.view import device_gain
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 NORMAL_MAD = 1.4826
 """Standard deviation of a normal sample over its MAD, 1 / 0.6745."""
@@ -140,82 +141,90 @@ def find_suspects(
     return beyond & enough
 
 
+def bounds_of_medians(ordered: Floats, most: int) -> Floats:
+    """Between what the medians of windows stay while new times come.
+
+    With k new times each order statistic of a window moves by k places at most, so its median
+    stays between those k places down and up.
+
+    ordered: shape (W, N), the last times of each rank, ascending, then NaN for none.
+    most: the largest k of use.
+
+    Returns shape (2K+1, N), ascending: the bounds of k are the rows K-k and K+k.  K is `most`, or
+    less, so that no window becomes full meanwhile; NaN for a rank whose window is not full.
+
+    >>> bounds_of_medians(np.array([[1.0, 3.0], [2.0, 4.0], [9.0, 9.0]]), most=9)
+    array([[1., 3.],
+           [2., 4.],
+           [9., 9.]])
+    """
+    low, high = (len(ordered) - 1) // 2, len(ordered) // 2
+    most, unknown = min(most, low), np.isnan(ordered[-1])
+    some_are = np.count_nonzero(unknown) > 0
+    if some_are:  # these ranks take no part until their windows are full
+        missing = np.count_nonzero(np.isnan(ordered[:, unknown]), axis=0)
+        most = min(most, int(missing.min()) - 1)
+    bounds = ordered[low - most : low + most + 1] + ordered[high - most : high + most + 1]
+    bounds *= 0.5
+    if some_are:
+        bounds[:, unknown] = math.nan
+    return bounds
+
+
 def steps_without_outlier(
-    ordered: Floats,
-    slow: npt.NDArray[np.bool_] | None,
+    bounds: Floats,
+    fast: Ints,
+    slow: Ints,
     *,
     clean: float | None,
     delta_on: float,
     delta_off: float,
     guard: bool = True,
-    most: int | None = None,
 ) -> int:
     """Further steps of every rank with which no rank can be suspect, nor a slow rank well.
 
-    With k new times each order statistic of a window moves by k places at most, so its median
-    stays between `lower`, k places down, and `upper`, k places up.  If more than half of the ranks
-    have a `lower` above a limit, the median over ranks is above it.  No rank is suspect while the
-    largest `upper` is less than 1+delta_on times the least possible reference.  No slow rank is
-    well while its `lower` is more than 1+delta_off times the largest possible reference.  These
-    bounds need neither a sort over ranks nor a scale.
+    If more than half of the ranks have a lower bound above a limit, the median over ranks is above
+    it.  No rank is suspect while the largest upper bound is less than 1+delta_on times the least
+    possible reference.  No slow rank is well while its lower bound is more than 1+delta_off times
+    the largest possible reference.  These bounds need neither a sort over ranks nor a scale.
 
-    ordered: shape (W, N), each rank's full-precision times, ascending, then NaN for none.
-    slow: shape (N,), the ranks that count as slow now; None for none.
+    bounds: shape (2K+1, N), `bounds_of_medians` in full precision.
+    fast, slow: the ranks that do not count as slow now, and those that do.
     clean, guard: as in `baseline`.
     delta_on, delta_off: shares of the reference beyond which a rank may be suspect, and is not
         well.
-    most: the largest answer of use; a smaller one is faster to find.
 
-    Returns k < W/2; 0 if that holds for the present times alone, -1 if not even that is certain.
+    Returns k <= K; 0 if that holds for the present times alone, -1 if not even that is certain.
 
-    >>> steady = np.full((10, 4), 1.0)
-    >>> steps_without_outlier(steady, None, clean=None, delta_on=0.1, delta_off=0.05)
+    >>> rules = {"clean": None, "delta_on": 0.1, "delta_off": 0.05}
+    >>> steady, ranks = np.full((10, 4), 1.0), (np.arange(4), np.arange(0))
+    >>> steps_without_outlier(bounds_of_medians(steady, most=9), *ranks, **rules)
     4
     >>> steady[6:, 3] = 1.2  # with one more such time the median is 1.1
-    >>> steps_without_outlier(steady, None, clean=None, delta_on=0.1, delta_off=0.05)
+    >>> steps_without_outlier(bounds_of_medians(steady, most=9), *ranks, **rules)
     0
     """
-    width, missing = len(ordered), len(ordered)
-    low, high = (width - 1) // 2, width // 2
-    most = low if most is None else min(most, low)
+    most, n = len(bounds) // 2, bounds.shape[1]
+    unknown = np.isnan(bounds[most])
+    if np.count_nonzero(unknown):
+        fast, slow = fast[~unknown[fast]], slow[~unknown[slow]]
+        n = len(fast) + len(slow)
+    lower, upper = bounds[most::-1], bounds[most:]
     contended = (1 + delta_on) * clean if guard and clean is not None else math.inf
-
-    def count(lower: Floats, upper: Floats) -> int:
-        """The number of bounds, shape (bounds, N), ever wider, with which none stands out."""
-        n = lower.shape[1]
-        if slow is None:
-            others, below = upper, np.full(len(upper), math.inf)
-        else:
-            others = upper.take(np.flatnonzero(~slow), axis=1)
-            least = np.minimum.reduce(lower[:, slow], axis=1, initial=math.inf)
-            below = least * ((1 - SLACK) / (1 + delta_off))
-        above = np.maximum.reduce(others, axis=1, initial=0.0) * ((1 + SLACK) / (1 + delta_on))
-        if n >= 3 and np.count_nonzero(upper[0] < contended) > n // 2:
-            below = np.minimum(below, contended)
-            holds = _of_most(lower > above[:, np.newaxis]) & _of_most(upper < below[:, np.newaxis])
-        else:
-            fastest = np.maximum(
-                clean or 0.0, np.minimum.reduce([lower, upper], axis=2, initial=math.inf)
-            )
-            holds = (fastest[0] > above) & (fastest[1] < below)
-            if n >= 3:
-                holds &= _of_most(lower > contended * (1 + SLACK))
-        return int(np.count_nonzero(holds))
-
-    unknown = np.isnan(ordered[-1])
-    if np.count_nonzero(unknown):  # these ranks take no part until their windows are full
-        missing = int(np.count_nonzero(np.isnan(ordered[:, unknown]), axis=0).min())
-        ordered, slow = ordered[:, ~unknown], None if slow is None else slow[~unknown]
-    middles = ordered[low - most : low + most + 1] + ordered[high - most : high + most + 1]
-    middles *= 0.5
-    return min(count(middles[most::-1], middles[most:]), missing) - 1
-
-
-def _of_most(holds: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Whether more than half of the ranks have it; shape (..., N) to (...)."""
-    count: npt.NDArray[np.int64] = np.add.reduce(holds, axis=-1)
-    most: npt.NDArray[np.bool_] = count > holds.shape[-1] // 2
-    return most
+    above = np.maximum.reduce(upper.take(fast, axis=1), axis=1, initial=0.0)
+    above *= (1 + SLACK) / (1 + delta_on)
+    below = np.minimum.reduce(lower.take(slow, axis=1), axis=1, initial=math.inf)
+    below *= (1 - SLACK) / (1 + delta_off)
+    if n >= 3 and np.count_nonzero(upper[0] < contended) > n // 2:
+        below = np.minimum(below, contended)
+        holds = np.add.reduce(lower > above[:, np.newaxis], axis=1) > n // 2
+        holds &= np.add.reduce(upper < below[:, np.newaxis], axis=1) > n // 2
+    else:
+        least, last = np.fmin.reduce([lower, upper], axis=2, initial=math.inf)
+        holds = (np.maximum(clean or 0.0, least) > above) & (np.maximum(clean or 0.0, last) < below)
+        if n >= 3:
+            holds &= np.add.reduce(lower > contended * (1 + SLACK), axis=1) > n // 2
+    return int(np.count_nonzero(holds)) - 1
 
 
 def full_precision_time(

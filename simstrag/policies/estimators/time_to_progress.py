@@ -79,7 +79,7 @@ def ward_clusters(times: Floats, threshold: float) -> list[Ints]:
     """
     order, n = argsort(times), len(times)
     sizes = _merge(times[order], threshold)
-    keys = np.repeat(np.arange(0, n * len(sizes), n), sizes) + order
+    keys = np.arange(0, n * len(sizes), n).repeat(sizes) + order
     keys.sort()  # by cluster, then by rank
     ranks, ends = keys % n, itertools.accumulate(sizes)
     groups = [ranks[end - size : end] for size, end in zip(sizes, ends, strict=True)]
@@ -196,8 +196,8 @@ def static_times(
     """
     n = len(times)
     x = np.arange(1.0, n + 1)
-    penalty = 1 + staleness * (n / x - 1)
-    return intervals(times, how) * relative_updates(x, phi, batch) * penalty
+    seconds = intervals(times, how) * relative_updates(x, phi, batch)
+    return seconds * (1 + staleness * (n / x - 1)) if staleness else seconds
 
 
 def dynamic_time(
@@ -217,8 +217,10 @@ def dynamic_time(
     """
     sizes = np.array([len(group) for group in groups])
     slowest = np.maximum.reduceat(times[np.concatenate(groups)], sizes.cumsum() - sizes)
-    penalty = 1 + staleness * (len(times) / sizes - 1)
-    return float(1 / np.sum(1 / (slowest * relative_updates(sizes, phi, batch) * penalty)))
+    seconds = slowest * relative_updates(sizes, phi, batch)
+    if staleness:
+        seconds *= 1 + staleness * (len(times) / sizes - 1)
+    return float(1 / np.add.reduce(1 / seconds))
 
 
 def ring_and_riders(times: Floats, x: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:

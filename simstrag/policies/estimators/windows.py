@@ -39,10 +39,12 @@ class Windows:
         self.ordered: Floats = np.full((width, ranks), math.nan)
         self._values: Floats = np.full(width * ranks, math.nan)
         self._oldest: Ints = np.arange(ranks)  # the place in `_values` of the value to leave next
+        rows = (width - 1) // 2, width // 2, width - 1
+        self._middles: Ints = np.array(rows)[:, np.newaxis] * ranks
 
     def news(self, steps: Ints, rows: int) -> int:
         """The number of newest rows that hold a value not entered yet."""
-        return min(int((steps - self.seen).max()), rows)
+        return min(int(np.maximum.reduce(steps - self.seen)), rows)
 
     def follow(self, steps: Ints, values: Floats, usable: Bools) -> Ints:
         """Enter new values, the oldest first; return their number for each rank, shape (ranks,).
@@ -71,8 +73,6 @@ class Windows:
 
     def middles(self, ranks: Ints) -> Floats:
         """The two values whose mean is the median of each rank, shape (2, ranks); NaN for none."""
-        width, n = self.ordered.shape
-        rows = np.array([[(width - 1) // 2], [width // 2], [width - 1]])
-        values = self.ordered.take(rows * n + ranks)
+        values = self.ordered.take(self._middles + ranks)
         pair: Floats = values[:2] + 0 * values[2]  # NaN if the last is
         return pair

@@ -1,0 +1,106 @@
+"""Charts of a what-if analysis: how slow every worker was in every step, and the worst step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simstrag.analysis.charts.chart import CONTENTION, WIDTH, Bars, Chart, Mark, rows_of
+from simstrag.analysis.charts.matplotlib_renderer import (
+    Picture,
+    canvas,
+    image,
+    picture,
+    pixels,
+    svg,
+)
+from simstrag.whatif.analysis import WhatIf
+from simstrag.whatif.culprits import computing
+from simstrag.whatif.record import BACKWARD, FORWARD, Ints
+from simstrag.whatif.replay import Mask
+
+FULLEST = 2.0
+"""Slowdown of the strongest colour."""
+MOST_LANES, LABELLED = 32, 32
+"""Most ranks of a timeline, and most that all have their numbers."""
+LANE, HEAD = 0.17, 0.75
+"""Inches of a row, and of what the axes take."""
+
+
+def heatmap(found: WhatIf) -> Picture:
+    """Every rank (row) in every step (column): its computing over the median of its stage."""
+    layout = found.replay.layout
+    seconds = computing(layout)
+    ratio = seconds / np.median(seconds, axis=0)
+    ranks = _rank_grid(found)
+    order = np.argsort(ranks.ravel(), kind="stable")
+    weight = np.clip((ratio.reshape(-1, ratio.shape[-1])[order] - 1) / (FULLEST - 1), 0.0, 1.0)
+    rows, columns = weight.shape
+    label = "Computing of every rank in every step over the median of its stage"
+    with canvas(WIDTH, HEAD + LANE * min(max(rows, 6), 60)) as figure:
+        ax = figure.add_subplot()
+        image(ax, pixels(CONTENTION, 0.06 + 0.9 * weight), (-0.5, columns - 0.5, rows - 0.5, -0.5))
+        every = max(1, -(-rows // LABELLED))
+        ax.set_yticks(range(0, rows, every), ranks.ravel()[order][::every].tolist())
+        each = max(1, -(-columns // 16))
+        ax.set_xticks(range(0, columns, each), layout.step[::each].tolist())
+        ax.set(xlabel="step", ylabel="rank")
+        ax.tick_params(length=0)
+        return Picture(svg(figure, "heatmap", label), WIDTH)
+
+
+def worst_step(found: WhatIf) -> tuple[int, Picture]:
+    """The number of the step that took longest, and what every rank did in it."""
+    layout, replay = found.replay.layout, found.replay
+    k = int(np.argmax(found.metrics.replayed))
+    ranks = _rank_grid(found)
+    shown = _shown(found)
+    start, end = layout.start[:, :, k], layout.end[:, :, k]
+    begins = np.where(
+        layout.communicates[:, None], np.maximum(end - replay.work[:, :, k], start), start
+    )
+    marks: list[Mark] = []
+    for name, role, own, left, right in (
+        ("waiting", "wait", layout.communicates, start, begins),
+        ("communication", "communication", layout.communicates, begins, end),
+        ("forward", "full", layout.find(FORWARD), start, end),
+        ("backward", "amp", layout.find(BACKWARD), start, end),
+        ("other computing", "blocked", _others(found), start, end),
+    ):
+        parts = [
+            (left[own & (layout.stage == stage), d], right[own & (layout.stage == stage), d], row)
+            for row, (d, stage) in enumerate(shown)
+        ]
+        lefts, rights = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        rows = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
+        if np.any(rights > lefts):
+            marks.append(Bars(name, role, lefts, rights, rows, 0.8))
+    names = [f"rank {ranks[d, stage]}" for d, stage in shown]
+    step = int(layout.step[k])
+    return step, Picture(picture(Chart(
+        f"What every rank did in step {step}", "time from the beginning of the step (s)", "",
+        marks, x_range=(0.0, float(end.max())), size=(WIDTH, HEAD + LANE * 1.3 * len(shown)),
+        **rows_of(names),
+    ), "worst"), WIDTH)  # fmt: skip
+
+
+def _rank_grid(found: WhatIf) -> Ints:
+    """The rank of each worker, shape (replicas, stages)."""
+    layout = found.replay.layout
+    places = [int((layout.stage == stage).argmax()) for stage in range(layout.stages)]
+    return layout.rank[places].T
+
+
+def _shown(found: WhatIf) -> list[tuple[int, int]]:
+    """Replicas and stages of a timeline, as places; of many replicas, those that were last."""
+    layout = found.replay.layout
+    replicas = list(range(len(layout.replica)))
+    kept = max(1, MOST_LANES // layout.stages)
+    if len(replicas) > kept:
+        latest = sorted(replicas, key=lambda d: -found.late.last[d])[:kept]
+        replicas = sorted(latest)
+    return [(d, stage) for d in replicas for stage in range(min(layout.stages, MOST_LANES))]
+
+
+def _others(found: WhatIf) -> Mask:
+    layout = found.replay.layout
+    return np.asarray(~layout.communicates & ~layout.find(FORWARD, BACKWARD))

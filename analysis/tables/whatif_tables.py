@@ -1,0 +1,83 @@
+"""Tables of a what-if analysis: fixes, kinds of operations, workers and steps."""
+
+from __future__ import annotations
+
+from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.number_format import MISSING
+from simstrag.whatif.analysis import WhatIf
+from simstrag.whatif.fixes import STEPS
+
+
+def fixes_table(found: WhatIf) -> Table:
+    """What each fix gives, as replayed."""
+    priced = found.gpu_price is not None
+    rows = tuple(
+        (
+            each.name, Number.of(each.seconds), Number.percent(each.share),
+            Number.of(each.gpu_hours),
+            *((Number.of(each.cost),) if each.cost is not None else ()),
+        )
+        for each in found.fixes
+    )  # fmt: skip
+    hours = f"GPU-hours of {STEPS:,} steps"
+    headers = ("what is fixed", "saves (s)", "of a step (%)", hours, *(("cost",) if priced else ()))
+    note = (
+        f"Replays of the record with this fixed; {found.gpus} GPUs. A negative number is a longer "
+        "step. Fixes overlap, so that single ones do not add up."
+    )
+    return Table(headers, rows, notes=(note,))
+
+
+def kinds_table(found: WhatIf) -> Table:
+    """S_t of each kind of operation, and its delays where they were decomposed."""
+    m = found.metrics
+    delays = None if m.delays is None else m.delays["kind"].whole
+    names = dict.fromkeys([*m.by_kind.whole, *(delays or ())])
+    ranked = sorted(names, key=lambda name: -m.by_kind.whole.get(name, 0.0))
+    rows = tuple(
+        (
+            name, Number.of(m.by_kind.whole.get(name), 5),
+            *(() if delays is None else (Number.of(delays.get(name), 5),)),
+        )
+        for name in ranked
+    )  # fmt: skip
+    headers = ("operations", "slowdown S_t", *(() if delays is None else ("by their delays",)))
+    return Table(headers, rows)
+
+
+def workers_table(found: WhatIf) -> Table:
+    """Every worker: S_w, and the waiting for its replica."""
+    layout, m = found.replay.layout, found.metrics
+    slow = {(each.replica, each.stage): each for each in found.culprits}
+    rows = []
+    for k, replica in enumerate(layout.replica.tolist()):
+        for stage in range(layout.stages):
+            place = int((layout.stage == stage).argmax())
+            named = slow.get((replica, stage))
+            rows.append((
+                str(int(layout.rank[place, k])), str(replica), str(stage),
+                MISSING if named is None else named.pattern,
+                Number.of(None if named is None else named.slowdown),
+                Number.of(float(m.by_worker[k, stage]), 5), Number.of(found.late.last[k]),
+                Number.of(found.late.waited[k]),
+            ))  # fmt: skip
+    headers = (
+        "rank", "replica", "stage", "slow", "over peers", "S_w", "replica last (steps)",
+        "others waited (s)",
+    )  # fmt: skip
+    note = (
+        "S_w is the smaller of the slowdown of its replica and of its stage. Seconds waited are "
+        "those of all other replicas together."
+    )
+    return Table(headers, tuple(rows), words=4, notes=(note,))
+
+
+def steps_table(found: WhatIf) -> Table:
+    """Every step: as recorded, replayed and ideal."""
+    m = found.metrics
+    rows = tuple(
+        (str(step), *(Number.of(float(each[k]), 5) for each in
+                      (m.recorded, m.replayed, m.ideal, m.slowdown_by_step)))
+        for k, step in enumerate(m.step)
+    )  # fmt: skip
+    return Table(("step", "recorded (s)", "replayed (s)", "ideal (s)", "slowdown S"), rows)

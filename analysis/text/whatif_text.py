@@ -1,0 +1,182 @@
+"""A what-if analysis in words: the replay first, then what was lost, who, why and what to fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simstrag.analysis.text.number_format import join, number, percent, seconds
+from simstrag.whatif.analysis import WhatIf
+from simstrag.whatif.causes import Cause
+from simstrag.whatif.culprits import FEWEST, FLOOR, Culprit
+from simstrag.whatif.fixes import STEPS, Fix, describe_worker
+
+MOST = 4
+"""Most culprits that have a sentence."""
+SMALLEST = 1e-6
+"""Least p that is told."""
+EQUAL = 1e-5
+"""Error of a replay that is not told."""
+
+
+def sentences(found: WhatIf) -> tuple[str, ...]:
+    """Every sentence, the error of the replay first."""
+    return (_replay(found), _lost(found), *_who(found), *_why(found), *_gains(found))
+
+
+def headline(found: WhatIf) -> str:
+    """Who it was and what a step loses, in one line."""
+    lost = f"{percent(_share(found), 2)} % of a step is lost to stragglers"
+    if not found.culprits:
+        return f"{lost}, and no worker is named"
+    first, *others = found.culprits
+    verb = f"and {len(others)} more are" if others else "is"
+    return f"{lost}; {describe_worker(found.replay, first)} {verb} slow"
+
+
+def cost_of(fix: Fix) -> str:
+    """GPU-hours of 1,000 steps, and their price where it is known."""
+    hours = f"{number(fix.gpu_hours)} GPU-hours"
+    return hours if fix.cost is None else f"{hours} ({number(fix.cost)} at your price)"
+
+
+def _share(found: WhatIf) -> float:
+    return 1 - 1 / found.metrics.slowdown
+
+
+def _replay(found: WhatIf) -> str:
+    m = found.metrics
+    if not found.record.is_timed:
+        return "The error of the replay is unknown: the record has no time of a whole step."
+    error = 1 / m.replay_error - 1
+    apart = f"{percent(abs(error), 2)} % {'longer' if error > 0 else 'shorter'} than"
+    return (
+        f"The replay is {'as long as' if abs(error) < EQUAL else apart} the recorded step: "
+        f"{seconds(float(m.replayed.mean()))} against {seconds(float(m.recorded.mean()))}, means "
+        f"of {len(m.step)} steps."
+    )
+
+
+def _lost(found: WhatIf) -> str:
+    m = found.metrics
+    return (
+        f"With every operation like the others of its kind, a step would take "
+        f"{seconds(float(m.ideal.mean()))}: the slowdown S is {number(m.slowdown, 4)}, and "
+        f"{percent(_share(found))} % of the time is lost."
+    )
+
+
+def _who(found: WhatIf) -> Iterator[str]:
+    steps, late, layout = len(found.metrics.step), found.late, found.replay.layout
+    if not found.culprits and len(layout.replica) > 1:
+        if steps >= FEWEST:
+            yield f"Beyond chance, no worker is slower than its peers by {100 * FLOOR:.0f} %."
+        often = max(range(len(late.last)), key=lambda k: late.last[k])
+        hours = sum(late.waited) * found.gpus / len(layout.replica) / 3600
+        what = "rank" if layout.stages == 1 else "replica"
+        yield (
+            f"{_capital(what)} {layout.replica[often]} was most often the last to finish, in "
+            f"{late.last[often]} of {steps} steps; waiting for the last cost {number(hours)} "
+            "GPU-hours in all."
+        )
+    for slow in found.culprits[:MOST]:
+        k = layout.replica.tolist().index(slow.replica)
+        hours = late.waited[k] * found.gpus / len(layout.replica) / 3600
+        whose = "it" if layout.stages == 1 else f"replica {slow.replica}"
+        yield (
+            f"{_capital(describe_worker(found.replay, slow))} {_pattern(slow, found.metrics.step)} "
+            f"({slow.test}; p {_p(slow.p)}). {_capital(whose)} was the last to finish in "
+            f"{late.last[k]} of {steps} steps, and the others waited {number(hours)} GPU-hours "
+            "for it in these."
+        )
+    if len(found.culprits) > MOST:
+        yield f"{len(found.culprits) - MOST} more workers are slow; the table has them."
+
+
+def _pattern(slow: Culprit, steps: tuple[int, ...]) -> str:
+    times = f"{number(slow.slowdown)} times as long as its peers"
+    if slow.pattern == "chronic":
+        until = "" if slow.until == steps[-1] else f" until step {slow.until}"
+        return (
+            f"is chronically slow: it computes {times} in {len(slow.steps)} of {len(steps)} "
+            f"steps, since step {slow.since}{until}"
+        )
+    if slow.pattern == "periodic":
+        return (
+            f"is slow every {slow.period} steps: it computes {times} in steps {slow.steps[0]}, "
+            f"{slow.steps[1]}, ..."
+        )
+    listed = join([str(step) for step in slow.steps[:5]])
+    return f"was slow once: it computed {times} in step {listed}"
+
+
+def _why(found: WhatIf) -> Iterator[str]:
+    yield from (_cause(each) for each in found.causes)
+    if not found.causes:
+        looked = "the stages, the lengths of micro-batches, the delay before the first operation, "
+        if not found.record.is_pipeline:
+            looked = "tokens, " if found.record.tokens is not None else ""
+            yield "The record does not show why: it has no operations of a step."
+            return
+        yield (
+            f"The record shows no cause beyond {'the slow workers' if found.culprits else 'chance'}"
+            f": {looked}garbage collection and the links between stages are each worth less than "
+            "1 % of a step."
+        )
+
+
+def _cause(cause: Cause) -> str:
+    facts = cause.facts
+    match cause.name:
+        case "stages":
+            return (
+                f"{_capital(cause.subject)} computes {number(facts['ratio'])} times as long as the "
+                "mean stage: layers are spread unevenly."
+            )
+        case "lengths" if cause.subject == "tokens":
+            return (
+                f"Seconds go with tokens (correlation {number(facts['correlation'])}): batches of "
+                "unequal length."
+            )
+        case "lengths":
+            return (
+                "Forward and backward of a micro-batch are long together (correlation "
+                f"{number(facts['correlation'])}): sequences of unequal length."
+            )
+        case "input":
+            return (
+                f"Before its first operation a step waits; that costs {seconds(facts['seconds'])}: "
+                "input, garbage collection or another pause of the host."
+            )
+        case "gc":
+            return f"Garbage collection takes {seconds(facts['seconds'])} of a step."
+    return (
+        f"The link from {cause.subject} takes {number(facts['ratio'])} times as long as the median "
+        "link for a transfer."
+    )
+
+
+def _gains(found: WhatIf) -> Iterator[str]:
+    own = [each for each in found.fixes if each.kind in ("worker", "cause")]
+    if own:
+        best = max(own, key=lambda each: each.seconds)
+        yield (
+            f"What gives most: {best.name}. A step is then {seconds(best.seconds)} "
+            f"({percent(best.share)} %) shorter, which is {cost_of(best)} in {STEPS:,} steps."
+        )
+    together = next((each for each in found.fixes if each.kind == "together"), None)
+    if together is not None:
+        total = sum(each.seconds for each in own)
+        why = "they overlap" if total > together.seconds else "some help only together"
+        yield (
+            f"All fixes together make a step {seconds(together.seconds)} "
+            f"({percent(together.share)} %) shorter, which is {cost_of(together)} in {STEPS:,} "
+            f"steps. One by one they add up to {seconds(total)}: {why}."
+        )
+
+
+def _p(p: float) -> str:
+    return f"< {SMALLEST:g}" if p < SMALLEST else f"= {number(p, 2)}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,123 @@
+"""What is done to each gradient before it is applied: delay compensation, a test on other samples.
+
+Sources: Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML
+2017, arXiv:1609.08326; Xie et al., "Zeno++", ICML 2020, arXiv:1903.07020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from simstrag.aggregation import Compensation
+from simstrag.learning.update_rule import UpdateRule
+
+if TYPE_CHECKING:
+    import torch
+
+    from simstrag.learning.batches import Batches
+    from simstrag.learning.gradients import GradientEngine
+
+EPSILON = 1e-7
+"""Added to the mean square of gradients below its root."""
+
+
+class DelayCompensation:
+    """Delay compensation of the gradients of a run, one after the other.
+
+    compensation: its constants.
+    mean_square: of the gradients so far; None before the first, and without a decay.
+
+    >>> import torch
+    >>> compensate = DelayCompensation(Compensation(strength=0.5))
+    >>> gradient, now, pulled = torch.tensor([2.0]), torch.tensor([4.0]), torch.tensor([3.0])
+    >>> compensate.correct(gradient, now, pulled)
+    tensor([4.])
+    """
+
+    def __init__(self, compensation: Compensation, mean_square: torch.Tensor | None = None) -> None:
+        self.compensation, self.mean_square = compensation, mean_square
+
+    def correct(
+        self, gradient: torch.Tensor, now: torch.Tensor, pulled: torch.Tensor
+    ) -> torch.Tensor:
+        """A gradient as it is applied, in a new tensor.
+
+        now, pulled: parameters before its update, and those that it was computed at.
+        """
+        strength, decay, square = (
+            self.compensation.strength, self.compensation.decay, gradient.square(),
+        )  # fmt: skip
+        change = strength * square * (now - pulled)
+        if decay:
+            fresh, before = (1 - decay) * square, self.mean_square
+            self.mean_square = fresh if before is None else decay * before + fresh
+            change = change / (self.mean_square + EPSILON).sqrt()
+        return gradient + change
+
+
+@dataclass
+class Correction:
+    """Corrects the gradients of a run, one after the other; compensation comes before the test.
+
+    rule: what is done.
+    engine, batches: compute the server's own gradients, of samples that it draws from all shards.
+    lr: learning rate of the optimizer.
+    """
+
+    rule: UpdateRule
+    engine: GradientEngine
+    batches: Batches
+    lr: float
+    _compensation: DelayCompensation | None = field(default=None, init=False)
+    _own: tuple[int, torch.Tensor] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.rule.compensation is not None:
+            self._compensation = DelayCompensation(self.rule.compensation)
+
+    @classmethod
+    def of(
+        cls, rule: UpdateRule, engine: GradientEngine, batches: Batches, lr: float
+    ) -> Correction | None:
+        """The correction of a rule; None where it has none."""
+        if rule.compensation is None and rule.screen is None:
+            return None
+        return cls(rule, engine, batches, lr)
+
+    def correct(
+        self, gradient: torch.Tensor, now: torch.Tensor, pulled: torch.Tensor, update: int
+    ) -> torch.Tensor | None:
+        """A gradient as it is applied; None where it failed its test.
+
+        now, pulled: parameters before its update, and those that it was computed at.
+        update: the version that it makes.
+        """
+        if self._compensation is not None:
+            gradient = self._compensation.correct(gradient, now, pulled)
+        if self.rule.screen is not None:
+            return self._screened(gradient, now, update)
+        return gradient
+
+    def _screened(
+        self, gradient: torch.Tensor, now: torch.Tensor, update: int
+    ) -> torch.Tensor | None:
+        screen = self.rule.screen
+        assert screen is not None
+        turn = (update - 1) // screen.every
+        if self._own is None or self._own[0] != turn:
+            self._own = turn, self._gradient_of_server(now, turn, screen.batch)
+        own = self._own[1]
+        size = gradient.norm()
+        if size:
+            gradient = gradient * (own.norm() / size)
+        score = self.lr * own.dot(gradient) - screen.rho * gradient.square().sum()
+        return gradient if score + self.lr * screen.epsilon >= 0 else None
+
+    def _gradient_of_server(self, now: torch.Tensor, turn: int, size: int) -> torch.Tensor:
+        import torch
+
+        samples = torch.from_numpy(self.batches.of_server(turn, size))
+        weights = torch.full((size,), 1 / size, dtype=self.engine.dtype)
+        with torch.enable_grad():
+            return self.engine.one(now, samples, weights, amp=False)

@@ -1,0 +1,23 @@
+"""What a straggler cost, from the record of a real job: who was slow, and what fixing it gives.
+
+    found = simstrag.whatif.analyse("trace.parquet", gpu_price=2.0)
+
+Start with `record`, then `replay`. It replays what ran; what other policies would have made of it
+is a matter of simulation.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simstrag.whatif.analysis import WhatIf, analyse
+
+__all__ = ["WhatIf", "analyse"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.analysis"), name)

@@ -1,0 +1,240 @@
+"""`analyse`: what a straggler cost, who it was, why, and what fixing it gives."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simstrag.documents.file_io import refuse_file, write_atomically
+from simstrag.errors import InputError
+from simstrag.rendering import html_fragment, html_page
+from simstrag.whatif.causes import Cause, causes
+from simstrag.whatif.culprits import FEWEST, Culprit, culprits
+from simstrag.whatif.fixes import Fix, fixes
+from simstrag.whatif.layout import Layout
+from simstrag.whatif.metrics import Decomposition, Metrics, metrics
+from simstrag.whatif.read_record import read_record
+from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Record
+from simstrag.whatif.replay import JobReplay
+
+NUMBERS, PAGE = "whatif.json", "report.html"
+DOUBTFUL = 0.05
+"""Replay error from which no other number is to be trusted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LateReplicas:
+    """How often each replica was the last to finish its computing, and what that cost the others.
+
+    last: steps in which it was, shape (replicas,).
+    waited: seconds that all other replicas together waited for it in these steps.
+    arrival: when each replica finished computing, shape (replicas, steps).
+    """
+
+    last: tuple[int, ...]
+    waited: tuple[float, ...]
+    arrival: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhatIf:
+    """What a record says of stragglers.
+
+    record, replay: what was read, and how it is replayed.
+    metrics: S and its parts.
+    late, culprits, causes, fixes: who, why, and what a fix gives.
+    gpus: of the job; a rank counts as one where nothing says it.
+    gpu_price: of a GPU-hour; None if not given.
+    warnings: what to read before any number.
+    """
+
+    record: Record
+    replay: JobReplay
+    metrics: Metrics
+    late: LateReplicas
+    culprits: tuple[Culprit, ...]
+    causes: tuple[Cause, ...]
+    fixes: tuple[Fix, ...]
+    gpus: int
+    gpu_price: float | None
+    warnings: tuple[str, ...]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The contents of `--json`: the names of metrics are those of ByteDance's output."""
+        return _document(self)
+
+    def _repr_html_(self) -> str:
+        return html_fragment(self)
+
+    def write(self, folder: str | Path, command: str | None = None) -> Path:
+        """Write `whatif.json` and `report.html` into a folder; the path of the report.
+
+        command: the command line that asked for it, shown in the report.
+        Raises `InputError` where the folder holds something else, or cannot be written.
+        """
+        from simstrag.runs.run import plain
+
+        folder = Path(folder)
+        refuse_file(folder)
+        if folder.exists() and any(folder.iterdir()) and not (folder / NUMBERS).exists():
+            raise InputError(
+                f"{folder}: holds something else; choose a folder that does not exist yet"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        numbers = json.dumps(plain(self.document), indent=1, allow_nan=False) + "\n"
+        for name, text in ((NUMBERS, numbers), (PAGE, html_page(self, command))):
+            write_atomically(
+                folder / name, functools.partial(Path.write_text, data=text, encoding="utf-8")
+            )
+        return folder / PAGE
+
+
+def analyse(path: str | Path, gpu_price: float | None = None) -> WhatIf:
+    """What a straggler cost in the job of a record: its file or folder.
+
+    gpu_price: of a GPU-hour, in any currency.
+    Raises `InputError` for a file that is no record, and one that cannot be replayed.
+    """
+    if gpu_price is not None and not 0 <= gpu_price < np.inf:
+        raise InputError(f"gpu_price is {gpu_price!r}; give the price of a GPU-hour, 0 or more")
+    record = read_record(path)
+    try:
+        layout = Layout.of(record)
+        replay = JobReplay.of(layout)
+    except InputError as error:
+        text = str(error)
+        where = "" if text.startswith(record.source) else f"{record.source}: "
+        raise InputError(where + text) from None
+    found = metrics(replay)
+    slow = culprits(layout)
+    why = causes(record, replay, slow)
+    gpus = record.gpus or len(np.unique(layout.rank))
+    return WhatIf(
+        record, replay, found, _waiting(layout), slow, why,
+        fixes(replay, found, slow, why, gpus, gpu_price), gpus, gpu_price,
+        tuple(_warnings(record, layout, found)),
+    )  # fmt: skip
+
+
+def _warnings(record: Record, layout: Layout, found: Metrics) -> list[str]:
+    lines = []
+    error = found.replay_error - 1
+    if record.is_timed and abs(error) > DOUBTFUL:
+        lines.append(
+            f"the replay takes {1 / found.replay_error:.3f} of the recorded time; beyond "
+            f"{100 * DOUBTFUL:.0f} %, no other number is to be trusted: time passes in what the "
+            "record does not have"
+        )
+    lines += record.missing
+    if len(layout.dropped):
+        lines.append(f"{len(layout.dropped)} steps that lack operations are left out")
+    if len(layout.replica) < 2:
+        lines.append("there is one replica, so that no worker has peers and none is named")
+    elif len(layout.step) < FEWEST:
+        lines.append(
+            f"no worker is named: {len(layout.step)} steps are too few to tell; {FEWEST} are needed"
+        )
+    return lines
+
+
+def _waiting(layout: Layout) -> LateReplicas:
+    own = layout.find(FORWARD, BACKWARD)
+    if not own.any():
+        own = ~layout.communicates
+    arrival = layout.end[own].max(axis=0).astype(np.float64)
+    last = np.argmax(arrival, axis=0)
+    waited = (arrival.max(axis=0) - arrival).sum(axis=0)
+    replicas = len(layout.replica)
+    return LateReplicas(
+        tuple(np.bincount(last, minlength=replicas).tolist()),
+        tuple(np.bincount(last, waited, replicas).tolist()),
+        arrival,
+    )
+
+
+def _ranked(values: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(values.items(), key=lambda pair: -pair[1]))
+
+
+def _decomposition(name: str, parts: Decomposition, steps: list[str]) -> dict[str, Any]:
+    by_step = {
+        step: _ranked({key: float(values[k]) for key, values in parts.by_step.items()})
+        for k, step in enumerate(steps)
+    }
+    return {name: _ranked(parts.whole), f"{name}_per_step": by_step}
+
+
+def _document(found: WhatIf) -> dict[str, Any]:
+    m, layout = found.metrics, found.replay.layout
+    steps = [str(step) for step in m.step]
+
+    def by_step(values: Floats) -> dict[str, float]:
+        return dict(zip(steps, values.tolist(), strict=True))
+
+    names = {"kind": "optype", "replica": "dp_rank", "stage": "stage"}
+    parts = {"kind": m.by_kind, "replica": m.by_replica, "stage": m.by_stage}
+    document: dict[str, Any] = {
+        "record": {
+            "source": found.record.source, "format": found.record.form, "steps": len(steps),
+            "replicas": len(layout.replica), "stages": layout.stages, "gpus": found.gpus,
+            "notes": list(found.record.notes),
+        },
+        "warnings": list(found.warnings),
+        "launch_slowdown": m.replay_error if found.record.is_timed else None,
+        "blocking_slowdown": m.slowdown,
+        "step_t_base": by_step(m.recorded) if found.record.is_timed else None,
+        "step_t_nodelay": by_step(m.replayed),
+        "step_t_noblk": by_step(m.ideal),
+        "blocking_step_slowdown": _ranked(by_step(m.slowdown_by_step)),
+        "launch_step_slowdown": _ranked(by_step(m.replay_error_by_step))
+        if found.record.is_timed else None,
+    }  # fmt: skip
+    for by, name in names.items():
+        document |= _decomposition(f"blocking_decompose_by_{name}", parts[by], steps)
+        key = f"launch_decompose_by_{name}"
+        document |= (
+            {key: None, f"{key}_per_step": None} if m.delays is None
+            else _decomposition(key, m.delays[by], steps)
+        )  # fmt: skip
+    means = {"tori": float(m.replayed.mean()), "tideal": float(m.ideal.mean())}
+    for name, share in (("Mw", m.top), ("Ms", m.last_stage)):
+        document[name] = None if share is None else {
+            "trem": share.fixed, "tadd": share.only, **means, "rem": share.removed,
+            "add": share.alone, name: share.removed,
+        }  # fmt: skip
+    replicas = layout.replica.tolist()
+    document |= {
+        "top_ranks": list(m.top_ranks),
+        "worker_slowdown": m.by_worker.tolist(),
+        "last": [
+            {"replica": d, "steps_last": last, "others_waited_seconds": waited,
+             "others_waited_gpu_hours": waited * found.gpus / len(replicas) / 3600}
+            for d, last, waited in zip(
+                replicas, found.late.last, found.late.waited, strict=True
+            )
+        ],
+        "culprits": [
+            {"rank": c.rank, "replica": c.replica, "stage": c.stage, "pattern": c.pattern,
+             "slowdown": c.slowdown, "since_step": c.since, "until_step": c.until,
+             "slow_steps": len(c.steps), "period": c.period, "p": c.p, "test": c.test}
+            for c in found.culprits
+        ],
+        "causes": [
+            {"name": c.name, "subject": c.subject, **c.facts} for c in found.causes
+        ],
+        "fixes": [
+            {"name": f.name, "kind": f.kind, "seconds_per_step": f.seconds, "share": f.share,
+             "gpu_hours_per_1000_steps": f.gpu_hours, "cost_per_1000_steps": f.cost}
+            for f in found.fixes
+        ],
+    }  # fmt: skip
+    return document

@@ -1,0 +1,143 @@
+"""What fixing something gives: the record replayed with it ideal, in seconds, GPU-hours and money.
+
+Fixes overlap: two slow workers are waited for once.  So all fixes are also replayed together, and
+the sum of the single ones is stated beside that only for comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simstrag.whatif.causes import Cause
+from simstrag.whatif.culprits import Culprit
+from simstrag.whatif.metrics import Metrics, first_operations
+from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
+
+STEPS = 1000
+"""Steps that GPU-hours and costs are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What one fix gives.
+
+    name: what is ideal in it.
+    kind: "worker", "workers", "cause", "metric", "together" or "all".
+    seconds: saved in a mean step.
+    share: of a mean replayed step.
+    gpu_hours: saved in 1,000 steps.
+    cost: the same in currency; None without a price.
+    """
+
+    name: str
+    kind: str
+    seconds: float
+    share: float
+    gpu_hours: float
+    cost: float | None
+
+
+def fixes(
+    replay: JobReplay, found: Metrics, slow: Sequence[Culprit], why: Sequence[Cause],
+    gpus: int, price: float | None,
+) -> tuple[Fix, ...]:  # fmt: skip
+    """A fix for each culprit and cause, for all of them together, for M_W, M_S and for all ideal.
+
+    gpus: of the job.
+    price: of a GPU-hour.
+
+    The replay has the delays of the first operations if they are one of the causes, else none.
+    """
+    layout = replay.layout
+    shape = layout.rank.shape
+    delays = np.broadcast_to(first_operations(replay), shape)
+    delayed = delays if any(each.removes_delay for each in why) else None
+    prompt = None if delayed is None else np.zeros(shape, np.bool_)
+    everything = np.ones(shape, np.bool_)
+    masks = [_worker(replay, each) for each in slow]
+    culprits = ~np.logical_or.reduce(masks) if masks else everything
+    rows = [
+        (
+            f"{describe_worker(replay, each)} like the others",
+            "worker",
+            ReplayCase(~mask, None, delayed),
+        )
+        for each, mask in zip(slow, masks, strict=True)
+    ]
+    if len(slow) > 1:
+        name = f"all {len(slow)} slow workers like the others"
+        rows.append((name, "workers", ReplayCase(culprits, None, delayed)))
+    for cause in why:
+        case = ReplayCase(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
+        rows.append((describe_cause(cause), "cause", case))
+    if len(slow) + len(why) > 1:
+        rows.append(("all of these together", "together", _together(replay, culprits, why, prompt)))
+    if not slow:
+        listed = ", ".join(map(str, found.top_ranks[:4]))
+        name = f"the slowest 3 % of ranks ({listed}) like the others"
+        top = np.isin(layout.rank, found.top_ranks)
+        rows.append((name, "metric", ReplayCase(~top, None, delayed)))
+    if layout.stages > 1:
+        last = np.broadcast_to((layout.stage == layout.stages - 1)[:, None], shape)
+        name = f"the last stage ({layout.stages - 1}) like the others"
+        rows.append((name, "metric", ReplayCase(~last, None, delayed)))
+    every = ReplayCase(~everything, None, prompt)
+    rows.append(("every operation like the others of its kind", "all", every))
+    base, *times = replay.means(
+        [ReplayCase(everything, None, delayed), *(case for _, _, case in rows)]
+    )
+    return tuple(
+        _price(name, kind, base, time, gpus, price)
+        for (name, kind, _), time in zip(rows, times, strict=True)
+    )
+
+
+def _price(name: str, kind: str, base: float, time: float, gpus: int, price: float | None) -> Fix:
+    saved = base - time
+    hours = saved * gpus * STEPS / 3600
+    return Fix(name, kind, saved, saved / base, hours, None if price is None else hours * price)
+
+
+def _worker(replay: JobReplay, slow: Culprit) -> Mask:
+    layout = replay.layout
+    mask: Mask = np.logical_and.outer(layout.stage == slow.stage, layout.replica == slow.replica)
+    return mask
+
+
+def _together(
+    replay: JobReplay, culprits: Mask, why: Sequence[Cause], prompt: Mask | None
+) -> ReplayCase:
+    """All culprits and causes ideal; an operation of both takes the shorter of its ideal times."""
+    ideal = replay.ideal + np.zeros(replay.work.shape)
+    recorded = culprits.copy()
+    for cause in why:
+        changed = ~cause.recorded & culprits
+        if cause.ideal is not None:
+            other = np.broadcast_to(cause.ideal, ideal.shape)
+            ideal[changed] = np.where(
+                recorded[changed][:, None], other[changed],
+                np.minimum(ideal[changed], other[changed]),
+            )  # fmt: skip
+        recorded &= cause.recorded
+    return ReplayCase(recorded, ideal, prompt)
+
+
+def describe_worker(replay: JobReplay, slow: Culprit) -> str:
+    """A slow worker by its rank, and by its replica and stage where ranks are grouped."""
+    if replay.layout.stages == 1:
+        return f"rank {slow.rank}"
+    return f"rank {slow.rank} (replica {slow.replica}, stage {slow.stage})"
+
+
+def describe_cause(cause: Cause) -> str:
+    """What is fixed where a cause is taken away."""
+    return {
+        "stages": f"{cause.subject} as long as the mean stage",
+        "lengths": f"{cause.subject} of equal length",
+        "input": "no delay before the first operation",
+        "gc": "no garbage collection in a step",
+        "link": f"link from {cause.subject} like the others",
+    }[cause.name]

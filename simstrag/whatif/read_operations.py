@@ -1,0 +1,167 @@
+"""The record of a pipeline job from ByteDance's parquet: a row per operation.
+
+Source of the format: ByteDance-Seed/StragglerAnalysis @8efcd7f.  `start_ts` and `duration` are
+seconds; `seq_id` counts the operations of a kind; `mc` and `gmc` are the model chunk on its stage
+and in the model, `mb_id` the micro-batch, -1 for none.  A `meta-NAME.yaml` beside
+`trace-NAME.parquet` gives the number of GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.documents.suggestions import nearest
+from simstrag.errors import InputError
+from simstrag.whatif.record import FORWARD, OPERATIONS, Floats, Record
+
+FORM = "operations of a pipeline"
+NEEDED = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration")
+OPTIONAL = ("seq_id", "mc", "gmc", "mb_id")
+
+
+def read_operations(path: str | Path) -> Record:
+    """The record in a parquet file. Raises `InputError` for any other file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            for name in NEEDED:
+                if name not in names:
+                    raise InputError(
+                        f"{path}: no column '{name}'; a record of operations has "
+                        f"{', '.join(NEEDED)}, this file {', '.join(names)}"
+                    )
+            table = file.read([*NEEDED, *(name for name in OPTIONAL if name in names)])
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).partition(". ")[0].rpartition("': ")[2]
+        raise InputError(f"{path}: cannot be read as parquet: {reason}") from None
+    if not table.num_rows:
+        raise InputError(f"{path}: has no rows")
+    for name in table.column_names:
+        if table[name].null_count:
+            raise InputError(f"{path}: column '{name}' has empty cells")
+    kind, kinds = _kinds(table["optype"], path)
+    integers = {
+        name: _column(table, name, np.int64, path)
+        for name in table.column_names
+        if name not in ("optype", "start_ts", "duration")
+    }
+    start, duration = (_seconds(table, n, path) for n in ("start_ts", "duration"))
+    wrong = ~(np.isfinite(start) & (duration >= 0) & (duration < np.inf))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{path}, row {row + 1}: start_ts {start[row]:g} and duration {duration[row]:g} are no "
+            "times in seconds"
+        )
+    return _assemble(path, integers, kind, kinds, start, duration)
+
+
+def _assemble(
+    path: str | Path, integers: dict[str, npt.NDArray[np.int64]],
+    kind: npt.NDArray[np.int64], kinds: tuple[str, ...],
+    start: Floats, duration: Floats,
+) -> Record:  # fmt: skip
+    """The record, with what optional columns would say derived, and the notes that say so."""
+    step, replica, stage, rank = (integers[n] for n in ("step", "dp_rank", "stage", "rank"))
+    notes, none = [], np.full(len(step), -1)
+    number = integers.get("seq_id")
+    if number is None:
+        number = _count(step, replica, stage, kind, start)
+        notes.append("Derived: no seq_id; operations are counted in order of their start.")
+    chunk, model_chunk = integers.get("mc", none), integers.get("gmc", none)
+    if "mc" not in integers:
+        chunk = np.where(np.isin(kind, _computing(kinds)), 0, -1)
+        notes.append("Assumed: no column mc; each stage has one model chunk.")
+    if "gmc" not in integers:
+        stages = int(stage.max()) + 1
+        model_chunk = np.where(chunk < 0, -1, chunk * stages + stage)
+        notes.append("Assumed: no column gmc; chunk i of stage p is chunk i x stages + p.")
+    gpus = _gpus(path)
+    if gpus is None:
+        notes.append(
+            f"Assumed: nothing says how many GPUs a rank has; {len(np.unique(rank))} ranks count "
+            "as one GPU each."
+        )
+    return Record(
+        step=step, replica=replica, stage=stage, rank=rank, kind=kind, number=number, chunk=chunk,
+        model_chunk=model_chunk, micro_batch=integers.get("mb_id", none), start=start,
+        duration=duration, kinds=kinds, source=str(path), form=FORM, gpus=gpus, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _kinds(column: Any, path: str | Path) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    import pyarrow
+
+    if not pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    encoded = _whole(column.unify_dictionaries())
+    code = np.from_dlpack(encoded.indices).astype(np.int64)
+    names = [str(name) for name in encoded.dictionary.to_pylist()]
+    used = np.unique(code).tolist()
+    for name in (names[k] for k in used):
+        if name not in OPERATIONS:
+            near = nearest(name, OPERATIONS) or f"; known are {', '.join(OPERATIONS)}"
+            raise InputError(f"{path}: unknown operation '{name}'{near}")
+    if FORWARD not in (names[k] for k in used):
+        raise InputError(f"{path}: no operation is {FORWARD}; backward alone cannot be replayed")
+    place = np.zeros(len(names), np.int64)
+    place[used] = np.arange(len(used))
+    return place[code], tuple(names[k] for k in used)
+
+
+def _whole(column: Any) -> Any:
+    """A column as one array; numpy takes it by `from_dlpack`, because `to_numpy` loads pandas."""
+    import pyarrow
+
+    array = column.combine_chunks()
+    return array.chunk(0) if isinstance(array, pyarrow.ChunkedArray) else array
+
+
+def _computing(kinds: tuple[str, ...]) -> list[int]:
+    return [k for k, name in enumerate(kinds) if name.endswith("-compute")]
+
+
+def _column(table: Any, name: str, kind: type, path: str | Path) -> npt.NDArray[Any]:
+    import pyarrow
+
+    found = table[name].type
+    if not (pyarrow.types.is_integer(found) or pyarrow.types.is_floating(found)):
+        raise InputError(f"{path}: column '{name}' is of {found}, not numbers")
+    return np.asarray(np.from_dlpack(_whole(table[name])).astype(kind))
+
+
+def _seconds(table: Any, name: str, path: str | Path) -> Floats:
+    """A column of seconds in the precision of the file: 32 bits are not made to look like more."""
+    single = str(table[name].type) == "float"
+    return _column(table, name, np.float32 if single else np.float64, path)
+
+
+def _count(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The place of each row among those that agree in all columns but the last, sorted by it."""
+    order = np.lexsort(columns[::-1])
+    keys = np.stack([column[order] for column in columns[:-1]])
+    first = np.append(True, np.any(keys[:, 1:] != keys[:, :-1], axis=0))
+    at = np.arange(len(order))
+    number = np.empty(len(order), np.int64)
+    number[order] = at - np.maximum.accumulate(np.where(first, at, 0))
+    return number
+
+
+def _gpus(path: str | Path) -> int | None:
+    """`world_size` of the meta file beside a trace; None without one."""
+    path = Path(path)
+    meta = path.with_name(path.stem.replace("trace", "meta", 1) + ".yaml")
+    try:
+        text = meta.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    size = re.search(r"(?m)^world_size: *([1-9]\d*)\s*$", text)
+    return None if size is None else int(size.group(1))

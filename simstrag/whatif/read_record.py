@@ -1,0 +1,50 @@
+"""The record of a real job from any of the formats that are known, chosen by content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simstrag.documents.file_io import path_of, require_path
+from simstrag.errors import InputError
+from simstrag.traces.log_table import is_json
+from simstrag.whatif.record import Record
+
+PARQUET = b"PAR1"
+KNOWN = (
+    "a parquet file of operations, a CSV of rank, step and seconds, a run directory, or a folder "
+    "of PyTorch profiles"
+)
+
+
+def read_record(path: str | Path) -> Record:
+    """The record in a file or folder; only the reader of its format is loaded.
+
+    Raises `InputError` where it is none, and for what a format does not allow.
+    """
+    path = require_path(path_of(path, "the record of a job"))
+    if path.is_dir():
+        if (path / "run.json").exists():
+            from simstrag.whatif.read_run import read_run
+
+            return read_run(path)
+        from simstrag.whatif.read_profiles import profile_files, read_profiles
+
+        if profile_files(path):
+            return read_profiles(path)
+        raise InputError(f"{path}: no record of a job in this folder; give {KNOWN}")
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(PARQUET))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if begin == PARQUET:
+        from simstrag.whatif.read_operations import read_operations
+
+        return read_operations(path)
+    if not begin:
+        raise InputError(f"{path}: is empty; give {KNOWN}")
+    if is_json(path):
+        raise InputError(f"{path}: is JSON; give the folder that has the profiles of all ranks")
+    from simstrag.whatif.read_seconds import read_seconds
+
+    return read_seconds(path)

@@ -1,0 +1,233 @@
+"""Replay: when the operations of every step end if some of them take another time.
+
+Operations are sorted into levels: those of a level wait only for lower ones.  A level is computed
+at once for all replicas, steps and what-if cases.  Rules: an operation starts when the last one
+that it waits for has ended; computing ends at start + duration; all members of a communication end
+at the latest start among them + their own transfer time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import InputError
+from simstrag.whatif.dependencies import Dependencies, dependencies
+from simstrag.whatif.layout import Layout
+from simstrag.whatif.record import Floats, Ints
+
+CLOCK = 0.010
+"""A transfer or delay of at most minus this many seconds counts as none: clocks differ."""
+BLOCK = 1 << 24
+"""Most bytes of the ends that a replay holds at once."""
+Mask = npt.NDArray[np.bool_]
+
+
+class _Level(NamedTuple):
+    """Operations that wait only for lower levels.
+
+    own: their places, shape (operations,).
+    before: places of what each waits for, shape (most, operations), its first repeated where it
+        waits for fewer; -1 is the beginning of the step.
+    together: members of the group of each, as indices into `own`, shape (most, operations), the
+        first repeated likewise.
+    is_synced: whether a group has its members in all replicas.
+    """
+
+    own: Ints
+    before: Ints
+    together: Ints
+    is_synced: bool
+
+
+class ReplayCase(NamedTuple):
+    """One what-if case.
+
+    recorded: whether an operation needs its recorded time, shape (operations, replicas).
+    ideal: what it needs otherwise; None for the ideal of its kind.
+    delayed: whether it has its recorded delay, shape (operations, replicas); None for none.
+    """
+
+    recorded: Mask
+    ideal: Floats | None = None
+    delayed: Mask | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobReplay:
+    """A record that can be replayed.
+
+    work: seconds that each operation needs itself: a duration, or the transfer of a communication;
+        shape (operations, replicas, steps).
+    delay: seconds from the end of what an operation waits for to its start, same shape.
+    ideal: what each operation takes where it is not as recorded, shape (operations, replicas or 1,
+        steps or 1): by default the one value of its kind, the mean of computing and the median of
+        communication.
+    """
+
+    layout: Layout
+    levels: tuple[_Level, ...]
+    last: Ints
+    work: Floats
+    delay: Floats
+    ideal: Floats
+
+    @classmethod
+    def of(cls, layout: Layout) -> Self:
+        """Raises `InputError` where operations wait for each other in a circle."""
+        needs = dependencies(layout)
+        levels = _levels(needs)
+        work, delay = _work(layout, levels), _delay(layout, levels)
+        ideal = np.zeros(len(layout.kind), work.dtype)
+        for kind in np.unique(layout.kind):
+            own = layout.kind == kind
+            average = np.median if layout.communicates[own][0] else np.mean
+            ideal[own] = average(np.asarray(work[own], np.float64))
+        return cls(layout, levels, np.array(needs.last), work, delay, ideal[:, None, None])
+
+    def step_times(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
+        """Seconds of each step in what-if cases, shape (cases, steps).
+
+        recorded: whether an operation needs its recorded time, otherwise the ideal one, shape
+            (cases, operations, replicas).
+        delayed: whether it has its recorded delay, same shape; nothing has one by default.
+        """
+        operations, replicas, steps = self.work.shape
+        each = max(1, BLOCK // (8 * operations * replicas * steps))
+        parts = []
+        for k in range(0, len(recorded), each):
+            own = None if delayed is None else delayed[k : k + each]
+            ends = self.ends(recorded[k : k + each], own)
+            parts.append(ends[self.last].max(axis=(0, 1)))
+        return np.concatenate(parts)
+
+    def means(self, cases: Sequence[ReplayCase]) -> list[float]:
+        """Seconds of a mean step in each case."""
+        alike: dict[tuple[bool, int], list[int]] = {}
+        for k, case in enumerate(cases):
+            own = -1 if case.ideal is None else k  # a case with an ideal is replayed by itself
+            alike.setdefault((case.delayed is None, own), []).append(k)
+        found = [0.0] * len(cases)
+        for places in alike.values():
+            ideal = cases[places[0]].ideal
+            own_replay = self if ideal is None else replace(self, ideal=ideal)
+            delays = [delayed for k in places if (delayed := cases[k].delayed) is not None]
+            times = own_replay.step_times(
+                np.stack([cases[k].recorded for k in places]), np.stack(delays) if delays else None
+            )
+            for k, mean in zip(places, times.mean(axis=1).tolist(), strict=True):
+                found[k] = mean
+        return found
+
+    def ends(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
+        """When operations end, shape (operations, replicas, cases, steps); see `step_times`."""
+        operations, replicas, steps = self.work.shape
+        shape = (replicas, len(recorded), steps)
+        ends = np.zeros((operations + 1, *shape))  # the last one is the beginning of the step
+        kept = recorded.transpose(1, 2, 0)[..., None]
+        late = None if delayed is None else delayed.transpose(1, 2, 0)[..., None]
+        for own, before, together, is_synced in self.levels:
+            start = _latest(ends, before)
+            if late is not None:
+                start += np.where(late[own], self.delay[own][:, :, None], 0.0)
+            if len(together) > 1:
+                start = _latest(start, together)
+            if is_synced:
+                start = start.max(axis=1, keepdims=True)
+            needed = np.where(kept[own], self.work[own][:, :, None], self.ideal[own][:, :, None])
+            ends[own] = start + needed
+        return ends[:-1]
+
+
+def _levels(needs: Dependencies) -> tuple[_Level, ...]:
+    """Levels from the longest path to each operation, whose groups count as one."""
+    operations = len(needs.before)
+    members = [*needs.groups]
+    group_of = [-1] * operations
+    for k, group in enumerate(members):
+        for operation in group:
+            group_of[operation] = k
+    for operation in range(operations):
+        if group_of[operation] < 0:
+            group_of[operation] = len(members)
+            members.append([operation])
+    waits = [{group_of[b] for o in group for b in needs.before[o]} for group in members]
+    after: list[list[int]] = [[] for _ in members]
+    for k, others in enumerate(waits):
+        for other in others:
+            after[other].append(k)
+    left = [len(others) for others in waits]
+    ready, ordered, done = [k for k, n in enumerate(left) if not n], [], 0
+    while ready:
+        ordered.append(ready)
+        done += len(ready)
+        following = []
+        for k in ready:
+            for other in after[k]:
+                left[other] -= 1
+                if not left[other]:
+                    following.append(other)
+        ready = following
+    if done < len(members):
+        raise InputError("operations wait for each other in a circle; starts or ends are wrong")
+    levels = []
+    for groups in ordered:
+        for is_synced in (False, True):
+            own = [members[k] for k in groups if (members[k][0] in needs.synced) == is_synced]
+            if own:
+                levels.append(_level(own, needs.before, is_synced))
+    return tuple(levels)
+
+
+def _level(groups: list[list[int]], before: list[set[int]], is_synced: bool) -> _Level:
+    own = [operation for group in groups for operation in group]
+    waits = [sorted(before[operation]) or [-1] for operation in own]
+    first = np.cumsum([0] + [len(group) for group in groups[:-1]]).tolist()
+    members = [
+        list(range(begin, begin + len(group)))
+        for begin, group in zip(first, groups, strict=True)
+        for _ in group
+    ]
+    return _Level(np.array(own), _padded(waits), _padded(members), is_synced)
+
+
+def _padded(lists: list[list[int]]) -> Ints:
+    """Lists as columns, each as long as the longest by repeats of its first value."""
+    most = max(map(len, lists))
+    return np.array([each + each[:1] * (most - len(each)) for each in lists]).T
+
+
+def _latest(times: Floats, places: Ints) -> Floats:
+    """The latest of the times at several places, for each column of places."""
+    latest: Floats = times[places[0]]
+    for each in places[1:]:
+        np.maximum(latest, times[each], out=latest)
+    return latest
+
+
+def _work(layout: Layout, levels: tuple[_Level, ...]) -> Floats:
+    """Durations, and of communication end - latest start in its group."""
+    work = layout.duration.copy()
+    for own, _, together, is_synced in levels:
+        latest = _latest(layout.start[own], together)
+        if is_synced:
+            latest = latest.max(axis=1, keepdims=True)
+        shared = np.any(together != np.arange(len(own)), axis=0) | is_synced
+        work[own[shared]] = (layout.end[own] - latest)[shared]
+    work[(work <= -CLOCK) & layout.communicates[:, None, None]] = 0
+    return work
+
+
+def _delay(layout: Layout, levels: tuple[_Level, ...]) -> Floats:
+    """Start - latest end of what an operation waits for."""
+    begin = np.zeros((1, *layout.end.shape[1:]), layout.end.dtype)
+    ends = np.concatenate([layout.end, begin])
+    delay = np.empty_like(layout.start)
+    for level in levels:
+        delay[level.own] = layout.start[level.own] - _latest(ends, level.before)
+    delay[delay <= -CLOCK] = 0
+    return delay

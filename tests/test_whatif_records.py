@@ -1,0 +1,245 @@
+"""Records of jobs: what every format gives, and the one line that says why a file gives nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from simstrag.engine.simulate import simulate
+from simstrag.errors import InputError
+from simstrag.scenario.scenario import Scenario
+from simstrag.whatif.layout import Layout
+from simstrag.whatif.metrics import Metrics, metrics
+from simstrag.whatif.read_record import read_record
+from simstrag.whatif.record import Record
+from simstrag.whatif.replay import JobReplay
+from tests.job_records import keep, pipeline, write_parquet
+
+
+def analysed(record: Record) -> Metrics:
+    return metrics(JobReplay.of(Layout.of(record)))
+
+
+# -- operations of a pipeline
+
+
+def test_a_parquet_of_operations_is_the_record_that_was_written(tmp_path: Path) -> None:
+    path = write_parquet(pipeline(), tmp_path / "trace-mine.parquet")
+    (tmp_path / "meta-mine.yaml").write_text("trial_name: mine\nworld_size: 16\n")
+    record = read_record(path)
+    assert analysed(record).slowdown == analysed(pipeline()).slowdown
+    assert record.gpus == 16
+    assert record.notes == record.missing == ()
+
+
+def test_columns_that_are_derived_give_the_same_and_that_is_said(tmp_path: Path) -> None:
+    path = write_parquet(pipeline(), tmp_path / "t.parquet", without=("seq_id", "mc", "gmc"))
+    record = read_record(path)
+    assert analysed(record).slowdown == analysed(pipeline()).slowdown
+    assert [note.partition(":")[0] for note in record.notes] == [
+        "Derived",
+        "Assumed",
+        "Assumed",
+        "Assumed",
+    ]
+
+
+def test_32_bits_stay_32_bits(tmp_path: Path) -> None:
+    narrow = replace(pipeline(), start=pipeline().start.astype(np.float32))
+    assert read_record(write_parquet(narrow, tmp_path / "t.parquet")).start.dtype == np.float32
+
+
+def test_steps_that_lack_an_operation_are_dropped() -> None:
+    record = pipeline(steps=3)
+    layout = Layout.of(keep(record, np.arange(len(record)) != len(record) - 1))
+    assert (layout.step.tolist(), layout.dropped.tolist()) == ([0, 1], [2])
+
+
+def test_replicas_that_do_other_operations_are_refused() -> None:
+    with pytest.raises(InputError, match="dp_rank 1 has 10 operations in step 0, dp_rank 0 12"):
+        Layout.of(keep(pipeline(), np.arange(24) < 22))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optype": "backwards-compute"}, "unknown operation 'backwards-compute'. Did you mean"),
+        ({"duration": -1.0}, "row 1: start_ts 0 and duration -1 are no times in seconds"),
+        ({"start_ts": np.nan}, "row 1: start_ts nan and duration 3 are no times"),
+    ],
+)
+def test_an_impossible_cell_is_named(
+    change: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    path = write_parquet(pipeline(), tmp_path / "t.parquet", first=change)
+    with pytest.raises(InputError, match=message):
+        read_record(path)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    path = write_parquet(pipeline(), tmp_path / "t.parquet", without=("stage",))
+    with pytest.raises(InputError, match="no column 'stage'; a record of operations has dp_rank"):
+        read_record(path)
+
+
+def test_a_receive_without_a_send_is_refused() -> None:
+    record = pipeline()
+    kept = record.kind != record.kinds.index("forward-send")
+    with pytest.raises(InputError, match="forward transfer 0 from stage 0 has 1 end, not two"):
+        JobReplay.of(Layout.of(keep(record, kept)))
+
+
+# -- seconds of ranks
+
+SECONDS = "rank,step,stage,seconds\n" + "".join(
+    f"{rank},{step},{stage},{seconds}\n"
+    for step in (7, 8)
+    for rank, compute in ((0, 2.0), (1, 4.0))
+    for stage, seconds in (("input", 1), ("forward", compute), ("comm", 4.5 - compute))
+)
+
+
+def test_a_csv_of_parts_is_a_maximum_over_ranks_and_a_transfer(tmp_path: Path) -> None:
+    """A step is 1 + 4 + .5; ideal 1 + 3 + the median transfer (.5): 4.5."""
+    (tmp_path / "mine.csv").write_text(SECONDS)
+    record = read_record(tmp_path / "mine.csv")
+    found = analysed(record)
+    assert record.kinds == ("input", "forward", "all-reduce")
+    assert found.replayed.tolist() == found.recorded.tolist() == [5.5, 5.5]
+    assert found.slowdown == pytest.approx(5.5 / 4.5)
+    assert found.by_replica.whole == pytest.approx({"0": 1, "1": 5.5 / 4.5})
+
+
+def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("rank,step,seconds\n0,0,1\n1,0,3\n0,1,1\n1,1,3\n0,2,1\n")
+    record = read_record(tmp_path / "mine.csv")
+    assert not record.is_timed
+    assert [line.partition(",")[0] for line in record.missing] == [
+        "no stage is all-reduce",
+        "1 steps that lack a rank or a stage are left out",
+    ]
+    assert analysed(record).slowdown == 1.5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank,step\n0,0\n", "no column 'seconds'"),
+        ("rank,step,seconds\n0,0,-1\n", "row 2: seconds '-1' is less than 0"),
+        ("rank,step,seconds\n0.5,0,1\n", "row 2: rank '0.5' is no whole number from 0"),
+        ("rank,step,seconds\n0,0,1\n0,0,2\n", "row 2: step '0' has compute of rank 0 twice"),
+        ("rank,step,stage,seconds\n0,0,a,1\n1,0,b,1\n", "rank 0 has no stage 'b'; all ranks must"),
+        ("rank,step,stage,seconds\n0,0,comm,1\n", "the computing of ranks is missing"),
+        ("", "is empty; give a parquet file of operations"),
+    ],
+)
+def test_a_csv_that_is_no_record_gets_one_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_record(tmp_path / "mine.csv")
+
+
+# -- run directories
+
+
+def run_folder(folder: Path, policy: str, **more: object) -> Path:
+    scenario = Scenario(
+        workers=3, updates=20, step={"compute": 0.1}, allreduce={"alpha": 0.01, "bytes": 0}, **more
+    )
+    return simulate(scenario, policy, record_steps=True).write(folder)
+
+
+def test_a_run_directory_is_a_record_of_its_steps(tmp_path: Path) -> None:
+    slow = [{"time": 0.0, "node": 1, "resource": "step", "kind": "slowdown", "value": 1.5}]
+    found = analysed(read_record(run_folder(tmp_path / "run", "bsp", trace=slow)))
+    assert found.replay_error == pytest.approx(1)
+    assert found.by_replica.whole["1"] == pytest.approx(found.slowdown)
+    assert found.slowdown == pytest.approx((0.15 + 0.04) / (0.35 / 3 + 0.04))
+
+
+def test_a_run_whose_ranks_do_not_step_together_is_refused(tmp_path: Path) -> None:
+    server = {"service": 0.001, "push": 0.001, "pull": 0.001}
+    folder = run_folder(tmp_path / "run", "asgd", server=server)
+    with pytest.raises(InputError, match="under asgd ranks do not step together"):
+        read_record(folder)
+
+
+# -- PyTorch profiles
+
+
+def profiles(folder: Path, ranks: tuple[int, ...] = (0, 1, 2), ahead: float = 0.0) -> Path:
+    """Three steps of 4 s; rank 1 computes 3 s of each, the others 1 s; rank 2's clock is ahead."""
+    for rank in ranks:
+        computes, clock = (3.0 if rank == 1 else 1.0), (ahead if rank == 2 else 0.0)
+        events = [
+            {"ph": "X", "cat": cat, "name": name, "ts": 1e6 * (4 * k + at + clock),
+             "dur": 1e6 * seconds}
+            for k in range(3)
+            for cat, name, at, seconds in (
+                ("user_annotation", f"ProfilerStep#{k}", 0.0, 4.0),
+                ("kernel", "gemm", 0.0, computes),
+                ("kernel", "ncclAllReduce", computes, 4 - computes),
+            )
+        ]  # fmt: skip
+        data = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 3}}
+        (folder / f"rank{rank}.json").write_text(json.dumps(data))
+    return folder
+
+
+def test_profiles_are_a_record_of_computing_and_a_collective(tmp_path: Path) -> None:
+    record = read_record(profiles(tmp_path))
+    found = analysed(record)
+    assert found.slowdown == pytest.approx((3 + 1) / (5 / 3 + 1))
+    assert found.by_replica.whole["1"] == pytest.approx(found.slowdown)
+    assert record.missing == ()
+
+
+def test_a_rank_without_a_file_is_named(tmp_path: Path) -> None:
+    record = read_record(profiles(tmp_path, ranks=(0, 2)))
+    assert [line.partition(":")[0] for line in record.missing] == ["rank 1 of 3 has no file"]
+
+
+def test_a_clock_that_is_a_second_ahead_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "off").mkdir()
+    (tmp_path / "right").mkdir()
+    record = read_record(profiles(tmp_path / "off", ahead=1.0))
+    assert [note for note in record.notes if "clocks" in note] == [
+        "Derived: at the ends of collectives, clocks are rank 2 1.000 s ahead of rank 0; steps are "
+        "aligned there."
+    ]
+    other = analysed(read_record(profiles(tmp_path / "right")))
+    assert analysed(record).slowdown == pytest.approx(other.slowdown)
+
+
+def test_an_empty_profile_is_named(tmp_path: Path) -> None:
+    (profiles(tmp_path) / "rank1.json").write_text("")
+    with pytest.raises(InputError, match=r"rank1\.json: is empty; record the rank again"):
+        read_record(tmp_path)
+
+
+def test_a_folder_without_a_record_says_what_one_is(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no record of a job in this folder; give a parquet file"):
+        read_record(tmp_path)
+
+
+def test_one_profile_alone_asks_for_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is JSON; give the folder that has the profiles"):
+        read_record(profiles(tmp_path) / "rank0.json")
+
+
+def test_a_file_that_is_damaged_parquet_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(InputError, match="cannot be read as parquet"):
+        read_record(tmp_path / "t.parquet")
+
+
+def test_parquet_of_something_else_is_named(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pa.table({"a": [1]}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="no column 'dp_rank'"):
+        read_record(tmp_path / "t.parquet")

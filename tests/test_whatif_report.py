@@ -1,0 +1,174 @@
+"""`simstrag whatif` on the terminal, as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simstrag.analysis.charts.whatif_charts import MOST_LANES, worst_step
+from simstrag.analysis.pages.whatif_report import render
+from simstrag.analysis.tables.whatif_tables import fixes_table, kinds_table, workers_table
+from simstrag.analysis.text.whatif_text import headline, sentences
+from simstrag.whatif.analysis import WhatIf, analyse
+from tests.commands import Call
+from tests.job_records import drawn_pipeline, pipeline, write_parquet
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Six steps of the pipeline of `test_whatif_metrics`: rank 0 takes three times as long."""
+    return write_parquet(pipeline(steps=6), tmp_path / "trace.parquet")
+
+
+@pytest.fixture
+def found(trace: Path) -> WhatIf:
+    return analyse(trace, gpu_price=2.0)
+
+
+def seconds_of(folder: Path, steps: int, slow: float = 1.0) -> WhatIf:
+    """Three ranks of 1 s, the last of which is slower."""
+    lines = ["rank,step,seconds"]
+    lines += [f"{k},{s},{slow if k == 2 else 1.0}" for s in range(steps) for k in range(3)]
+    (folder / "mine.csv").write_text("\n".join(lines))
+    return analyse(folder / "mine.csv")
+
+
+def test_the_replay_comes_first_then_the_loss_who_why_and_what_to_fix(found: WhatIf) -> None:
+    replay, lost, who, why, fix = sentences(found)
+    assert replay == (
+        "The replay is as long as the recorded step: 14.5 s against 14.5 s, means of 6 steps."
+    )
+    assert "a step would take 11.5 s: the slowdown S is 1.261, and 20.7 % of the time" in lost
+    assert who.startswith(
+        "Rank 0 (replica 0, stage 0) is chronically slow: it computes 3.00 times as long as its "
+        "peers in 6 of 6 steps, since step 0 (t test of 6 steps"
+    )
+    assert "Replica 0 was the last to finish in 6 of 6 steps" in who
+    assert why.startswith("The record shows no cause beyond the slow workers: ")
+    assert fix == (
+        "What gives most: rank 0 (replica 0, stage 0) like the others. A step is then 4.50 s "
+        "(31.0 %) shorter, which is 5.00 GPU-hours (10.0 at your price) in 1,000 steps."
+    )
+    assert (
+        headline(found)
+        == "21 % of a step is lost to stragglers; rank 0 (replica 0, stage 0) is slow"
+    )
+
+
+def test_without_a_culprit_it_says_who_was_last_and_what_waiting_cost(tmp_path: Path) -> None:
+    text = " ".join(sentences(seconds_of(tmp_path, 6, 1.04)))
+    assert "The error of the replay is unknown" in text
+    assert "Beyond chance, no worker is slower than its peers by 5 %." in text
+    assert "Rank 2 was most often the last to finish, in 6 of 6 steps" in text
+
+
+def test_a_test_that_was_not_made_is_not_told(tmp_path: Path) -> None:
+    found = seconds_of(tmp_path, 3, 2.0)
+    assert "no worker is slower" not in " ".join(sentences(found))
+    assert any("3 steps are too few to tell" in line for line in found.warnings)
+
+
+def test_every_cause_has_a_sentence(tmp_path: Path) -> None:
+    ones = np.full((6, 2, 2, 6), 0.1)
+    uneven = ones * np.array([1.0, 1.6])[:, None]
+    spread = np.exp(0.4 * np.random.default_rng(0).standard_normal((6, 2, 1, 6)))
+    told = {
+        "Stage 1 computes 1.23 times": drawn_pipeline(uneven, 2 * uneven),
+        "are long together (correlation 1.00)": drawn_pipeline(ones * spread, ones * spread),
+        "Before its first operation a step waits; that costs 0.300 s": drawn_pipeline(
+            ones, ones, late=0.3
+        ),
+        "Garbage collection takes 0.200 s": drawn_pipeline(ones, ones, gc=0.2),
+        "The link from stage": drawn_pipeline(ones, ones, transfer=np.array([0.01, 0.3])),
+    }
+    for begin, record in told.items():
+        path = write_parquet(record, tmp_path / "trace.parquet")
+        assert begin in " ".join(sentences(analyse(path)))
+
+
+def test_all_fixes_together_are_told_beside_their_sum(tmp_path: Path) -> None:
+    forward = np.full((6, 3, 2, 4), 0.1)
+    forward[:, :2, 0] *= 3
+    path = write_parquet(drawn_pipeline(forward, forward), tmp_path / "trace.parquet")
+    last = sentences(analyse(path))[-1]
+    assert last.startswith("All fixes together make a step ")
+    assert last.endswith(": some help only together.")  # two workers that wait for each other
+
+
+def test_tables_have_units_and_a_cost_only_with_a_price(found: WhatIf, trace: Path) -> None:
+    assert fixes_table(found).headers[-2:] == ("GPU-hours of 1,000 steps", "cost")
+    assert fixes_table(analyse(trace)).headers[-1] == "GPU-hours of 1,000 steps"
+    (slow, *others) = workers_table(found).rows
+    assert slow[:5] == ("0", "0", "0", "chronic", "3.00")
+    assert [row[3] for row in others] == ["–"] * 3  # noqa: RUF001
+    assert kinds_table(found).rows[0][0] == "backward-compute"
+
+
+def test_delays_have_a_column_where_the_replay_is_off(tmp_path: Path) -> None:
+    path = write_parquet(pipeline(late=1.45, steps=6), tmp_path / "trace.parquet")
+    table = kinds_table(analyse(path))
+    assert table.headers[-1] == "by their delays"
+    assert ("first-op", "–", "1.1000") in table.rows  # noqa: RUF001
+
+
+def test_the_page_has_the_answer_the_pictures_and_the_fixes(found: WhatIf) -> None:
+    page = render(found, "simstrag whatif trace.parquet")
+    assert "What stragglers cost: trace.parquet" in page
+    assert page.count('<svg class="picture"') == 2
+    assert "rank 0 (replica 0, stage 0) like the others" in page
+    assert "simstrag whatif trace.parquet" in page
+    assert "https://" not in page
+
+
+def test_a_warning_stands_before_the_answer_on_the_page(tmp_path: Path) -> None:
+    path = write_parquet(pipeline(late=1.45, steps=6), tmp_path / "trace.parquet")
+    page = render(analyse(path))
+    assert page.index("<b>Warning:</b> the replay takes") < page.index("The replay is")
+    assert page.index("The replay is") < page.index("of a step is lost to stragglers; rank 0")
+
+
+def test_of_many_ranks_the_timeline_shows_some(tmp_path: Path) -> None:
+    ones = np.full((2, 40, 2, 2), 0.1)
+    path = write_parquet(drawn_pipeline(ones, ones), tmp_path / "trace.parquet")
+    _, picture = worst_step(analyse(path))
+    assert picture.svg.count(">rank ") == MOST_LANES
+
+
+def test_the_command_prints_warnings_first_and_json_alone(tmp_path: Path, call: Call) -> None:
+    path = write_parquet(pipeline(late=1.45, steps=6), tmp_path / "trace.parquet")
+    code, out, err = call("whatif", str(path))
+    assert code == 0
+    assert err.startswith("warning: the replay takes 0.909 of the recorded time; beyond 5 %")
+    assert "The replay is 9.1 % shorter than the recorded step" in out
+    code, out, err = call("whatif", str(path), "--json")
+    document = json.loads(out)
+    assert (code, err) == (0, "")
+    assert list(document)[:2] == ["record", "warnings"]
+    assert document["launch_slowdown"] == pytest.approx(1.1)
+
+
+def test_a_folder_gets_the_page_and_the_numbers_and_may_be_written_again(
+    trace: Path, tmp_path: Path, call: Call
+) -> None:
+    folder = tmp_path / "out"
+    for _ in range(2):
+        code, out, _ = call("whatif", str(trace), "--out", str(folder), "--quiet")
+        assert (code, out.strip()) == (0, str(folder / "report.html"))
+    numbers = json.loads((folder / "whatif.json").read_text())
+    assert numbers["blocking_slowdown"] == pytest.approx(14.5 / 11.5)
+
+
+def test_a_notebook_shows_the_sentences_the_fixes_and_the_heat_map(found: WhatIf) -> None:
+    shown = found._repr_html_()
+    assert "is chronically slow" in shown
+    assert "GPU-hours of 1,000 steps" in shown
+    assert shown.count("<svg") == 1
+
+
+def test_a_folder_of_something_else_is_kept(trace: Path, call: Call) -> None:
+    code, _, err = call("whatif", str(trace), "--out", str(trace.parent))
+    assert code == 2
+    assert "holds something else; choose a folder that does not exist yet" in err
