@@ -41,7 +41,7 @@ RATES = {
     "sgd": tuple({"lr": lr} for lr in (0.1, 0.2, 0.4, 0.8)),
     "momentum 0.9": tuple({"lr": lr, "momentum": 0.9} for lr in (0.02, 0.05, 0.1, 0.2)),
 }
-TASKS = {"digits": (32_000, 12), "mixture": (32_000, 8)}
+TASKS = {"digits": (32_000, 12), "mixture": (32_000, 8), "tabular": (32_000, 6)}
 """Samples and seeds of each task."""
 BATCH = 16
 TUNING = (100, 101)

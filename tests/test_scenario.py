@@ -817,3 +817,10 @@ def test_the_constructor_says_what_a_file_would_be_told(keys: dict[str, Any]) ->
 def test_a_section_names_itself() -> None:
     with pytest.raises(InputError, match=r"^step: compute is -1: must be more than 0$"):
         StepSection(compute=-1)
+
+
+@pytest.mark.parametrize("learner", [{"batch": 64}, {"kind": "real", "task": "tabular"}])
+def test_a_dump_of_the_learner_with_all_its_keys_is_read(learner: dict[str, Any]) -> None:
+    case = Scenario(workers=2, samples=1280, step={"compute": 0.1}, learner=learner)
+    again = case.replaced(learner=case.learner.model_dump())
+    assert again.learner == case.learner

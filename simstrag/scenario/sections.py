@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -52,6 +52,11 @@ class Section(Checked):
                 details = InitErrorDetails(type=problem, loc=(key,), input=value)
                 raise ValidationError.from_exception_data(cls.__name__, [details])
         return data
+
+    def changed(self, names: Iterable[str]) -> list[str]:
+        """Those of the keys that differ from their defaults, as a dump of the section has all."""
+        fields = type(self).model_fields
+        return [name for name in names if getattr(self, name) != fields[name].get_default()]
 
 
 class StepSection(Section):
@@ -184,9 +189,8 @@ class OptimizerSection(Section):
     @model_validator(mode="after")
     def _settings_are_of_its_kind(self) -> Self:
         foreign = ("betas",) if self.kind == "sgd" else ("momentum", "nesterov")
-        for name in foreign:
-            if name in self.model_fields_set:
-                raise ValueError(f"{name} is not a setting of {self.kind}; leave it out")
+        for name in self.changed(foreign):
+            raise ValueError(f"{name} is not a setting of {self.kind}; leave it out")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         return self
@@ -230,12 +234,12 @@ class LearnerSection(Section):
     def _keys_are_of_its_kind(self) -> Self:
         real = ("task", "optimizer", "evaluate_every", "dirichlet", "full", "amp", "margin")
         foreign = ("curve", "staleness_loss", "c_tau_range") if self.is_real else real
-        if named := [name for name in foreign if name in self.model_fields_set]:
+        if named := self.changed(foreign):
             other = "noise-scale" if self.is_real else "real"
             raise ValueError(f"{named[0]} is a key of kind {other}; this one is {self.kind}")
         if self.is_real and self.task is None:
             raise ValueError("kind real needs a task, such as digits")
-        if self.amp == "fp32" and self.full == "fp32" and "amp" in self.model_fields_set:
+        if self.amp == "fp32" and self.full == "fp32":
             raise ValueError("amp: fp32 is a reduced precision only beside full: fp64")
         return self
 

@@ -29,7 +29,7 @@ def test_the_reference_engine_books_recorded_arrivals_as_the_server_did(
     ["sync_switch", "star_dynamic", "star_h:phi=64", "cgp", "cgp:groups=window", "lgc",
      "local_sgd:h=3", "p_reduce:p=2", "lb_bsp", "dssp", "staleness_lr", "bsp:via=server",
      "drain:window=3,wait=4", "hot_spare:window=3,checks=1", "fewer",
-     "tree", "diloco:h=3", "streaming_diloco:h=6,p=2,tau=2", "dc_asgd"],
+     "tree", "streaming_diloco:h=6,p=2,tau=2", "dc_asgd"],
 )  # fmt: skip
 def test_a_policy_trains_four_ranks_and_leaves_a_record(
     policy: str, ranks: Ranks, tmp_path: Path
