@@ -43,6 +43,8 @@ class Outer:
             raise PlanError(f"outer: momentum must be 0 or more and below 1, not {self.momentum:g}")
         if not 0 <= real("outer: mix", self.mix) <= 1:
             raise PlanError(f"outer: mix must be between 0 and 1, not {self.mix:g}")
+        if not isinstance(self.nesterov, bool):
+            raise PlanError(f"outer: nesterov must be True or False, not {self.nesterov!r}")
         if self.nesterov and not self.momentum:
             raise PlanError("outer: nesterov needs a momentum above 0")
         if whole("outer: delay", self.delay, least=1) > 1 and not self.nesterov:

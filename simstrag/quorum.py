@@ -135,9 +135,12 @@ class Quorum:
             values = values.tolist()
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise PlanError(f"a quorum's ranks must be ALL or several ranks, not {values!r}")
-        ranks = tuple(sorted(wholes("a rank", values, least=0)))
+        given = tuple(wholes("a rank", values, least=0))
+        ranks = tuple(sorted(given))
         if not ranks:
             raise PlanError("a quorum needs at least one rank")
+        if ranks != given and not isinstance(self.steps, int):
+            raise PlanError(f"ranks with steps of their own must ascend, not {given}")
         if len(set(ranks)) < len(ranks):
             raise PlanError(f"a quorum names a rank twice: {ranks}")
         object.__setattr__(self, "ranks", ranks)
@@ -194,6 +197,8 @@ class Quorum:
         steps = self.steps
         if isinstance(steps, (Sequence, np.ndarray)) and not isinstance(steps, str):
             each = tuple(wholes("a quorum's steps", steps, least=1))
+            if not each:
+                raise PlanError("a quorum's steps must be a number, or one of each member")
             if self.ranks is not ALL and len(each) != len(self.members):
                 raise PlanError(f"{len(each)} numbers of steps for {len(self.members)} ranks")
             object.__setattr__(self, "steps", each[0] if len(set(each)) == 1 else each)

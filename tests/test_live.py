@@ -14,6 +14,7 @@ from simstrag.errors import PlanError
 from simstrag.policy import Hints, Plan, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
 from tests import reference
+from tests.strategies import Fixed
 
 BATCH = 32
 GAIN = 2.0
@@ -204,6 +205,16 @@ def test_a_barrier_goes_on_without_a_rank_that_is_gone() -> None:
     live.lose_rank(2, 4.0)
     update = next(each for each in live.news() if isinstance(each, Update))
     assert [gradient.rank for gradient in update.gradients] == [0, 1]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_grace_begins_whichever_of_two_that_finish_at_once_is_told_first(
+    order: tuple[int, int],
+) -> None:
+    live = Live(Fixed(Plan((Quorum(count=2, via=Via.SERVER, grace=0.5),))), 3, BATCH)
+    for rank in order:
+        live.finish_step(rank, at=1.0, seconds=1.0)
+    assert live.expiry == 1.5
 
 
 def test_a_bound_does_not_wait_for_a_rank_that_is_gone() -> None:

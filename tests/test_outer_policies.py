@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,19 @@ def test_parameters_that_are_impossible_are_refused_in_one_line(spec: str, words
 def test_an_average_has_no_other_weights_than_samples(fields: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="leave weigh and the power of damping out"):
         Plan(average=True, **fields)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Quorum((3, 1), steps=(5, 2)), r"must ascend, not \(3, 1\)"),
+        (lambda: Quorum(steps=()), "a number, or one of each member"),
+        (lambda: Outer(momentum=0.9, nesterov="no"), "nesterov must be True or False, not 'no'"),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        make()
 
 
 def test_a_real_learner_drops_no_contribution_that_a_rank_has_gone_on_from() -> None:

@@ -490,7 +490,7 @@ def _renamed(plan: Plan, new: list[int]) -> Plan:
     quorums = [
         dataclasses.replace(
             quorum,
-            ranks=tuple(new[rank] for rank in quorum.members),
+            ranks=tuple(sorted(new[rank] for rank in quorum.members)),
             steps=tuple(quorum.steps_of(r) for r in sorted(quorum.members, key=new.__getitem__)),
             riders=tuple((new[child], new[parent]) for child, parent in quorum.riders),
             parents=tuple((new[child], new[parent]) for child, parent in quorum.parents),

@@ -558,8 +558,9 @@ class Rules:
 
     def _arrive(self, g: Gradient, gathering: Gathering) -> None:
         g.state, g.arrival = State.READY, self.now
+        was_open = gathering.opening is not None
         self._gather(g, gathering)
-        if gathering.is_full or g is gathering.opening:
+        if gathering.is_full or (not was_open and gathering.opening is not None):
             self._arm(gathering)
 
     def _gather(self, g: Gradient, gathering: Gathering) -> None:
@@ -706,10 +707,8 @@ class Rules:
                 fresh.append(g)
         for rank in released:
             ahead = self.gradients[rank]
-            if (
-                ahead is None or ahead.state is State.RAN_ON
-            ):  # else it goes on after its run-on [6c]
-                self._idle.add(rank)
+            if ahead is None or ahead.state is State.RAN_ON:
+                self._idle.add(rank)  # else it goes on after its run-on [6c]
         if not fresh:
             self._settle(released)
             return

@@ -44,10 +44,15 @@ class OuterModel:
         """Step a fragment with the global parameters less a mean of models as the gradient."""
         self._optimizers[fragment].step(mean)
 
-    def take_over(self, fragment: int, model: torch.Tensor) -> None:
-        """Put a fragment into a rank's model, flat, which keeps the share `mix` of its own."""
+    def take_over(
+        self, fragment: int, model: torch.Tensor, version: torch.Tensor | None = None
+    ) -> None:
+        """Put a fragment into a rank's model, flat, which keeps the share `mix` of its own.
+
+        version: the global parameters that it is of; the present ones by default.
+        """
         place, mix = self.places[fragment], self._outer.mix
-        new, own = self.flat[place], model[place]
+        new, own = (self.flat if version is None else version)[place], model[place]
         own.copy_(new + mix * (own - new) if mix else new)
 
     def state_dict(self) -> dict[str, Any]:

@@ -22,9 +22,9 @@ class OuterReplay(AveragingReplay):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        outer = self.rule.outer or Outer()
-        self._mix = outer.mix
-        self._model = OuterModel(self.engine.initial, outer, self.rule.fragments)
+        self._model = OuterModel(
+            self.engine.initial, self.rule.outer or Outer(), self.rule.fragments
+        )
 
     @property
     def parameters(self) -> torch.Tensor:
@@ -61,10 +61,10 @@ class OuterReplay(AveragingReplay):
             worker.base.copy_(new)
             worker.model.copy_(new)
             return
-        place = self._model.places[self._number(last.update)]
-        own = worker.model[place]
+        number = self._number(last.update)
+        place = self._model.places[number]
         worker.base[place] = new[place]
-        own.copy_(new[place] + self._mix * (own - new[place]) if self._mix else new[place])
+        self._model.take_over(number, worker.model, new)
 
     def _number(self, update: int) -> int:
         """The number of the fragment of an update."""
