@@ -21,7 +21,7 @@ from simstrag.policy import Late, Plan, Quorum, View
 class EagerSgd:
     """Eager-SGD by partial collectives.
 
-    start: `solo` starts with one gradient, `majority` with those of half the ranks.
+    start: `solo` starts with one gradient, `majority` with those of half the ranks, rounded up.
     """
 
     title = "eager-SGD"
