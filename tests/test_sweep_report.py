@@ -293,6 +293,7 @@ def test_without_a_target_a_real_learner_ranks_policies_as_accurate_as_bsp(tmp_p
     assert {ranked.policy for ranked in standing.ranking} == {*policies}
     said = " ".join(cautions(found))
     assert "asgd may be less accurate than bsp at 1 of 2 points and has no place there" in said
+    assert "of those shown to be as accurate as bsp" in sentences(found)[0]
 
 
 def test_a_policy_of_unknown_progress_is_named_with_the_reason_and_the_point(

@@ -61,12 +61,17 @@ def _winners(found: SweepCells, wins: Counter[str], full: Mapping[str, str]) -> 
         return "At no point is one policy shown to be faster than every other."
     (best, most), *others = wins.most_common()
     first = best if full[best] == best else capital(full[best])
+    among = (
+        ", of those shown to be as accurate as bsp"
+        if any(c.inaccurate for c in found.cells)
+        else ""
+    )
     if most == points:
-        return f"{first} is the fastest policy at all {points} points."
+        return f"{first} is the fastest policy at all {points} points{among}."
     named = [f"{first} is the fastest policy at {most} of {points} points"]
     named += [f"{full[policy]} at {count}" for policy, count in others]
     rest = f"; at {unclear} there is no clear winner" if unclear else ""
-    return f"{join(named)}{rest}."
+    return f"{join(named)}{among}{rest}."
 
 
 def _savings(found: SweepCells) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from simstrag.runs.run import check_directory
 
 if TYPE_CHECKING:
     from simstrag.ddp.rendezvous import RankPlace
+    from simstrag.ddp.replica import Replica
     from simstrag.ddp.trainer import Trainer
 
 ASKED, RESULT, CHECKPOINT = "training.json", "result.json", "checkpoint.pt"
@@ -119,12 +121,17 @@ def train(training: Training, joined: RankPlace) -> None:
         raise
     state = trainer.state_dict()
     if out is not None and trainer.lowest:
-        model.load_state_dict(state["model"])
-        if state["outer"] is not None:  # the rank's own model has private steps in it
-            trainer.replica.spread(state["outer"]["flat"])
+        load_global_model(trainer.replica, state)
         result = {"accuracy": workload.accuracy(model), "samples": trainer.samples}
         write_json(out / RESULT, result)
     trainer.close()
+
+
+def load_global_model(replica: Replica, state: Mapping[str, Any]) -> None:
+    """Give a replica the model of the job, which is not its own where ranks keep models apart."""
+    replica.model.load_state_dict(state["model"])
+    if state["apart"] and state["outer"] is not None:  # its own model has private steps in it
+        replica.spread(state["outer"]["flat"])
 
 
 def _save(trainer: Trainer, path: Path) -> None:

@@ -40,9 +40,11 @@ def read_seconds(path: str | Path) -> Record:
             "no stage is all-reduce, so that a step is the seconds of its slowest rank; "
             "communication, and the error of the replay, are unknown"
         )
+    cells: Floats = seconds[grid]
+    if not cells[..., : len(parts) - has_collective].any():
+        raise InputError(f"{path}: all seconds of computing are 0; are they rounded?")
     if dropped:
         missing.append(f"{dropped} steps that lack a rank or a stage are left out")
-    cells: Floats = seconds[grid]
     tokens = table.numbers("tokens", gaps=True)[grid].ravel() if "tokens" in table.columns else None
     return Record.of_ranks(
         steps, ranks, {name: cells[..., k] for k, name in enumerate(parts)}, str(path), FORM,
