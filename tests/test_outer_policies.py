@@ -178,13 +178,14 @@ def test_a_run_without_a_model_keeps_no_rules() -> None:
         ("diloco:momentum=0", "nesterov needs a momentum above 0"),
         ("streaming_diloco:h=7", "h must be a multiple of p, not 7 of 2"),
         ("streaming_diloco:tau=4", "tau must be 0 or more and below h/p, not 4"),
-        ("streaming_diloco:alpha=2", "mix must be between 0 and 1"),
         ("decoupled_diloco:k=0", "k must be 1 or more, or auto"),
         ("decoupled_diloco:grace=-1", "grace must be 0 or more seconds"),
         ("async_local_sgd:seconds=1/x", "seconds must be numbers with / between"),
         ("async_local_sgd:seconds=1/0", "seconds must be positive"),
         ("async_local_sgd:delay=2,nesterov=no", "delay needs nesterov"),
         ("dc_asgd:strength=0", "strength must be positive"),
+        ("streaming_diloco:alpha=2", "alpha must be between 0 and 1, not 2"),
+        ("decoupled_diloco:p=0", "p must be 1 or more, not 0"),
         ("zeno:every=0", "screen: every must be 1 or more"),
         ("eager_sgd:start=all", "start must be solo or majority, not all"),
     ],
@@ -241,3 +242,19 @@ def test_seconds_must_be_of_every_rank() -> None:
 )
 def test_real_ranks_take_a_policy_or_say_why_not(policy: str, answer: str) -> None:
     assert mechanism(policy).startswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("zeno:batch=99999999", "a screen's batch of 99999999 is larger than the task"),
+        ("async_local_sgd:h=1000000", "have more samples than the whole run"),
+    ],
+)
+def test_what_a_run_cannot_do_is_refused_in_one_line(policy: str, words: str) -> None:
+    learner = {"kind": "real", "task": "tabular", "batch": 8}
+    case = Scenario(
+        workers=2, samples=1600, step={"compute": 0.1}, server={"service": 0.001}, learner=learner
+    )
+    with pytest.raises((InputError, PlanError), match=words):
+        simulate(case, policy)

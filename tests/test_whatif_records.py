@@ -164,10 +164,11 @@ def test_a_run_directory_is_a_record_of_its_steps(tmp_path: Path) -> None:
     assert found.slowdown == pytest.approx((0.15 + 0.04) / (0.35 / 3 + 0.04))
 
 
-def test_a_run_whose_ranks_do_not_step_together_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["asgd", "local_sgd:h=2", "streaming_diloco:h=4"])
+def test_a_run_whose_ranks_do_not_step_together_is_refused(policy: str, tmp_path: Path) -> None:
     server = {"service": 0.001, "push": 0.001, "pull": 0.001}
-    folder = run_folder(tmp_path / "run", "asgd", server=server)
-    with pytest.raises(InputError, match="under asgd ranks do not step together"):
+    folder = run_folder(tmp_path / "run", policy, server=server)
+    with pytest.raises(InputError, match=f"under {policy} ranks do not step together"):
         read_record(folder)
 
 

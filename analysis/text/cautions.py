@@ -223,8 +223,6 @@ def _whose(s: Standings, share: str) -> list[str]:
 def _work(s: Standings) -> Iterator[str]:
     """With a target, the assumptions of the progress model; else the overshoot of large updates."""
     wanted, learner = s.comparison.scenario.sample_target, s.comparison.scenario.learner
-    if s.comparison.scenario.learner.is_real:
-        return
     if s.costs:
         yield (
             "Times to target come from a model of progress; nothing was trained. Its constants are "

@@ -317,6 +317,7 @@ class Simulation:
         if plan is self._asked and self._answered is not None:
             return self._answered
         self._refuse_a_target(plan)
+        self._refuse_long_contributions(plan)
         if self.scenario.learner.is_real:
             if reason := untrainable(plan):
                 raise PlanError(f"policy {self.name} cannot train a real learner: {reason}")
@@ -354,6 +355,16 @@ class Simulation:
             raise PlanError(
                 f"policy {self.name} cannot be measured by a target: {reason}, and the "
                 "noise-scale formula does not hold there; declare samples alone, or train for real"
+            )
+
+    def _refuse_long_contributions(self, plan: Plan) -> None:
+        """Refuse private steps of one rank that have more samples than the whole run."""
+        limit, batch = self.scenario.sample_target, self.scenario.learner.batch
+        steps = max(quorum.most_steps for quorum in plan.quorums) if plan.average else 1
+        if limit is not None and (steps - 1) * batch >= limit:
+            raise PlanError(
+                f"policy {self.name}: {steps:,} private steps of one rank have more samples than "
+                f"the whole run, {limit:,.0f}; lower them, or raise samples"
             )
 
     def _stalled(self) -> StallError:

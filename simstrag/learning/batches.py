@@ -85,6 +85,11 @@ class Batches:
         self._keys = nth(of_seed, np.arange(len(shards), dtype=np.uint64))
         self._server = nth(of_seed, np.array([SERVER], dtype=np.uint64))
 
+    @property
+    def count(self) -> int:
+        """Samples in all shards."""
+        return len(self._samples)
+
     def of(self, ranks: npt.ArrayLike, steps: npt.ArrayLike, sizes: npt.ArrayLike) -> Indices:
         """The samples of several gradients, one after the other.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simstrag.aggregation import Compensation
+from simstrag.errors import InputError
 from simstrag.learning.update_rule import UpdateRule
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class Correction:
         """The correction of a rule; None where it has none."""
         if rule.compensation is None and rule.screen is None:
             return None
+        if rule.screen is not None and rule.screen.batch > batches.count:
+            raise InputError(
+                f"a screen's batch of {rule.screen.batch} is larger than the task, which has "
+                f"{batches.count} samples: lower it"
+            )
         return cls(rule, engine, batches, lr)
 
     def correct(

@@ -40,10 +40,14 @@ class StreamingDiloco:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.p < 1 or self.h < 1 or self.h % self.p:
+        if self.p < 1:
+            raise ValueError(f"p must be 1 or more, not {self.p}")
+        if self.h < 1 or self.h % self.p:
             raise ValueError(f"h must be a multiple of p, not {self.h} of {self.p}")
         if not 0 <= self.tau < self.h // self.p:
             raise ValueError(f"tau must be 0 or more and below h/p, not {self.tau}")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be between 0 and 1, not {self.alpha:g}")
         self._outer()
 
     def plan(self, view: View) -> Plan:

@@ -32,7 +32,9 @@ def read_run(folder: str | Path) -> Record:
     complete = np.bincount(step)[steps] == len(ranks)
     kept = np.isin(step, steps[complete])
     shape = (int(complete.sum()), len(ranks))
-    if not shape[0] or np.ptp(version[kept].reshape(shape), axis=1).any():
+    versions = version[kept].reshape(shape)
+    is_private = np.any(np.diff(versions[:, 0]) == 0)  # several steps on one version
+    if not shape[0] or is_private or np.ptp(versions, axis=1).any():
         raise InputError(
             f"{folder}: under {run.policy} ranks do not step together; a what-if analysis replays "
             "synchronous steps, such as bsp's"
