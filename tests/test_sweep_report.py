@@ -294,6 +294,19 @@ def test_without_a_target_a_real_learner_ranks_policies_as_accurate_as_bsp(tmp_p
     said = " ".join(cautions(found))
     assert "asgd may be less accurate than bsp at 1 of 2 points and has no place there" in said
     assert "of those shown to be as accurate as bsp" in sentences(found)[0]
+    assert "one seed" not in sentences(found)[0]
+
+
+def test_one_seed_of_a_real_learner_shows_no_other_policy_to_be_as_accurate(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+    learner = {"kind": "real", "task": "tabular", "batch": 4, "optimizer": {"lr": 0.5}}
+    step = {"compute": 0.1, "cv": 0.3}
+    scenario = {"workers": 2, "samples": 64, "step": step, "learner": learner}
+    grid = {"server.service": [0.001, 0.002]}
+    found = run(tmp_path, scenario=scenario, grid=grid, policies=["bsp", "asgd"], seeds=1)
+    assert "one seed cannot show it of another: run more" in sentences(found)[0]
 
 
 def test_a_policy_of_unknown_progress_is_named_with_the_reason_and_the_point(

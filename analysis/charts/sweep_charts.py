@@ -196,5 +196,6 @@ def speedups(found: SweepCells) -> Picture:
             ax.fill_between(*np.array(band).reshape(-1, 3).T, color=color, alpha=0.12, linewidth=0)
         ax.set_xticks(list(at), axis.labels)
         ax.minorticks_off()
-        ax.legend(**BESIDE)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(**BESIDE)
         return Picture(svg(figure, "speedups", chart.label), WIDEST)

@@ -61,11 +61,10 @@ def _winners(found: SweepCells, wins: Counter[str], full: Mapping[str, str]) -> 
         return "At no point is one policy shown to be faster than every other."
     (best, most), *others = wins.most_common()
     first = best if full[best] == best else capital(full[best])
-    among = (
-        ", of those shown to be as accurate as bsp"
-        if any(c.inaccurate for c in found.cells)
-        else ""
-    )
+    among = ""
+    if any(cell.inaccurate for cell in found.cells):
+        among = ", of those shown to be as accurate as bsp"
+        among += " (one seed cannot show it of another: run more)" if found.seeds < 2 else ""
     if most == points:
         return f"{first} is the fastest policy at all {points} points{among}."
     named = [f"{first} is the fastest policy at {most} of {points} points"]
