@@ -14,6 +14,7 @@ import argparse
 import functools
 import itertools
 import math
+import multiprocessing
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -239,7 +240,8 @@ def _runs(
 
 @functools.cache
 def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(2)
+    # A forked child of a process with torch may hang.
+    return ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
 
 
 def _run(call: tuple[Keys, Keys, str, float, int, int]) -> tuple[float, float]:

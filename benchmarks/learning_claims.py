@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import multiprocessing
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -164,7 +165,8 @@ def compared(asked: tuple[Claim, ...], workers: int, task: str, optimizer: str) 
             "evaluate_every": every,
         }) for choice in RATES[optimizer]
     ]  # fmt: skip
-    with ProcessPoolExecutor(2) as pool:
+    spawn = multiprocessing.get_context("spawn")  # a forked child of a process with torch may hang
+    with ProcessPoolExecutor(2, spawn) as pool:
         accuracies = list(pool.map(_accuracy, *zip(*itertools.product(cases, TUNING), strict=True)))
     means = np.reshape(accuracies, (len(cases), len(TUNING))).mean(1)
     best = cases[int(np.nanargmax(means))]
