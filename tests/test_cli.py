@@ -354,10 +354,21 @@ def test_a_help_ends_with_examples_that_are_not_cut(
     assert all(example.startswith(f"simstrag {command}") for example in EXAMPLES[command])
 
 
-ELSEWHERE = {"policies", "calibrate", "calibrate check", "calibrate import", "ddp", "validate"}
+ELSEWHERE = {
+    "policies", "calibrate", "calibrate check", "calibrate import", "ddp", "validate", "whatif",
+}  # fmt: skip
 """They measure for minutes, train on ranks, or need logs: see tests/test_calibrate.py,
-test_nccl_tests.py, test_policy_contract.py, and verification/test_ddp_examples.py and
-test_validate.py, which run such."""
+test_nccl_tests.py, test_policy_contract.py, test_whatif_report.py, and in verification
+test_ddp_examples.py and test_validate.py, which run such."""
+LEARNING = """
+workers: 2
+samples: 2560
+target_accuracy: 0.5
+step: {compute: 0.1}
+server: {service: 0.001}
+learner: {kind: real, task: tabular, batch: 8, optimizer: {lr: 0.2}}
+seeds: 3
+"""
 
 
 @pytest.mark.parametrize("command", [name for name in EXAMPLES if name not in ELSEWHERE])
@@ -389,6 +400,9 @@ def test_the_examples_of_every_help_work(
     if command == "report":
         shutil.copytree(finished, folder / "reports" / "demo")
         assert call("sweep", "examples/study.yaml", "--out", "reports/study")[0] == 0
+    elif command == "fit":
+        pytest.importorskip("torch")
+        (folder / "examples" / "real-learning.yaml").write_text(LEARNING)
     elif command == "predict check":
         train = ("predict", "train", "examples/cluster.yaml", "--out", "lstm.npz", "--epochs", "1")
         assert call(*train)[0] == 0
@@ -604,7 +618,7 @@ MISTAKES = {
         ("compare", "case.yaml", "-p", "bsp", "-p", "korel:W=5"), _edited(", amp_ratio: 1.6", ""),
         "policy korel:W=5 uses reduced precision, but its gain is unknown: give step.amp_ratio",
     ),
-    "a name that is near none": (("run", "case.yaml", "-p", "ddp"), {}, "tree\n"),
+    "a name that is near none": (("run", "case.yaml", "-p", "ddp"), {}, "zeno\n"),
     "a folder that cannot be made": (
         ("compare", "case.yaml", "--jobs", "1", "--out", "/proc/xx"), {},
         "error: /proc/xx: cannot be written: ",
