@@ -154,10 +154,10 @@ class Scenario(Section):
                 "a real learner trains on at most so many samples: give samples, beside it "
                 "target_accuracy if training is to end there, and no other target"
             )
-        gradients = (self.samples or 0) / self.learner.batch
+        gradients = -(-(self.samples or 0) // self.learner.batch)
         if self.learner.is_real and gradients > MOST_GRADIENTS:
             raise ValueError(
-                f"samples is {self.samples}, so a run has {gradients:.2g} gradients of "
+                f"samples is {self.samples}, so a run has {gradients:,} gradients of "
                 f"learner.batch {self.learner.batch}, more than memory is meant for: a real "
                 f"learner has at most {MOST_GRADIENTS:,}; lower samples, or raise learner.batch"
             )
