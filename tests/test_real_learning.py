@@ -569,7 +569,7 @@ def test_a_real_learner_needs_a_budget_of_samples() -> None:
 
 
 def test_a_run_of_more_gradients_than_memory_is_meant_for_is_refused() -> None:
-    words = "a run has 4e+08 gradients of learner.batch 8, more than memory is meant for"
+    words = "a run has 400,000,000 gradients of learner.batch 8, more than memory is meant for"
     with pytest.raises(InputError, match=re.escape(words)) as error:
         scenario(samples=3_200_000_000)
     assert "\n" not in str(error.value)
