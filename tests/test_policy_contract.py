@@ -167,7 +167,7 @@ BROKEN: dict[type, tuple[str, str]] = {
     Pickled: ("a pickled copy", "keep state in plain attributes"),
     Narrow: ("it has plans", "is beyond a world of 1 ranks"),
     Impatient: ("views that come late", "an update is missing"),
-    Endless: (ENDS, "it had applied 0 of 7680 samples; let quorums close"),
+    Endless: (ENDS, "private steps of one rank have more samples than the whole run, 7,680"),
     Sleeping: (ENDS, "after 10000 s of 4 ranks with steps of 0.1 s"),
     Partial: ("renaming", "another bound at version 0; choose ranks by what"),
     Bitwise: ("the last bits", "times 1e-15 apart; compare times with simstrag.ties"),
