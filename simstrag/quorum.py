@@ -71,7 +71,7 @@ class Quorum:
         or one of each, by rank.
     overlap: private steps that a rank takes on while its contribution is under way.
     grace: seconds after the count-th gradient at which the quorum closes, with all that came.
-    partial: whether the collective is among all members, of whom those without a gradient send 0.
+    partial: whether all members take part in the collective; one without a gradient sends zeros.
     rounds: closings of a LEADER quorum on the group's own model before its sum is pushed.
     parents: (child, parent) pairs of members of a SERVER quorum; a parent waits for its children's
         gradients, pushes the sum of them and its own, and relays the parameters.

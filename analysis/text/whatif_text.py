@@ -13,9 +13,9 @@ from simstrag.whatif.fixes import STEPS, Fix, describe_worker
 MOST = 4
 """Most culprits that have a sentence."""
 SMALLEST = 1e-6
-"""Least p that is told."""
+"""Sentences give the p-value down to this one, and a bound below it."""
 EQUAL = 1e-5
-"""Error of a replay that is not told."""
+"""Sentences leave out a smaller error of the replay."""
 
 
 def sentences(found: WhatIf) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ def _quorum(quorum: Quorum, world_size: int) -> str:
     if quorum.grace:
         parts.append(f"and those that come up to {quorum.grace:g} s later")
     if quorum.partial:
-        parts.append("in a collective of all, of whom the others send 0")
+        parts.append("by a collective of all members; one without a gradient sends zeros")
     if quorum.late is not Late.QUEUE:
         parts.append(LATE[quorum.late])
     if quorum.riders:

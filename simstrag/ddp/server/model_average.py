@@ -172,6 +172,6 @@ class ModelAverage:
     def _wait(self) -> None:
         """Wait for the all-reduce beside steps."""
         if self._work is not None:
-            with contextlib.suppress(RuntimeError):  # the server was told by `ended`
+            with contextlib.suppress(RuntimeError):  # `ended` has reported it to the server
                 self._work.wait()
             self._work = None
