@@ -16,7 +16,8 @@ from.  We know the paper by its abstract and by others' summaries of its algorit
 
 from dataclasses import dataclass, field
 
-from simstrag.policy import Outer, Plan, PlanError, Quorum, View
+from simstrag.policies.streaming_diloco import StreamingDiloco
+from simstrag.policy import Plan, PlanError, Quorum, View
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,7 @@ class DecoupledDiloco:
             raise ValueError(f"k must be 1 or more, or auto, not {self.k}")
         if not 0 <= self.grace < float("inf"):
             raise ValueError(f"grace must be 0 or more seconds, not {self.grace:g}")
-        if self.p < 1:
-            raise ValueError(f"p must be 1 or more, not {self.p}")
-        if self.h < 1 or self.h % self.p:
-            raise ValueError(f"h must be a multiple of p, not {self.h} of {self.p}")
-        if not 0 <= self.tau < self.h // self.p:
-            raise ValueError(f"tau must be 0 or more and below h/p, not {self.tau}")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be between 0 and 1, not {self.alpha:g}")
-        self._outer()
+        _ = self._streaming
 
     def plan(self, view: View) -> Plan:
         n = view.world_size
@@ -68,7 +61,9 @@ class DecoupledDiloco:
         quorum = Quorum(
             count=k, steps=self.h // self.p, overlap=self.tau, grace=self.grace * (k < n)
         )
-        return Plan.standing(quorum, average=True, outer=self._outer(), fragments=self.p)
+        return Plan.standing(quorum, average=True, outer=self._streaming.outer, fragments=self.p)
 
-    def _outer(self) -> Outer:
-        return Outer(self.lr, self.momentum, self.momentum > 0, mix=self.alpha)
+    @property
+    def _streaming(self) -> StreamingDiloco:
+        """The policy of the same fragments, which checks them."""
+        return StreamingDiloco(self.h, self.p, self.tau, self.alpha, self.lr, self.momentum)

@@ -48,11 +48,13 @@ class StreamingDiloco:
             raise ValueError(f"tau must be 0 or more and below h/p, not {self.tau}")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be between 0 and 1, not {self.alpha:g}")
-        self._outer()
+        _ = self.outer
 
     def plan(self, view: View) -> Plan:
         quorum = Quorum(steps=self.h // self.p, overlap=self.tau)
-        return Plan.standing(quorum, average=True, outer=self._outer(), fragments=self.p)
+        return Plan.standing(quorum, average=True, outer=self.outer, fragments=self.p)
 
-    def _outer(self) -> Outer:
+    @property
+    def outer(self) -> Outer:
+        """The outer optimizer."""
         return Outer(self.lr, self.momentum, self.momentum > 0, mix=self.alpha)
