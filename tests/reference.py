@@ -701,6 +701,11 @@ class _Run:
             if self.scenario.progress_target is not None:
                 raise PlanError(f"no progress can be told of {new}: {reason}")
             self.unmodelled = True
+        limit = self.scenario.sample_target
+        if new.average and limit is not None:
+            steps = max(quorum.most_steps for quorum in new.quorums)
+            if (steps - 1) * self.batch >= limit:  # [6b]
+                raise PlanError(f"{steps} private steps have more samples than the run, {limit}")
         self.result.plans.append((self.version, new))
         self.asked = (self.version, self.samples, self.now)
         before = set() if old is None else self.named()
