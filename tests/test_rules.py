@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+from simstrag.engine.agenda import Agenda
 from simstrag.engine.messages import (
     Applied,
     Ask,
@@ -19,7 +20,7 @@ from simstrag.engine.messages import (
     Update,
     Wake,
 )
-from simstrag.engine.rules import Agenda, Limits, Rules
+from simstrag.engine.rules import Limits, Rules
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Review
 from simstrag.quorum import Late, Quorum, Via

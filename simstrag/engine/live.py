@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from simstrag import policies
 from simstrag.engine.accounts import Accounts
+from simstrag.engine.agenda import Agenda
 from simstrag.engine.messages import (
     Ask,
     CallOff,
@@ -35,7 +36,7 @@ from simstrag.engine.messages import (
     Wake,
 )  # fmt: skip
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Agenda, Limits, Rules
+from simstrag.engine.rules import Limits, Rules
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Precision, Review

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.engine.accounts import Accounts
+from simstrag.engine.agenda import Agenda
 from simstrag.engine.kernel import Stop, Truth
 from simstrag.engine.messages import (
     Ask,
@@ -36,7 +37,7 @@ from simstrag.engine.messages import (
     Wake,
 )  # fmt: skip
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Agenda, Limits, Rules
+from simstrag.engine.rules import Limits, Rules
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan
 from simstrag.timing.timing import Timing

@@ -33,9 +33,10 @@ Nothing follows `Finished`.
 Overlap.  A rank may *run on* while its contribution is under way: it takes the first steps of its
 next one on its own model, and after them waits (RAN_ON) for the update of the one before.
 
-Order.  A driver keeps facts in an `Agenda`, which tells them in the order of (time, turn, fact);
-that is rule 15.  Some things happen after other facts of the same instant: a quorum closes after
-all arrivals.  For these the rules decide `Wake`, and the agenda tells its fact at its turn.
+Order.  A driver keeps facts in an `engine.agenda.Agenda`, which tells them in the order of (time,
+turn, fact); that is rule 15.  Some things happen after other facts of the same instant: a quorum
+closes after all arrivals.  For these the rules decide `Wake`, and the agenda tells its fact at its
+turn.
 
 Staleness.  A fact stays in the agenda when its step is aborted or its quorum closes before its
 time.  The agenda asks `expects`, and passes over a fact that is stale.
@@ -49,12 +50,11 @@ import enum
 import heapq
 import math
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from simstrag.engine.messages import (
-    TURNS,
     Applied,
     Ask,
     CallOff,
@@ -945,42 +945,3 @@ def check_refiling(old: Plan) -> None:
         raise PlanError(
             "a plan with overlap cannot be replaced by one with other quorums, bound or fuse"
         )
-
-
-class Agenda:
-    """The facts that a driver keeps for later, in the order in which it tells them [15]."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._heap: list[tuple[float, int, Fact]] = []
-
-    def add(self, time: float, fact: Fact) -> None:
-        """Keep a fact until its time."""
-        heapq.heappush(self._heap, (time, TURNS[type(fact)], fact))
-
-    @property
-    def next(self) -> float:
-        """The time of the next fact that still matters; infinity where there is none."""
-        while self._heap and not self._rules.expects(self._heap[0][2], self._heap[0][0]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else math.inf
-
-    def move(self, moved: Callable[[Fact, float], float]) -> None:
-        """Give every fact that still matters the time that `moved` says, of (fact, time)."""
-        kept = [entry for entry in self._heap if self._rules.expects(entry[2], entry[0])]
-        self._heap = [(moved(fact, time), turn, fact) for time, turn, fact in kept]
-        heapq.heapify(self._heap)
-
-    @property
-    def collectives(self) -> dict[int, float]:
-        """When each collective under way ends, by the number of its closing."""
-        facts = ((fact, time) for time, _, fact in self._heap)
-        return {fact.closing: time for fact, time in facts if isinstance(fact, CollectiveEnded)}
-
-    def tell(self, until: float) -> list[Decision] | None:
-        """Tell the rules the next fact that still matters; None where none comes by `until`."""
-        while self._heap and self._heap[0][0] <= until:
-            time, _, fact = heapq.heappop(self._heap)
-            if self._rules.expects(fact, time):
-                return self._rules.receive(fact, time)
-        return None
