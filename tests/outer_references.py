@@ -22,7 +22,7 @@ def log_of_rows(rows: Sequence[dict[str, Any]], updates: int) -> GradientLog:
     """A log of these gradients in full precision, an update a second."""
     log = GradientLog()
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    log._gradients = [columns | {"amp": np.zeros(len(rows), bool)}]
+    log._gradients = [columns | {"amp": np.zeros(len(rows), bool), "round": np.full(len(rows), -1)}]
     log._times = [np.arange(1.0, updates + 1)]
     return log
 

@@ -50,7 +50,7 @@ def test_steps_and_gradients_are_written_on_request(folder: Path, call: Call) ->
     ]  # fmt: skip
     gradients = pd.read_parquet(folder / "r" / "gradients.parquet")
     assert list(gradients.columns) == [
-        "update", "rank", "step", "version", "precision", "samples", "weight", "fate",
+        "update", "rank", "step", "version", "precision", "samples", "weight", "fate", "round",
     ]  # fmt: skip
     summary = json.loads((folder / "r" / "run.json").read_text())["summary"]
     assert len(gradients) == summary["started"]

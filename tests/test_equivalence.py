@@ -103,12 +103,13 @@ def by_engine(
     if run.steps is None or run.gradients is None:
         return outcome
     steps = [list(run.steps[name]) for name in ("rank", "step", "version", "precision", "start")]
-    told = ("update", "rank", "step", "fate", "samples", "weight")
+    told = ("update", "rank", "step", "fate", "samples", "weight", "round")
     gradients = list(zip(*[list(run.gradients[name]) for name in told], strict=True))
     return outcome | {
         "starts": [(*step, amp == "amp", t) for *step, amp, t in zip(*steps, strict=True)],
         "fates": [row[:4] for row in gradients if row[3] != "in_flight"],
-        "weights": [(*row[:3], *row[4:]) for row in gradients if row[3] == "applied"],
+        "weights": [(*row[:3], *row[4:6]) for row in gradients if row[3] == "applied"],
+        "rounds": [(*row[1:3], row[6]) for row in gradients],
     }
 
 

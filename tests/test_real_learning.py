@@ -23,7 +23,6 @@ from simstrag.analysis.tables.comparison_tables import accuracy_table, ranking_t
 from simstrag.analysis.text.cautions import cautions  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
-from simstrag.errors import PlanError  # noqa: E402
 from simstrag.experiments.runner import digest_of_scenario  # noqa: E402
 from simstrag.experiments.sensitivity import sensitivity  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
@@ -594,11 +593,6 @@ def test_recorded_durations_train_where_an_interval_of_evaluations_is_stated() -
 def test_a_target_that_is_met_at_once_is_refused() -> None:
     with pytest.raises(InputError, match=r"before the first update the accuracy is .* raise it"):
         simulate(scenario(target_accuracy=1e-6, learner={"task": "digits"}), "bsp")
-
-
-def test_a_policy_whose_groups_have_models_of_their_own_is_refused() -> None:
-    with pytest.raises(PlanError, match="cannot train a real learner: its groups compute on"):
-        simulate(scenario(), "cgp:groups=rounds")
 
 
 def test_a_comparison_whose_bsp_misses_the_target_says_what_it_reached() -> None:

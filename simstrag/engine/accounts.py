@@ -39,7 +39,7 @@ STEP = [
 ]  # fmt: skip
 FATE = [
     ("update", "i8"), ("rank", "i8"), ("step", "i8"), ("version", "i8"), ("amp", "i8"),
-    ("samples", "i8"), ("weight", "f8"), ("fate", "i8"),
+    ("samples", "i8"), ("weight", "f8"), ("fate", "i8"), ("round", "i8"),
 ]  # fmt: skip
 BLANK = {
     "local_times": math.nan, "communication": math.nan, "batch": math.nan, "amp": False,
@@ -58,6 +58,7 @@ class StepAccount:
     begun, finish: when it began to compute, and when it ends or was aborted.
     sent, pushed: when its push began, and seconds of it.
     busy: seconds of all other communication of its gradient.
+    round: number of the round whose collective summed its gradient; -1 where an update did [11].
     """
 
     start: Start
@@ -71,6 +72,7 @@ class StepAccount:
     sent: float = math.nan
     pushed: float = 0.0
     busy: float = 0.0
+    round: int = -1
 
 
 class Accounts:
@@ -101,6 +103,7 @@ class Accounts:
         self._applied, self._staleness = [0] * rules.workers, [0] * rules.workers
         self._compute, self._wait = [0.0] * rules.workers, [0.0] * rules.workers
         self._communication, self._paused = [0.0] * rules.workers, [0.0] * rules.workers
+        self._last_round: tuple[int, int] = (-1, -1)  # its closing and its number
         self._every = 0 if recorder is None or recorder.keeps_updates else 1
         self._keeps_steps = recorder is not None and recorder.keeps("steps")
         self._keeps_fates = recorder is not None and recorder.keeps("gradients")
@@ -174,7 +177,7 @@ class Accounts:
         """A rank begins a step; its last one is over."""
         rank, held = start.rank, self.held[start.rank]
         if start.closing is not None:
-            held[-1].busy = self.busy[start.closing]
+            held[-1].busy, held[-1].round = self.busy[start.closing], self._round_of(start.closing)
         if held:
             self._close(rank)
         if start.private and held[-1].start.version != start.version:  # it goes on after a run-on
@@ -189,6 +192,13 @@ class Accounts:
         counts["amp"] += start.amp
         counts["rebatched"] += start.samples != self._batch
         return step
+
+    def _round_of(self, closing: int) -> int:
+        """The number of a round, from 0, whose ranks begin their next steps one after the other."""
+        last, number = self._last_round
+        if closing != last:
+            self._last_round = closing, number + 1
+        return self._last_round[1]
 
     def call_off(self, rank: int) -> None:
         """The push of a rank is cancelled."""
@@ -251,7 +261,7 @@ class Accounts:
         if self._keeps_fates:
             rank, number, version, amp, *_ = step.start
             row = (update, rank, number, version, amp, step.samples, weight, FATES[fate])
-            self._fate_log.append(row)
+            self._fate_log.append((*row, step.round))
 
     # -- fates -------------------------------------------------------------------------------
 

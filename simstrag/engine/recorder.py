@@ -40,7 +40,7 @@ STEP_COLUMNS = (
     "rank", "step", "version", "precision", "start", "finish", "wait", "communication",
 )  # fmt: skip
 GRADIENT_COLUMNS = (
-    "update", "rank", "step", "version", "precision", "samples", "weight", "fate",
+    "update", "rank", "step", "version", "precision", "samples", "weight", "fate", "round",
 )  # fmt: skip
 EVALUATION_COLUMNS = ("time", "updates", "samples", "accuracy", "loss")
 DECISION_COLUMNS = ("update", "time", "suspects", "amp", "way", "groups", "batch")
@@ -206,7 +206,7 @@ def _batch(
             columns[name] = words(rows["fate"], FATES)
         elif name == "progress":
             columns[name] = numbers(rows[name].copy(), np.isnan(rows[name]))
-        elif name == "update":  # below 0 for a gradient that entered none
+        elif name in ("update", "round"):  # below 0 for a gradient that entered none
             columns[name] = numbers(rows[name].copy(), rows[name] < 0)
         else:
             columns[name] = numbers(rows[name].copy())

@@ -27,7 +27,7 @@ from simstrag.engine.rules import Limits
 from simstrag.engine.summary import summarise, unslowed_warning, unused_noise_warning
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.gradient_log import GradientLog
-from simstrag.learning.noise_scale import NoiseScale, unmodelled, untrainable
+from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.learning.training import Trained
 from simstrag.learning.update_rule import UpdateRule
 from simstrag.policy import Hints, Plan, Policy, View
@@ -319,8 +319,6 @@ class Simulation:
         self._refuse_a_target(plan)
         self._refuse_long_contributions(plan)
         if self.scenario.learner.is_real:
-            if reason := untrainable(plan):
-                raise PlanError(f"policy {self.name} cannot train a real learner: {reason}")
             self.rules[UpdateRule.of(plan)] = None
         try:
             resolved = plan.resolved(self.scenario.workers)

@@ -62,6 +62,7 @@ class Batches:
 
     shards: samples of each rank, of which it has at least one.
     batch: nominal samples of a step.
+    of_all_ranks: nominal samples of a step of each rank.
 
     Raises `InputError` for a batch that is larger than a shard.
 
@@ -78,6 +79,7 @@ class Batches:
                 f"{len(shards[smallest])} samples: lower learner.batch or workers, or take a task "
                 "with more samples"
             )
+        self.of_all_ranks = len(shards) * batch
         self._samples = np.concatenate(shards)
         self._sizes = np.array([len(shard) for shard in shards])
         self._starts = np.cumsum(self._sizes) - self._sizes

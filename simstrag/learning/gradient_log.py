@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 Columns = dict[str, npt.NDArray[Any]]
 
-COLUMNS = ("update", "rank", "step", "version", "samples", "weight")
+COLUMNS = ("update", "rank", "step", "version", "samples", "weight", "round")
+NONE = {"update": 0, "round": -1}
+"""What stands for a missing number in these columns."""
 
 
 class GradientLog:
-    """The applied gradients of a run and the time of each update, of what a recorder records.
+    """The gradients of a run that count and the time of each update, of what a recorder records.
 
     It is the `simstrag.runs.tables.Storage` of that recorder.
     """
@@ -36,12 +38,12 @@ class GradientLog:
         if name == "updates":
             self._times.append(batch.column("time").to_numpy())
         elif name == "gradients":
-            fate, precision = batch.column("fate"), batch.column("precision")
-            applied = _is(fate, "applied")
-            columns = {"amp": _is(precision, "amp")} | {
-                column: batch.column(column).to_numpy(zero_copy_only=False) for column in COLUMNS
+            applied = _is(batch.column("fate"), "applied")
+            columns = {"amp": _is(batch.column("precision"), "amp")} | {
+                name: batch.column(name).fill_null(NONE.get(name, 0)).to_numpy() for name in COLUMNS
             }
-            self._gradients.append({key: values[applied] for key, values in columns.items()})
+            kept = applied | (columns["round"] >= 0)
+            self._gradients.append({key: values[kept] for key, values in columns.items()})
 
     @classmethod
     def of(cls, run: Run) -> GradientLog:
@@ -51,7 +53,7 @@ class GradientLog:
         """
         log, gradients = cls(), run.frame("gradients")
         applied = gradients[gradients["fate"] == "applied"]
-        columns = {name: applied[name].to_numpy() for name in COLUMNS}
+        columns = {name: applied[name].fillna(NONE.get(name, 0)).to_numpy() for name in COLUMNS}
         log._gradients = [columns | {"amp": (applied["precision"] == "amp").to_numpy()}]
         log._times = [run.frame("updates")["time"].to_numpy()]
         if len(log.times) != run.summary["updates"]:
@@ -63,9 +65,13 @@ class GradientLog:
 
     @property
     def gradients(self) -> Columns:
-        """Columns of all applied gradients, in the order of updates, versions and precisions.
+        """Columns of all gradients that count, in the order of updates, versions and precisions.
 
-        update: the version that it made, from 1; version: the one that its rank had pulled.
+        These are the applied ones, and those of groups' rounds that never were.
+
+        update: the version that it made, from 1, or 0 for none; version: the one that its rank had
+            pulled.
+        round: number of its group's round of its own, -1 for none.
         amp: whether it was computed in reduced precision.
         weight: of the gradient, the mean over its samples, in the sum that the optimizer applies.
         """
@@ -75,7 +81,7 @@ class GradientLog:
         }
         order = np.lexsort([columns[name] for name in ("step", "rank", "amp", "version", "update")])
         found = {name: column[order] for name, column in columns.items()}
-        return found | {"update": found["update"].astype(np.int64)}
+        return found | {name: found[name].astype(np.int64) for name in NONE}
 
     @property
     def times(self) -> npt.NDArray[np.float64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.learning.correction import Correction
+from simstrag.learning.group_models import GroupModels, Places
 from simstrag.learning.training import Replay
 
 if TYPE_CHECKING:
@@ -22,35 +25,39 @@ MOST_NUMBERS = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Gradients of one update at one version in one precision, which are computed as one sum.
+    """Gradients of one update at one place in one precision, which are computed as one sum.
 
-    Where each gradient is corrected alone, a cell is one gradient.
+    Where gradients are corrected or summed in rounds, a cell is one gradient.
 
     first: the first gradient of each, and the end of the last; shape (C + 1,).
-    update, version, amp: of each; shape (C,).
+    place, known, depth, amp: of each; shape (C,).
     of_update: the first cell of each update, and the end of the last.
-    by_version: cells in the order of their versions.
+    in_order: cells in the order in which their places become known.
     """
 
     first: npt.NDArray[np.int64]
-    update: npt.NDArray[np.int64]
-    version: npt.NDArray[np.int64]
+    place: npt.NDArray[np.int64]
+    known: npt.NDArray[np.int64]
+    depth: npt.NDArray[np.int64]
     amp: npt.NDArray[np.bool_]
     of_update: npt.NDArray[np.int64]
-    by_version: npt.NDArray[np.int64]
+    in_order: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, gradients: dict[str, npt.NDArray[Any]], updates: int, alone: bool) -> _Cells:
+    def of(
+        cls, gradients: dict[str, npt.NDArray[Any]], places: Places, updates: int, alone: bool
+    ) -> _Cells:
         """Cells of gradients that are sorted by update, version and precision."""
-        keys = np.stack([gradients[name].astype(np.int64) for name in ("update", "version", "amp")])
+        keys = np.stack([gradients["update"], places.of, gradients["amp"]])
         differs = np.any(keys[:, 1:] != keys[:, :-1], axis=0)
         first = np.flatnonzero(differs | alone) + 1
         first = np.concatenate([[0], first])
-        update, version, amp = keys[:, first]
+        update, place, amp = keys[:, first]
         ends = np.concatenate([first, [keys.shape[1]]])
         of_update = np.searchsorted(update, np.arange(1, updates + 2))
-        order = np.argsort(version, kind="stable")
-        return cls(ends, update, version, amp.astype(bool), of_update, order)
+        known, depth = places.known[place], places.depth[place]
+        order = np.argsort(known, kind="stable")
+        return cls(ends, place, known, depth, amp.astype(bool), of_update, order)
 
 
 class GradientReplay(Replay):
@@ -62,18 +69,20 @@ class GradientReplay(Replay):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._correction = Correction.of(self.rule, self.engine, self.batches, self.optimizer.lr)
-        alone = self._correction is not None
+        updates, self._rounds = len(self.times), self.gradients["round"]
+        places = Places.among(self.gradients, updates)
+        self._alone = self._correction is not None or len(places.before) > 0
         self._weights = self.gradients["weight"]
-        self._cells = _Cells.of(self.gradients, len(self.times), alone)
+        self._cells = _Cells.of(self.gradients, places, updates, self._alone)
+        self._groups = GroupModels(places, self.optimizer)
         self._pulled: dict[int, torch.Tensor] = {}  # parameters of gradients to be corrected
         self._flat = self.engine.initial.clone()
         self._optimizer = self.optimizer.make(self._flat)
-        users = np.bincount(self._cells.version, minlength=len(self.times) + 1)
-        self._users = users.tolist()
+        self._users = Counter([*self._cells.place.tolist(), *places.before])
         self._live: dict[int, torch.Tensor] = {}
         self._ready: dict[int, torch.Tensor] = {}
-        self._versions = self._cells.version[self._cells.by_version]
-        self._next = 0  # of `by_version`: all cells before it have been computed
+        self._known = self._cells.known[self._cells.in_order]
+        self._next = 0  # of `in_order`: all cells before it have been computed
         self._keep(0)
 
     @property
@@ -98,9 +107,11 @@ class GradientReplay(Replay):
 
     def _corrected(self, row: torch.Tensor, cell: int, update: int) -> torch.Tensor | None:
         """The weighted sum of one cell after its correction; None where it failed its test."""
-        if self._correction is None:
+        if not self._alone:
             return row
-        found = self._correction.correct(row, self._flat, self._pulled.pop(cell), update)
+        found: torch.Tensor | None = row
+        if self._correction is not None:
+            found = self._correction.correct(row, self._flat, self._pulled.pop(cell), update)
         return None if found is None else float(self._weights[self._cells.first[cell]]) * found
 
     def _keep(self, version: int) -> None:
@@ -108,30 +119,66 @@ class GradientReplay(Replay):
             self._live[version] = self._flat.clone()
 
     def _compute(self, version: int) -> None:
-        """Compute all gradients at the versions that are known, so many sums at once."""
-        cells, order = self._cells, self._cells.by_version
+        """Compute all gradients at the places that are known, so many sums at once."""
+        cells, start = self._cells, self._next
         # Rows that are still needed, such as a straggler's, no longer keep all those beside them.
         self._ready = {cell: row.clone() for cell, row in self._ready.items()}
-        stop = int(np.searchsorted(self._versions, version, "right"))
+        self._next = int(np.searchsorted(self._known, version, "right"))
+        fresh = cells.in_order[start : self._next]
         at_once = max(1, min(MOST_AT_ONCE, MOST_NUMBERS // len(self._flat)))
-        while self._next < stop:
-            chosen = order[self._next : min(stop, self._next + at_once)]
-            self._next += len(chosen)
-            for amp in (False, True):
-                places = chosen[cells.amp[chosen] == amp]
-                if not len(places):
-                    continue
-                parameters = [self._live[at] for at in cells.version[places].tolist()]
-                counts = cells.first[places + 1] - cells.first[places]
-                rows = np.repeat(cells.first[places] - (np.cumsum(counts) - counts), counts)
-                rows += np.arange(len(rows))
-                alone = self._correction is not None
-                weights = np.ones(len(rows)) if alone else self._weights[rows]
-                sums = self.sums(parameters, rows, counts, amp, weights)
-                self._ready.update(zip(places.tolist(), sums, strict=True))
-                if alone:
-                    self._pulled.update(zip(places.tolist(), parameters, strict=True))
-            for at in cells.version[chosen].tolist():
-                self._users[at] -= 1
-                if not self._users[at]:
-                    del self._live[at]
+        for depth in np.unique(cells.depth[fresh]):
+            level = fresh[cells.depth[fresh] == depth]
+            for first in range(0, len(level), at_once):
+                self._compute_together(level[first : first + at_once])
+
+    def _compute_together(self, chosen: npt.NDArray[np.int64]) -> None:
+        """Compute cells whose places are known, or can be made of what was computed."""
+        cells = self._cells
+        for amp in (False, True):
+            own = chosen[cells.amp[chosen] == amp]
+            if not len(own):
+                continue
+            parameters = [self._at(place) for place in cells.place[own].tolist()]
+            counts = cells.first[own + 1] - cells.first[own]
+            rows = np.repeat(cells.first[own] - (np.cumsum(counts) - counts), counts)
+            rows += np.arange(len(rows))
+            weights = np.ones(len(rows)) if self._alone else self._weights[rows]
+            sums = self.sums(parameters, rows, counts, amp, weights)
+            if self._alone:
+                self._keep_alone(own.tolist(), rows, sums, parameters)
+            else:
+                self._ready.update(zip(own.tolist(), sums, strict=True))
+        for place in cells.place[chosen].tolist():
+            self._let_go(place)
+
+    def _keep_alone(
+        self,
+        cells: Sequence[int],
+        rows: npt.NDArray[np.int64],
+        gradients: Sequence[torch.Tensor],
+        parameters: Sequence[torch.Tensor],
+    ) -> None:
+        """Keep gradients, one of each cell and row, that were computed at these parameters."""
+        for cell, row, gradient, pulled in zip(
+            cells, rows.tolist(), gradients, parameters, strict=True
+        ):
+            if self.gradients["update"][row]:
+                self._ready[cell] = gradient
+                if self._correction is not None:
+                    self._pulled[cell] = pulled
+            share = float(self.gradients["samples"][row]) / self.batches.of_all_ranks
+            self._groups.add(int(self._rounds[row]), share * gradient)
+
+    def _at(self, place: int) -> torch.Tensor:
+        """The parameters at a place that is known; a group's model is made when it is needed."""
+        if place not in self._live:
+            origin = self._groups.origin(place)
+            self._live[place] = self._groups.make(place, self._at(origin))
+            self._let_go(origin)
+        return self._live[place]
+
+    def _let_go(self, place: int) -> None:
+        """One use of a place fewer is left."""
+        self._users[place] -= 1
+        if not self._users[place]:
+            del self._live[place]

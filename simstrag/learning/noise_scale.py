@@ -27,8 +27,8 @@ def unmodelled(plan: Plan) -> str | None:
         return "an outer optimizer steps by the average of private models"
     if plan.average:
         return "it averages private models"
-    if reason := untrainable(plan):
-        return reason
+    if any(quorum.rounds > 1 for quorum in plan.quorums):
+        return "its groups compute on models of their own between two updates"
     if plan.weigh is not Weigh.WORLD:
         return "it weighs gradients by the members of their update"
     if plan.damping.power:
@@ -37,13 +37,6 @@ def unmodelled(plan: Plan) -> str | None:
         return "it compensates stale gradients"
     if plan.screen is not None:
         return "it screens gradients by a test"
-    return None
-
-
-def untrainable(plan: Plan) -> str | None:
-    """The reason why a plan's updates are not replayed on a real model; None where they are."""
-    if any(quorum.rounds > 1 for quorum in plan.quorums):
-        return "its groups compute on models of their own between two updates"
     return None
 
 

@@ -86,6 +86,7 @@ class Replay(abc.ABC):
         self.rule = rule
         self.gradients, self.times = log.gradients, log.times
         applied = np.bincount(self.gradients["update"], self.gradients["samples"])
+        applied[0] = 0  # those of no update
         self._samples_by = np.cumsum(applied).astype(np.int64)
         self.engine, self.batches, self.optimizer = engine, batches, optimizer
         self.computed = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from simstrag.aggregation import Compensation, Outer, Screen
 from simstrag.errors import InputError
-from simstrag.plan import Plan
+from simstrag.plan import Plan, Weigh
 from simstrag.quorum import Via
 
 
@@ -35,10 +35,16 @@ class UpdateRule:
     def of(cls, plan: Plan) -> UpdateRule:
         """The rule of a plan.
 
-        Raises `InputError` where its quorums overlap differently, or a cutoff drops contributions
-        whose run-on has begun.
+        Raises `InputError` where its quorums overlap differently, a cutoff drops contributions
+        whose run-on has begun, or groups with rounds weigh by the members of an update to come.
         """
         if not plan.average:
+            rounds = any(quorum.rounds > 1 for quorum in plan.quorums)
+            if rounds and plan.weigh is not Weigh.WORLD:
+                raise InputError(
+                    "groups with rounds need weigh WORLD for a real learner: how many samples "
+                    "their update will have is not known before"
+                )
             return cls(compensation=plan.compensation, screen=plan.screen)
         overlaps = {quorum.overlap for quorum in plan.quorums}
         if len(overlaps) > 1:

@@ -78,11 +78,11 @@ static void tell(struct job *m, whole rank, whole fate, whole update, double wei
     struct rank_row *r = &m->ranks[rank];
     if (!m->keeps_fates) return;
     for (whole k = 0; k < contributed(r); k++) {
-        struct kept_row last = {r->step, r->samples, 0, 0, r->amp};
+        struct kept_row last = {r->step, r->samples, 0, 0, r->amp, -1};
         struct kept_row *w = k < r->kept ? kept_of(m, rank) + k : &last;
         double share = (double)w->samples / all * weight;
         m->fate_log[m->fates++] = (struct fate_row){
-            update, rank, w->step, r->version, w->amp, w->samples, share, fate};
+            update, rank, w->step, r->version, w->amp, w->samples, share, fate, w->round};
     }
 }
 

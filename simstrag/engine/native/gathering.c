@@ -263,7 +263,9 @@ static int next_round(struct job *m, whole closing) {
         struct rank_row *r = &m->ranks[m->scratch[k]];
         r->busy = c->busy; r->rounds++;
         keep_on(m, m->scratch[k]);
+        kept_of(m, m->scratch[k])[r->kept - 1].round = m->rounds;
     }
+    m->rounds++;
     free_closing(m, closing);
     return 1;
 }

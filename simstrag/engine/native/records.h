@@ -51,7 +51,7 @@ enum { STOPS(NAME) };
 
 #define SCALARS(F, A) \
     /* the clock, the learner, totals */ \
-    F(double, now) F(whole, version) F(whole, samples) F(whole, serial) F(whole, refiled) \
+    F(double, now) F(whole, version) F(whole, samples) F(whole, serial) F(whole, refiled) F(whole, rounds) \
     F(double, booked) F(whole, began_at) F(whole, own) F(whole, stale) F(whole, stale_samples) \
     F(double, deviation) F(double, beyond) F(double, makespan) F(double, target) \
     F(whole, started) F(whole, amp) F(whole, rebatched) F(whole, applied) F(whole, dropped) \
@@ -146,7 +146,8 @@ enum { STOPS(NAME) };
     F(flag, mean) F(flag, lockstep)
 
 #define KEPT(F, A) \
-    F(whole, step) F(whole, samples) F(double, seconds) F(double, communication) F(whole, amp)
+    F(whole, step) F(whole, samples) F(double, seconds) F(double, communication) F(whole, amp) \
+    F(whole, round)
 #define EVENT(F, A) F(double, time) F(whole, order) F(whole, serial) F(whole, what)
 #define PIECE(F, A) F(whole, at) F(whole, last)
 
@@ -160,7 +161,7 @@ enum { STOPS(NAME) };
     F(double, finish) F(double, wait) F(double, communication)
 #define FATE(F, A) \
     F(whole, update) F(whole, rank) F(whole, step) F(whole, version) F(whole, amp) \
-    F(whole, samples) F(double, weight) F(whole, fate)
+    F(whole, samples) F(double, weight) F(whole, fate) F(whole, round)
 
 #define RECORDS(R) \
     R(rank, RANK) R(quorum, QUORUM) R(closing, CLOSING) \

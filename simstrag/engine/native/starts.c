@@ -30,7 +30,7 @@ static void keep_on(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     close_cycle(m, rank);
     kept_of(m, rank)[r->kept++] = (struct kept_row){r->step, r->samples, r->finish - r->start,
-                                                    r->got - r->pulled + r->pushed, r->amp};
+                                                    r->got - r->pulled + r->pushed, r->amp, -1};
     m->crowded |= r->kept == m->kept_size / m->workers;
     begin_step(m, rank, m->now, 0.0);
 }
