@@ -19,10 +19,10 @@ Slope = Callable[[int, int, torch.Tensor], torch.Tensor]
 
 
 def log_of_rows(rows: Sequence[dict[str, Any]], updates: int) -> GradientLog:
-    """A log of these gradients in full precision, an update a second."""
+    """A log of these gradients, by default in full precision and no round, an update a second."""
     log = GradientLog()
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    log._gradients = [columns | {"amp": np.zeros(len(rows), bool), "round": np.full(len(rows), -1)}]
+    log._gradients = [{"amp": np.zeros(len(rows), bool), "round": np.full(len(rows), -1)} | columns]
     log._times = [np.arange(1.0, updates + 1)]
     return log
 

@@ -20,6 +20,7 @@ from simstrag.ddp.local_step_timer import CpuStepTimer
 from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.record.run_from_journal import run_of
 from simstrag.errors import InputError
+from simstrag.learning import loss_scale
 from simstrag.policy import Plan, Precision, Quorum, Via, View
 from tests.ranks import Ranks, ranks
 
@@ -117,7 +118,7 @@ def trainer_overflows(rank: int, world: int, served: bool, out: str) -> tuple[li
     from simstrag.ddp import wrap
     from simstrag.ddp.allreduce import broadcast_and_average
 
-    with patch.object(module, "FIRST_SCALE", SCALE):
+    with patch.object(loss_scale, "FIRST", SCALE):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         trainer = wrap(
@@ -158,7 +159,7 @@ def test_a_server_leaves_out_gradients_that_are_not_finite(ranks: Ranks, tmp_pat
 def test_a_scale_grows_after_as_many_good_steps_as_gradscaler_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "INTERVAL", 5)
+    monkeypatch.setattr(loss_scale, "INTERVAL", 5)
     own = NumberFormats(network(), "fp16")
     theirs = torch.amp.GradScaler("cpu", growth_interval=5)
     parameter = nn.Parameter(torch.ones(1))
@@ -178,10 +179,10 @@ def test_a_scale_grows_after_as_many_good_steps_as_gradscaler_s(
 
 def test_the_scale_starts_and_moves_as_gradscaler_s_defaults_say() -> None:
     state = torch.amp.GradScaler("cpu").state_dict()
-    assert state["scale"] == module.FIRST_SCALE
-    assert state["growth_factor"] == module.GROWTH
-    assert state["backoff_factor"] == module.BACKOFF
-    assert state["growth_interval"] == module.INTERVAL
+    assert state["scale"] == loss_scale.FIRST
+    assert state["growth_factor"] == loss_scale.GROWTH
+    assert state["backoff_factor"] == loss_scale.BACKOFF
+    assert state["growth_interval"] == loss_scale.INTERVAL
 
 
 def rank_mixes(rank: int, world: int, precision: str) -> tuple[str, set[str], list[float]]:

@@ -18,6 +18,7 @@ from torch import nn
 
 from simstrag.ddp.failures.rank_failure import local_error
 from simstrag.errors import InputError
+from simstrag.learning.loss_scale import LossScale
 from simstrag.workloads.precision import available_precisions, reduced_loss, tensor_cores
 from simstrag.workloads.training_task import MIN_GAIN, gain
 from simstrag.workloads.workload import map_tensors
@@ -40,9 +41,6 @@ LABELS = {
 
 PATIENCE = 10.0
 """Seconds after which no more steps are timed than are needed."""
-
-FIRST_SCALE, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
-"""Parameters of the loss scale, as in `torch.amp.GradScaler`."""
 
 Closure = Callable[[], torch.Tensor]
 """Computes the user's loss of the bare model for one batch."""
@@ -145,7 +143,7 @@ class NumberFormats:
         if self.full == "fp64":
             model.to(torch.float64)
             model.register_forward_pre_hook(self.module.cast, with_kwargs=True, prepend=True)
-        self._own_scale, self._good = FIRST_SCALE, 0
+        self._loss_scale = LossScale()
         self._in_fp16 = False
 
     @property
@@ -231,7 +229,7 @@ class NumberFormats:
     @property
     def scale(self) -> float:
         """The factor of the last step's loss; the hook divides by it."""
-        return self._own_scale if self._in_fp16 else 1.0
+        return self._loss_scale.value if self._in_fp16 else 1.0
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss times its scale, for backward."""
@@ -253,20 +251,15 @@ class NumberFormats:
         After the reduction the rank that overflowed is unknown, so every rank that ran fp16 lowers
         its scale.
         """
-        if not self._in_fp16:
-            return
-        self._good = self._good + 1 if finite else 0
-        if not finite:
-            self._own_scale *= BACKOFF
-        elif self._good == INTERVAL:
-            self._good = 0
-            self._own_scale = min(self._own_scale * GROWTH, 2.0**127)
+        if self._in_fp16:
+            self._loss_scale.update(finite)
 
     def state_dict(self) -> dict[str, Any]:
         """The scale, its count of finite steps, and the chosen formats."""
         return {
-            "scale": self._own_scale, "good": self._good, "full": self.full, "amp": self.amp,
-            "gain": self.gain, "checks": self.checks, "unsettled": self.unsettled,
+            "scale": self._loss_scale.value, "good": self._loss_scale.finite_steps,
+            "full": self.full, "amp": self.amp, "gain": self.gain, "checks": self.checks,
+            "unsettled": self.unsettled,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -276,6 +269,6 @@ class NumberFormats:
                 f"a checkpoint whose full precision is {state['full']} does not fit {self.full}; "
                 "say the same precision as then"
             )
-        self._own_scale, self._good = state["scale"], state["good"]
+        self._loss_scale = LossScale(state["scale"], state["good"])
         self.amp, self.gain = state["amp"], state["gain"]
         self.checks, self.unsettled = state["checks"], state["unsettled"]

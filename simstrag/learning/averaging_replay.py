@@ -136,9 +136,8 @@ class AveragingReplay(Replay):
             models = [worker.model for worker in chosen]
             one_each = np.ones(len(rows), np.int64)
             sums = self.sums(models, np.array(rows), one_each, amp, np.ones(len(rows)))
-            for worker, gradient in zip(chosen, sums, strict=True):
-                worker.model.grad = gradient
-                worker.optimizer.step()
+            for worker, gradient, row in zip(chosen, sums, rows, strict=True):
+                self.step(worker.optimizer, worker.model, gradient, np.array([row]))
         for worker in ready:
             worker.done += 1
             if worker.done == len(worker.now.steps):

@@ -27,7 +27,7 @@ MOST_NUMBERS = 1 << 25
 class _Cells:
     """Gradients of one update at one place in one precision, which are computed as one sum.
 
-    Where gradients are corrected or summed in rounds, a cell is one gradient.
+    Where gradients are corrected, scaled or summed in rounds, a cell is one gradient.
 
     first: the first gradient of each, and the end of the last; shape (C + 1,).
     place, known, depth, amp: of each; shape (C,).
@@ -71,10 +71,11 @@ class GradientReplay(Replay):
         self._correction = Correction.of(self.rule, self.engine, self.batches, self.optimizer.lr)
         updates, self._rounds = len(self.times), self.gradients["round"]
         places = Places.among(self.gradients, updates)
-        self._alone = self._correction is not None or len(places.before) > 0
+        corrected, scaled = self._correction is not None, self.scales is not None
+        self._alone = corrected or scaled or len(places.before) > 0
         self._weights = self.gradients["weight"]
         self._cells = _Cells.of(self.gradients, places, updates, self._alone)
-        self._groups = GroupModels(places, self.optimizer)
+        self._groups = GroupModels(places, self._rounds, self.optimizer, checks=scaled)
         self._pulled: dict[int, torch.Tensor] = {}  # parameters of gradients to be corrected
         self._flat = self.engine.initial.clone()
         self._optimizer = self.optimizer.make(self._flat)
@@ -100,15 +101,23 @@ class GradientReplay(Replay):
             row = self._corrected(self._ready.pop(cell), cell, update)
             if row is not None:
                 total = row if total is None else total + row
-        if total is not None:
-            self._flat.grad = total
-            self._optimizer.step()
+        rows = np.arange(*self._cells.first[[start, end]])
+        last = rows[self._rounds[rows] < 0]
+        if total is None:
+            self.rescale(last, True)
+        else:
+            self.step(self._optimizer, self._flat, total, last)
         self._keep(update)
 
     def _corrected(self, row: torch.Tensor, cell: int, update: int) -> torch.Tensor | None:
-        """The weighted sum of one cell after its correction; None where it failed its test."""
+        """The weighted sum of one cell after its correction.
+
+        It is None where it failed its test, or was in a round that was skipped.
+        """
         if not self._alone:
             return row
+        if int(self._rounds[self._cells.first[cell]]) in self._groups.skipped:
+            return None
         found: torch.Tensor | None = row
         if self._correction is not None:
             found = self._correction.correct(row, self._flat, self._pulled.pop(cell), update)
@@ -166,8 +175,13 @@ class GradientReplay(Replay):
                 self._ready[cell] = gradient
                 if self._correction is not None:
                     self._pulled[cell] = pulled
+            number = int(self._rounds[row])
+            if number < 0:
+                continue
             share = float(self.gradients["samples"][row]) / self.batches.of_all_ranks
-            self._groups.add(int(self._rounds[row]), share * gradient)
+            finite = self._groups.add(number, share * gradient)
+            if finite is not None and self.scales is not None:
+                self.rescale(np.flatnonzero(self._rounds == number), finite)
 
     def _at(self, place: int) -> torch.Tensor:
         """The parameters at a place that is known; a group's model is made when it is needed."""

@@ -46,6 +46,7 @@ class GradientEngine:
         self.task = task
         self.dtype = torch.float64 if full == "fp64" else torch.float32
         self.autocast = getattr(torch, PRECISIONS[amp]) if amp in PRECISIONS else None
+        self.scales_losses = amp == "fp16"
         named = [(n, p) for n, p in task.model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
         self._shapes = [p.shape for _, p in named]

@@ -74,22 +74,41 @@ class GroupModels:
     """The models of groups while a run is replayed, each with an optimizer of its own.
 
     places: of the run.
+    rounds: the round of each gradient, -1 for none.
     optimizer: of each model; it begins without state where a model leaves a version.
+    checks: whether rounds are skipped whose sum is not finite.
+    skipped: these rounds.
     """
 
-    def __init__(self, places: Places, optimizer: OptimizerChoice) -> None:
+    def __init__(
+        self, places: Places, rounds: Whole, optimizer: OptimizerChoice, checks: bool = False
+    ) -> None:
         self._places, self._choice = places, optimizer
         self._versions = len(places.known) - len(places.before)
+        self._checks = checks
+        self.skipped: set[int] = set()
+        self._missing = Counter(rounds[rounds >= 0].tolist())  # gradients that are not added yet
         self._sums: dict[int, torch.Tensor] = {}
         self._heirs = Counter(places.before)  # models that are still to be made of a place
         self._uses = Counter(places.round)  # models that a round is still to step
         self._trained: dict[int, tuple[torch.Tensor, FlatOptimizer]] = {}
 
-    def add(self, number: int, gradient: torch.Tensor) -> None:
-        """Add a weighted gradient to a round, all of whose gradients come before its models."""
-        if number in self._uses:
-            before = self._sums.get(number)
-            self._sums[number] = gradient if before is None else before + gradient
+    def add(self, number: int, gradient: torch.Tensor) -> bool | None:
+        """Add a weighted gradient to a round, all of whose gradients come before its models.
+
+        Returns whether the round counts once it is complete, None before.
+        """
+        before = self._sums.get(number)
+        self._sums[number] = total = gradient if before is None else before + gradient
+        self._missing[number] -= 1
+        if self._missing[number]:
+            return None
+        counts = not self._checks or bool(total.isfinite().all())
+        if not counts:
+            self.skipped.add(number)
+        if not self._uses[number]:
+            del self._sums[number]
+        return counts
 
     def origin(self, place: int) -> int:
         """The place that a group's model leaves."""
@@ -103,9 +122,10 @@ class GroupModels:
         else:
             flat = origin.clone()
             optimizer = self._choice.make(flat)
-        flat.grad = self._sums[number]
-        optimizer.step()
-        flat.grad = None
+        if number not in self.skipped:
+            flat.grad = self._sums[number]
+            optimizer.step()
+            flat.grad = None
         if self._heirs[place]:
             self._trained[place] = flat, optimizer
         _use(self._heirs, before, self._trained)

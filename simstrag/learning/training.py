@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,7 +22,8 @@ import numpy.typing as npt
 from simstrag.learning.batches import Batches
 from simstrag.learning.gradient_log import GradientLog
 from simstrag.learning.gradients import GradientEngine
-from simstrag.learning.optimizers import OptimizerChoice
+from simstrag.learning.loss_scale import LossScale
+from simstrag.learning.optimizers import FlatOptimizer, OptimizerChoice
 from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 
 if TYPE_CHECKING:
@@ -89,6 +91,8 @@ class Replay(abc.ABC):
         applied[0] = 0  # those of no update
         self._samples_by = np.cumsum(applied).astype(np.int64)
         self.engine, self.batches, self.optimizer = engine, batches, optimizer
+        scaled = engine.scales_losses and self.gradients["amp"].any()
+        self.scales: dict[int, LossScale] | None = defaultdict(LossScale) if scaled else None
         self.computed = 0
 
     @property
@@ -146,6 +150,8 @@ class Replay(abc.ABC):
     ) -> list[torch.Tensor]:
         """A sum of gradients at each of several parameters, by weights.
 
+        Where losses are scaled a sum is one gradient, which may not be finite.
+
         rows: of `gradients`, one sum after the other.
         counts: rows of each sum.
         amp: whether in reduced precision.
@@ -155,11 +161,37 @@ class Replay(abc.ABC):
 
         rank, step, sizes = (self.gradients[name][rows] for name in ("rank", "step", "samples"))
         self.computed += len(rank)
-        each = torch.from_numpy(np.repeat(weights / sizes, sizes))
+        factors = np.ones(len(rank))
+        if amp and self.scales is not None:
+            factors = np.array([self.scales[own].value for own in rank.tolist()])
+        each = torch.from_numpy(np.repeat(weights / sizes * factors, sizes))
         samples = torch.from_numpy(self.batches.of(rank, step, sizes))
         of_sum = np.add.reduceat(sizes, np.cumsum(counts) - counts).tolist()
         with torch.enable_grad():
-            return self.engine.rows(parameters, samples, each.to(self.engine.dtype), of_sum, amp)
+            found = self.engine.rows(parameters, samples, each.to(self.engine.dtype), of_sum, amp)
+        if not amp or self.scales is None:
+            return found
+        return [row / factor for row, factor in zip(found, factors.tolist(), strict=True)]
+
+    def step(
+        self,
+        optimizer: FlatOptimizer,
+        flat: torch.Tensor,
+        gradient: torch.Tensor,
+        rows: npt.NDArray[np.int64],
+    ) -> None:
+        """Step by a sum of the gradients of some rows; skip one that is not finite in float16."""
+        finite = self.scales is None or bool(gradient.isfinite().all())
+        if finite:
+            flat.grad = gradient
+            optimizer.step()
+        self.rescale(rows, finite)
+
+    def rescale(self, rows: npt.NDArray[np.int64], finite: bool) -> None:
+        """Update the loss scale of each rank with one of these gradients in reduced precision."""
+        if self.scales is not None:
+            for rank in self.gradients["rank"][rows[self.gradients["amp"][rows]]].tolist():
+                self.scales[rank].update(finite)
 
     def _evaluate(self, found: Evaluations, update: int) -> None:
         accuracy, loss = self.engine.evaluate(self.parameters)

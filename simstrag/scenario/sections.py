@@ -211,7 +211,8 @@ class LearnerSection(Section):
     optimizer: applies the gradients.
     evaluate_every: seconds between evaluations; by default a fiftieth of bsp's clean rounds.
     dirichlet: concentration of the classes in each rank's shard; None for identical shards.
-    full, amp: precisions that "full" and "amp" denote; "fp32" as reduced precision is below fp64.
+    full, amp: precisions that "full" and "amp" denote; "bf16" and "fp16" by autocast, "fp32" as
+        reduced precision is below fp64.
     margin: how much less final accuracy than bsp's still counts as equal.
     """
 
@@ -227,7 +228,7 @@ class LearnerSection(Section):
     evaluate_every: Positive | None = None
     dirichlet: Positive | None = None
     full: Literal["fp32", "fp64"] = "fp32"
-    amp: Literal["bf16", "fp32"] = "bf16"
+    amp: Literal["bf16", "fp16", "fp32"] = "bf16"
     margin: Share = 0.005
 
     @model_validator(mode="after")
