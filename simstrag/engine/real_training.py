@@ -54,7 +54,7 @@ def train(
         shards = dirichlet_shards(task.label.numpy(), workers, learner.dirichlet, seed)
     replay = (kind if rule.average else GradientReplay)(
         log,
-        GradientEngine(task, learner.full, learner.amp),
+        GradientEngine(task, learner.full, learner.amp, device=learner.device),
         Batches(shards, learner.batch, seed),
         OptimizerChoice(**learner.optimizer.model_dump()),
         rule,

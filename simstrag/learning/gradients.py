@@ -7,9 +7,11 @@ other model through `torch.vmap`, or one gradient after the other.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from simstrag.errors import InputError
 from simstrag.learning.tasks.task import LearningTask
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ class GradientEngine:
     full: number format of the parameters, "fp32" or "fp64".
     amp: the reduced precision, "bf16" or "fp16" by autocast, or "fp32" below fp64 parameters.
     way: "batched layers", "vmap" or "one by one"; by default the first that the task allows.
+    device: "cpu" or "cuda", where everything is computed; what it is given is brought there.
 
     Parameters are flat, shape (P,), in the order of `model.named_parameters()`.
+    Raises `InputError` for "cuda" where torch sees none.
 
     >>> from simstrag.learning import tasks
     >>> engine = GradientEngine(tasks.load("digits"))
@@ -39,15 +43,23 @@ class GradientEngine:
     """
 
     def __init__(
-        self, task: LearningTask, full: str = "fp32", amp: str = "bf16", way: str | None = None
+        self,
+        task: LearningTask,
+        full: str = "fp32",
+        amp: str = "bf16",
+        way: str | None = None,
+        device: str = "cpu",
     ) -> None:
         import torch
 
-        self.task = task
+        if device == "cuda" and not torch.cuda.is_available():
+            raise InputError("learner.device is cuda, but torch sees no GPU here: say device: cpu")
+        self.task, self.device = task, torch.device(device)
+        self._model = task.model if device == "cpu" else copy.deepcopy(task.model).to(self.device)
         self.dtype = torch.float64 if full == "fp64" else torch.float32
         self.autocast = getattr(torch, PRECISIONS[amp]) if amp in PRECISIONS else None
         self.scales_losses = amp == "fp16"
-        named = [(n, p) for n, p in task.model.named_parameters() if p.requires_grad]
+        named = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
         self._shapes = [p.shape for _, p in named]
         self._sizes = [p.numel() for _, p in named]
@@ -58,7 +70,8 @@ class GradientEngine:
         self.way = way or self._fastest()
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self.device, dtype)
 
     def _fastest(self) -> str:
         if self._layers is not None:
@@ -67,9 +80,9 @@ class GradientEngine:
 
         if any(isinstance(m, torch.nn.modules.conv._ConvNd) for m in self.task.model.modules()):
             return "one by one"  # a convolution of many kernels is slower than many convolutions
-        one = torch.zeros(2, 1, dtype=torch.int64)
+        one = torch.zeros(2, 1, dtype=torch.int64, device=self.device)
         try:
-            weights = torch.ones(2, 1, dtype=self.dtype)
+            weights = torch.ones(2, 1, dtype=self.dtype, device=self.device)
             self._vmapped(self.initial.expand(2, -1), one, weights, amp=False)
         except Exception:  # whatever a user's model raises there; alone it has been computed
             return "one by one"
@@ -95,6 +108,7 @@ class GradientEngine:
         """
         import torch
 
+        samples, weights = samples.to(self.device), weights.to(self.device)
         count, sizes = len(parameters), list(sizes)
         parts = torch.split(samples, sizes), torch.split(weights, sizes)
         if self.way == "one by one" or count == 1:
@@ -120,6 +134,7 @@ class GradientEngine:
         """The sum of sample gradients at one set of parameters, by their weights; shape (P,)."""
         import torch
 
+        samples, weights = samples.to(self.device), weights.to(self.device)
         total: torch.Tensor | None = None
         for chosen, weighed in zip(
             torch.split(samples, MOST), torch.split(weights, MOST), strict=True
@@ -149,7 +164,7 @@ class GradientEngine:
         import torch
 
         if amp and self.autocast is not None:
-            with torch.autocast("cpu", self.autocast):
+            with torch.autocast(self.device.type, self.autocast):
                 yield
         else:
             yield
@@ -176,7 +191,7 @@ class GradientEngine:
             name: part.view(shape)
             for name, part, shape in zip(self._names, parts, self._shapes, strict=True)
         }
-        out: torch.Tensor = torch.func.functional_call(self.task.model, named, (inputs,))
+        out: torch.Tensor = torch.func.functional_call(self._model, named, (inputs,))
         return out
 
     def _vmapped(

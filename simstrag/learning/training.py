@@ -138,7 +138,8 @@ class Replay(abc.ABC):
                     diverged = time
                 elif target is not None and found.accuracy[-1] >= target:
                     reached = time
-        return Trained(found, reached, diverged, self.computed, self.parameters.clone())
+        last_ones = self.parameters.clone().cpu()
+        return Trained(found, reached, diverged, self.computed, last_ones)
 
     def sums(
         self,

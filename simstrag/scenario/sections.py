@@ -213,6 +213,7 @@ class LearnerSection(Section):
     dirichlet: concentration of the classes in each rank's shard; None for identical shards.
     full, amp: precisions that "full" and "amp" denote; "bf16" and "fp16" by autocast, "fp32" as
         reduced precision is below fp64.
+    device: where torch computes.
     margin: how much less final accuracy than bsp's still counts as equal.
     """
 
@@ -229,11 +230,21 @@ class LearnerSection(Section):
     dirichlet: Positive | None = None
     full: Literal["fp32", "fp64"] = "fp32"
     amp: Literal["bf16", "fp16", "fp32"] = "bf16"
+    device: Literal["cpu", "cuda"] = "cpu"
     margin: Share = 0.005
 
     @model_validator(mode="after")
     def _keys_are_of_its_kind(self) -> Self:
-        real = ("task", "optimizer", "evaluate_every", "dirichlet", "full", "amp", "margin")
+        real = (
+            "task",
+            "optimizer",
+            "evaluate_every",
+            "dirichlet",
+            "full",
+            "amp",
+            "device",
+            "margin",
+        )
         foreign = ("curve", "staleness_loss", "c_tau_range") if self.is_real else real
         if named := self.changed(foreign):
             other = "noise-scale" if self.is_real else "real"

@@ -66,7 +66,7 @@ doctor() {
     [ "$device" = cpu ] || do_for nvidia-smi 30 nvidia-smi -q
     cd "$kit" && do_for tests 150 python -m pytest -c /dev/null -q -m "not thorough" \
         tests/test_workloads.py tests/test_calibration_steps.py tests/test_ddp_hook.py \
-        tests/test_ddp_precision.py tests/test_ddp_trainer.py
+        tests/test_ddp_precision.py tests/test_ddp_trainer.py tests/test_learning_on_gpu.py
 }
 
 ranks() {
