@@ -112,6 +112,32 @@ def test_averages_by_all_reduce_begin_at_all_ranks_together() -> None:
         coordinator.on_step(1, 0, 4.0, 4.0, here=True)
 
 
+def test_a_rank_that_was_left_out_of_averages_by_all_reduce_does_not_go_on_from_its_old_model() -> (
+    None
+):
+    both, alone = (Plan((Quorum(ranks),), average=True, review=EACH) for ranks in ((0, 1), (0,)))
+    coordinator = coordinate(Planned((both, alone, both)), 2)
+    coordinator.begin()
+    for rank in range(2):
+        coordinator.on_step(rank, 0, 1.0, 1.0, here=False)
+    coordinator.on_reduction(0, 1, 1.1)
+    commands = coordinator.on_reduction(1, 1, 1.1)
+    assert brief(commands) == [("Apply", 1), ("Compute", 0, 1, 1)], "rank 1 is left out"
+    coordinator.on_step(0, 1, 2.0, 1.0, here=False)
+    with pytest.raises(PlanError, match="left rank 1 out of averages after update 1 and takes it"):
+        coordinator.on_reduction(0, 2, 2.1)
+
+
+def test_models_meet_the_outer_optimizer_of_the_plan_that_they_were_trained_under() -> None:
+    first = Plan((server(),), average=True, outer=Outer(0.7), review=EACH)
+    second = Plan((server(ranks=(1,)),), average=True, outer=Outer(0.5))
+    coordinator = coordinate(Planned((first, second)), 2)
+    coordinator.begin()
+    (apply,) = coordinator.on_step(0, 0, 1.0, 1.0, here=True)
+    assert isinstance(apply, Apply)
+    assert apply.outer == Outer(0.7)
+
+
 def server(count: int | None = 1, **given: Any) -> Quorum:
     return Quorum(count=count, via=Via.SERVER, **given)
 
@@ -249,6 +275,31 @@ def test_an_all_reduce_may_end_before_the_server_knows_that_all_have_begun_it() 
     assert coordinator.on_reduction(1, begun.closing, 1.1) == []
     commands = coordinator.on_step(1, 0, 1.2, 1.0, here=False)
     assert brief(commands) == [("Compute", 1, 1, 0), ("Apply", 1)]
+
+
+def test_what_a_rank_ran_on_counts_in_its_next_average_alone() -> None:
+    """Shares change after the first contribution, 48 samples at rank 0 and 16 at rank 1."""
+    plans = [
+        replace(OVERLAPPED, quorums=(Quorum(steps=3, overlap=1),), batch=shares, review=EACH)
+        for shares in ((1.5, 0.5), (0.5, 1.5))
+    ]
+    coordinator = coordinate(Planned(tuple(plans)), 2)
+    coordinator.begin()
+    weights: list[tuple[float, ...]] = []
+    for step in range(6):
+        closings = []
+        for rank in range(2):
+            work = coordinator._workers[rank].work
+            assert work is not None
+            if work.then is not None:
+                closings.append(work.then.closing)
+                weights.append(work.then.weights)
+            coordinator.on_step(rank, step, float(step), 1.0, here=False)
+        for rank, closing in enumerate(closings):
+            coordinator.on_reduction(rank, closing, step + 0.5)
+    own = 48 + 16 + 16, 16 + 48 + 48
+    assert weights[:2] == [(0.75, 0.25)] * 2
+    assert weights[2:] == [tuple(n / sum(own) for n in own)] * 2
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

@@ -186,7 +186,7 @@ class Coordinator:
         while news := self.live.news():
             for event in news:
                 if isinstance(event, Update):
-                    self._pending.append(describe_update(event, self._workers, self.live.plan))
+                    self._describe(event)
                 elif isinstance(event, Start):
                     self._start(event)
                 elif isinstance(event, Reduction):
@@ -201,6 +201,12 @@ class Coordinator:
                 "where all ranks are there, begin together, and need no server from then on"
             )
         return self._issue()
+
+    def _describe(self, update: Update) -> None:
+        for gradient in update.gradients:
+            self._workers[gradient.rank].averaged = update.version
+        outer = None if self._averaging is None else self._averaging[0].outer
+        self._pending.append(describe_update(update, self._workers, outer))
 
     def _start(self, start: Start) -> None:
         worker, plan = self._workers[start.rank], self.live.plan
@@ -237,11 +243,19 @@ class Coordinator:
                 f"policy {self.live.name} changes in mid-run how models are averaged (outer, "
                 "fragments, overlap or via); that is not possible on real ranks"
             )
-        enters = not self._workers[start.rank].private
-        if enters and not rule.server and start.version != first:
+        worker = self._workers[start.rank]
+        if rule.server:
+            return
+        if not worker.private and start.version != first:
             raise PlanError(
                 f"policy {self.live.name} begins to average models at update {first}, and rank "
                 f"{start.rank} enters at {start.version}; all ranks must begin together"
+            )
+        if worker.private and not start.private and start.version != worker.averaged:
+            raise PlanError(
+                f"policy {self.live.name} left rank {start.rank} out of averages after update "
+                f"{worker.averaged} and takes it back at {start.version}; its model is too old, "
+                "and no server has the average: keep it in a quorum, or average via SERVER"
             )
 
     def _beside(self, rank: int, plan: Plan) -> tuple[tuple[int, ...], Reduce | None]:

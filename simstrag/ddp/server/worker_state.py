@@ -47,6 +47,7 @@ class WorkerState:
     sum: the all-reduce that its gradient is part of.
     broken: whether the collective of its group has failed.
     private: whether it has a model of its own.
+    averaged: the last update that its model went into.
     """
 
     work: Compute | None = None
@@ -60,6 +61,7 @@ class WorkerState:
     sum: ReducedSum | None = None
     broken: bool = False
     private: bool = False
+    averaged: int = 0
 
     @property
     def holds_gradient(self) -> bool:
@@ -157,8 +159,11 @@ def rescale(reduced: ReducedSum, booked: Mapping[int, float]) -> float:
     return first
 
 
-def describe_update(update: Update, workers: Sequence[WorkerState], plan: Plan) -> Apply:
-    """The command for an update that the engine has made: single gradients, and whole sums."""
+def describe_update(update: Update, workers: Sequence[WorkerState], outer: Outer | None) -> Apply:
+    """The command for an update that the engine has made: single gradients, and whole sums.
+
+    outer: the optimizer of models that the server averages; None for their mean.
+    """
     gradients = sorted(update.gradients)
     weight_of: dict[int, float] = {}
     for gradient in gradients:  # the steps of a contribution share one fate
@@ -178,5 +183,5 @@ def describe_update(update: Update, workers: Sequence[WorkerState], plan: Plan) 
         tuple(sorted(parts.items())),
         tuple(sorted(missing)),
         tuple((g.rank, g.step, g.version, g.weight) for g in gradients),
-        outer=(plan.outer or Outer()) if any(workers[rank].private for rank in parts) else None,
+        outer=(outer or Outer()) if any(workers[rank].private for rank in parts) else None,
     )
