@@ -383,9 +383,9 @@ class Rules:
         return decisions
 
     def outlook(self, rank: int) -> tuple[int, int]:
-        """Steps that a rank's contribution needs after its present one, and its samples at the end.
+        """The steps that follow a rank's present one in its contribution, and all its samples.
 
-        Both are under the plan in force, of which the rank is a member.
+        The plan in force, which has the rank as a member, says how many they are.
         """
         g, gathering = self._gradient(rank), self._gathering_of[rank]
         assert gathering is not None
@@ -394,7 +394,7 @@ class Rules:
         return left, sum([samples for _, samples in g.steps]) + left * self._sizes[rank]
 
     def is_computing(self, rank: int) -> bool:
-        """Whether a rank is in a step."""
+        """Whether a rank has begun a step that has not ended."""
         g = self._latest(rank)
         return g is not None and g.state is State.COMPUTING
 

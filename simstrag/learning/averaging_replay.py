@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +113,12 @@ class AveragingReplay(Replay):
         self._live[update] = sum(parts[1:], start=parts[0])
         for each in self._by_update[update]:
             self._held[each.rank] = update
-        for version in self._live.keys() - set(self._held.values()):
-            if not self._users[version]:
+        self.prune({*self._held.values()})
+
+    def prune(self, kept: Collection[int] = ()) -> None:
+        """Let go of the versions that no contribution starts from any more, but for some."""
+        for version in [version for version in self._live if not self._users[version]]:
+            if version not in kept:
                 del self._live[version]
 
     def go_on(self, worker: Worker) -> None:

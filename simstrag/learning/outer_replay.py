@@ -50,8 +50,7 @@ class OuterReplay(AveragingReplay):
         self._model.step(number, sum(parts[1:], start=parts[0]))
         if self._users[update]:
             self._live[update] = self._model.flat.clone()
-        for version in [version for version in self._live if not self._users[version]]:
-            del self._live[version]
+        self.prune()
 
     def go_on(self, worker: Worker) -> None:
         """Take the fragment of its last update over; all of them when it enters."""

@@ -97,7 +97,7 @@ class ModelAverage:
             self._fail(command.closing)
 
     def _fail(self, closing: int) -> None:
-        """The all-reduce beside steps has failed; others may wait for this rank, not for a dead."""
+        """Report a failed all-reduce beside steps, and abort it for members that still wait."""
         with self._lock:  # another thread may be about to repeat it in a new group
             if self._beside == closing:
                 self._groups.abort()
