@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from simstrag.learning.correction import Correction
 from simstrag.learning.group_models import GroupModels, Places
+from simstrag.learning.optimizers import FlatSgd
 from simstrag.learning.training import Replay
 
 if TYPE_CHECKING:
@@ -78,21 +79,53 @@ class GradientReplay(Replay):
         self._groups = GroupModels(places, self._rounds, self.optimizer, checks=scaled)
         self._pulled: dict[int, torch.Tensor] = {}  # parameters of gradients to be corrected
         self._flat = self.engine.initial.clone()
+        self._at_once = max(1, min(MOST_AT_ONCE, MOST_NUMBERS // len(self._flat)))
         self._optimizer = self.optimizer.make(self._flat)
-        self._users = Counter([*self._cells.place.tolist(), *places.before])
+        used = np.concatenate([self._cells.place, np.array(places.before, np.int64)])
+        self._users = np.bincount(used, minlength=len(places.known)).tolist()
         self._live: dict[int, torch.Tensor] = {}
         self._ready: dict[int, torch.Tensor] = {}
         self._known = self._cells.known[self._cells.in_order]
         self._next = 0  # of `in_order`: all cells before it have been computed
+        self._computed = -1  # the version up to which that is so
+        first = self._cells.of_update[:-1]
+        self._needs = np.maximum.reduceat(self._cells.known, first)  # versions, by each update
+        self._after: dict[int, torch.Tensor] = {}  # parameters after updates that were made at once
+        self._now = self._flat
         self._keep(0)
 
     @property
     def parameters(self) -> torch.Tensor:
         """Those after the last update."""
-        return self._flat
+        return self._now
 
     def apply(self, update: int) -> None:
         """Make one update, and keep its parameters where a gradient will be computed at them."""
+        if self._alone or not isinstance(self._optimizer, FlatSgd):
+            self._apply_alone(update)
+            return
+        if update not in self._after:
+            self._apply_at_once(update, self._optimizer)
+        self._now = self._after.pop(update)
+
+    def _apply_at_once(self, update: int, optimizer: FlatSgd) -> None:
+        """Make updates up to the first that needs a version which they make."""
+        cells = self._cells
+        if self._needs[update - 1] > self._computed:
+            self._compute(update - 1)
+        later = self._needs[update - 1 : update - 1 + self._at_once] > self._computed
+        count = int(later.argmax()) if later.any() else len(later)
+        bounds = cells.of_update[update - 1 : update + count].tolist()
+        sums = []
+        for start, end in itertools.pairwise(bounds):
+            rows = [self._ready.pop(cell) for cell in range(start, end)]
+            sums.append(sum(rows[1:], start=rows[0]))
+        for number, row in enumerate(optimizer.steps(sums), update):
+            self._after[number] = row
+            if self._users[number]:
+                self._live[number] = row
+
+    def _apply_alone(self, update: int) -> None:
         start, end = self._cells.of_update[update - 1 : update + 1].tolist()
         total: torch.Tensor | None = None
         for cell in range(start, end):
@@ -129,16 +162,15 @@ class GradientReplay(Replay):
 
     def _compute(self, version: int) -> None:
         """Compute all gradients at the places that are known, so many sums at once."""
-        cells, start = self._cells, self._next
+        cells, start, self._computed = self._cells, self._next, version
         # Rows that are still needed, such as a straggler's, no longer keep all those beside them.
         self._ready = {cell: row.clone() for cell, row in self._ready.items()}
         self._next = int(np.searchsorted(self._known, version, "right"))
         fresh = cells.in_order[start : self._next]
-        at_once = max(1, min(MOST_AT_ONCE, MOST_NUMBERS // len(self._flat)))
         for depth in np.unique(cells.depth[fresh]):
             level = fresh[cells.depth[fresh] == depth]
-            for first in range(0, len(level), at_once):
-                self._compute_together(level[first : first + at_once])
+            for first in range(0, len(level), self._at_once):
+                self._compute_together(level[first : first + self._at_once])
 
     def _compute_together(self, chosen: npt.NDArray[np.int64]) -> None:
         """Compute cells whose places are known, or can be made of what was computed."""

@@ -265,6 +265,9 @@ def _alike(sizes: Sequence[int]) -> Iterator[list[int]]:
     >>> list(_alike([4, 100, 3, 4]))
     [[1], [0, 2, 3]]
     """
+    if len(set(sizes)) == 1 and len(sizes) * sizes[0] <= MOST:
+        yield [*range(len(sizes))]
+        return
     order = sorted(range(len(sizes)), key=lambda k: (-(sizes[k] - 1).bit_length(), k))
     group: list[int] = []
     for k in order:

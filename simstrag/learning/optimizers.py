@@ -6,6 +6,7 @@ take half the time of training where every gradient is an update (docs/learning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -65,17 +66,38 @@ class FlatSgd:
 
     def step(self) -> None:
         """Apply the gradient; call it without autograd."""
-        choice, gradient = self._choice, self._flat.grad
-        assert gradient is not None
+        assert self._flat.grad is not None
+        change = self._change(self._flat, self._flat.grad)
+        self._flat.add_(change, alpha=-self._choice.lr)
+
+    def steps(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Apply gradients one after the other; the parameters after each, as rows of one tensor.
+
+        >>> import torch
+        >>> flat = torch.ones(2)
+        >>> FlatSgd(flat, OptimizerChoice(lr=0.5)).steps([torch.ones(2), torch.ones(2)])
+        [tensor([0.5000, 0.5000]), tensor([0., 0.])]
+        """
+        import torch
+
+        now, rate = self._flat, -self._choice.lr
+        rows = list(now.new_empty(len(gradients), len(now)).unbind())
+        for row, gradient in zip(rows, gradients, strict=True):
+            torch.add(now, self._change(now, gradient), alpha=rate, out=row)
+            now = row
+        self._flat.copy_(now)
+        return rows
+
+    def _change(self, now: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """What the learning rate multiplies."""
+        choice = self._choice
         if choice.weight_decay:
-            gradient = gradient.add(self._flat, alpha=choice.weight_decay)
-        if choice.momentum:
-            if self.velocity is None:
-                self.velocity = gradient.clone()
-            else:
-                self.velocity.mul_(choice.momentum).add_(gradient)
-            nesterov = choice.nesterov
-            gradient = (
-                gradient.add(self.velocity, alpha=choice.momentum) if nesterov else self.velocity
-            )
-        self._flat.add_(gradient, alpha=-choice.lr)
+            gradient = gradient.add(now, alpha=choice.weight_decay)
+        if not choice.momentum:
+            return gradient
+        if self.velocity is None:
+            self.velocity = gradient.clone()
+        else:
+            self.velocity.mul_(choice.momentum).add_(gradient)
+        nesterov = choice.nesterov
+        return gradient.add(self.velocity, alpha=choice.momentum) if nesterov else self.velocity
