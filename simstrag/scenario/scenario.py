@@ -366,6 +366,11 @@ class Scenario(Section):
                 f"workers, {k} per node; raise `workers`, or choose nodes with `nodes: [...]`"
             )
         contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
+        if trace is not None and contention.durations and self.contention.host_share:
+            clean = trace.without_contention(places or range(self.workers))
+            contention = contention.on_host(
+                self.contention.host_share, Contention.of(clean, self.workers, places)
+            )
         s = self.server_load
         load = None if s is None else ServerLoad(self._ranks_on(s.node), s.host, s.net)
         return Timing(

@@ -297,11 +297,14 @@ class ContentionSection(Section):
 
     severity: what a slowdown takes beyond a clean step is multiplied by it, and what a recorded
         duration has beyond the median of its step over ranks; 1 is as recorded, 0 none.
+    host_share: of what a recorded duration has beyond that median, the share that reduced precision
+        does not shorten: 0 if the device was slowed, 1 if the host was.
     response: an assumed law r for utilisations without a measured response: a load u adds
         u / (1 - (r - 1) u) to what it slows; 1 is a fair share, 2 a load that keeps what it takes.
     """
 
     severity: NonNegative = 1.0
+    host_share: Share = 0.0
     response: Annotated[float, Field(ge=1, le=2)] | None = None
 
 

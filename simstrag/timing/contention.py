@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ class Contention:
     felt: shape (places, resources): the number in `pieces` of each resource, in the order of
         `RESOURCES`; 0 in the last place.
     durations: rank to recorded local times.
+    unshortened: rank to the part of each of them that reduced precision does not shorten; empty if
+        it shortens all of them whole.
     end: seconds after which no slowdown is recorded; infinite without slowdowns (recorded durations
         are replayed by step, not by time) and with constant ones only (all rows are at time 0).
     trace_end: the slowdowns after `end`: hold, loop or error.
@@ -37,6 +39,7 @@ class Contention:
     places: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     felt: Ints = field(default_factory=lambda: np.zeros((1, len(RESOURCES)), np.int64))
     durations: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    unshortened: dict[int, tuple[float, ...]] = field(default_factory=dict)
     end: float = math.inf
     trace_end: str = "hold"
 
@@ -75,8 +78,24 @@ class Contention:
             durations |= dict.fromkeys(ranks[int(of_key[key])], recorded)
         return cls(
             slowdowns.after(Pieces.constants([1.0])), places, felt, durations,
-            trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end,
+            end=trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end=trace_end,
         )  # fmt: skip
+
+    def on_host(self, share: float, clean: Contention) -> Contention:
+        """The same, with a share of what recorded durations have beyond clean ones as host work.
+
+        >>> slow, clean = (Contention(durations={0: (seconds,)}) for seconds in (3.0, 2.0))
+        >>> slow.on_host(0.5, clean).unshortened
+        {0: (0.5,)}
+        """
+        unshortened = {
+            rank: tuple(
+                share * max(seconds - usual, 0.0)
+                for seconds, usual in zip(own, clean.durations[rank], strict=True)
+            )
+            for rank, own in self.durations.items()
+        }
+        return replace(self, unshortened=unshortened)
 
     @classmethod
     def constant(cls, host: npt.ArrayLike, gpu: npt.ArrayLike, net: npt.ArrayLike) -> Contention:

@@ -62,6 +62,7 @@ class Timing:
         self._noise = noise
         self._stretches = functools.cache(self._stretches_anew)
         self._stretch = functools.cache(lambda place, *how: self._stretches(*how)[place])
+        self._shortened = functools.cache(self._shortened_anew)
         self._net: dict[tuple[int, float], Piecewise] = {}
         self._slowed = frozenset(np.flatnonzero(contention.felt[contention.places, NET]).tolist())
         self._slowest = functools.lru_cache(CACHED_NETS)(self._largest)
@@ -187,6 +188,21 @@ class Timing:
         slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
         return combine([self.contention.pieces.taken(columns[name]) for name in slowed], seconds)
 
+    def durations(self, amp: bool) -> dict[int, tuple[float, ...]]:
+        """The recorded durations of each rank that has some, in a precision (rule 10)."""
+        return self._shortened() if amp else self.contention.durations
+
+    def _shortened_anew(self) -> dict[int, tuple[float, ...]]:
+        amp_gain(self.step)  # refuses an unknown or impossible ratio
+        ratio, fixed = self.step.amp_ratio or 1.0, self.contention.unshortened
+        return {
+            rank: tuple(
+                (seconds - kept) / ratio + kept
+                for seconds, kept in zip(own, fixed.get(rank, (0.0,) * len(own)), strict=True)
+            )
+            for rank, own in self.contention.durations.items()
+        }
+
     @property
     def seed(self) -> int:
         """The seed of the noise."""
@@ -231,15 +247,11 @@ class Timing:
         return Pieces.constants([1.0] * others).after(parts).largest()
 
     def _duration(self, rank: int, k: int, amp: bool) -> float:
-        durations = self.contention.durations[rank]
+        durations = self.durations(amp)[rank]
         if k >= len(durations) and self.contention.trace_end == "error":
             raise InputError(
                 f"rank {rank} starts step {k}, but the trace records {len(durations)} durations; "
                 "record more, or say `trace_end: hold` or `loop`"
             )
         looped = self.contention.trace_end == "loop"
-        seconds = durations[k % len(durations) if looped else min(k, len(durations) - 1)]
-        if amp:
-            amp_gain(self.step)  # refuses an unknown or impossible ratio
-            seconds /= self.step.amp_ratio or 1.0
-        return seconds
+        return durations[k % len(durations) if looped else min(k, len(durations) - 1)]
