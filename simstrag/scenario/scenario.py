@@ -384,8 +384,8 @@ class Scenario(Section):
         private = state["__pydantic_private__"] | {"_timing": None, "_declared": None}
         return state | {"__pydantic_private__": private}
 
-    def write(self, folder: Path) -> None:
-        """Write `scenario.yaml` and copies of its files to a folder."""
+    def write(self, folder: Path, name: str = "scenario.yaml") -> None:
+        """Write a scenario file, and copies of the files that it names, to a folder."""
         from ruamel.yaml import YAML
 
         data = self.model_dump(mode="json", exclude_unset=True)
@@ -398,7 +398,7 @@ class Scenario(Section):
             data["profile"] = "profile.json"
             if not _copy(self._folder / self.profile, folder / data["profile"], profile.sha256):
                 (folder / data["profile"]).write_text(profile.model_dump_json(), encoding="utf-8")
-        with (folder / "scenario.yaml").open("w", encoding="utf-8") as file:
+        with (folder / name).open("w", encoding="utf-8") as file:
             YAML(typ="safe", pure=True).dump(data, file)
 
     def _load(self, profile: Profile | None = None) -> Inputs:

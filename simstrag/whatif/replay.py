@@ -123,6 +123,21 @@ class JobReplay:
                 found[k] = mean
         return found
 
+    def alone(self) -> Floats:
+        """Seconds that each replica would take without the others, shape (replicas, steps).
+
+        Communication with other replicas takes no time (one that ended before the last began, as
+        clocks differ, still does).  So no replica takes longer alone than in the whole job.
+        """
+        work = self.work.copy()
+        for level in self.levels:
+            if level.is_synced:
+                work[level.own] = np.minimum(work[level.own], 0)
+        levels = tuple(level._replace(is_synced=False) for level in self.levels)
+        everything = np.ones((1, *self.layout.rank.shape), np.bool_)
+        ends = replace(self, levels=levels, work=work).ends(everything)
+        return np.asarray(ends[self.last, :, 0].max(axis=0))
+
     def ends(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
         """When operations end, shape (operations, replicas, cases, steps); see `step_times`."""
         operations, replicas, steps = self.work.shape
