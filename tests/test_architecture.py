@@ -38,7 +38,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "traces": {"documents", "profile", "timing", "trace"},
     "whatif": {
-        "documents", "experiments", "policies", "runs", "scenario", "trace", "traces",
+        "documents", "experiments", "policies", "runs", "scenario", "timing", "trace",
+        "traces",
     },
     "calibration": {
         "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",

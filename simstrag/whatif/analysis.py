@@ -13,7 +13,6 @@ import numpy as np
 
 from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.errors import InputError
-from simstrag.policies import load
 from simstrag.rendering import html_fragment, html_page
 from simstrag.whatif.causes import Cause, causes
 from simstrag.whatif.culprits import FEWEST, Culprit, culprits
@@ -131,8 +130,11 @@ def analyse(
     if amp_ratio is not None and not (compare and 0 < amp_ratio < np.inf):
         reason = "give the gain of a whole step, above 0" if compare else "only policies need it"
         raise InputError(f"amp_ratio is {amp_ratio!r}; {reason}")
-    for name in compare:
-        load(name)
+    if compare:
+        from simstrag.policies import load
+
+        for name in compare:
+            load(name)
     record = read_record(path)
     try:
         layout = Layout.of(record)
