@@ -252,7 +252,7 @@ def _bill(s: Standings) -> Bill | None:
         for v in ("contended", "clean")
     )
     lost = paired_statistics.ratio(whole - clean, whole)
-    devices = workers * s.comparison.scenario.cost.gpus / 3600
+    devices = s.comparison.scenario.gpus / 3600
     hours = Estimate(*(devices * x for x in s.gap(whole, clean)))
     table = s.comparison.waiting
     places = np.array(s.comparison.scenario.places or range(workers))

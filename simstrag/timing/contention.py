@@ -1,4 +1,8 @@
-"""The slowdowns of a trace by rank: the contention of one job."""
+"""The slowdowns of a trace by rank: the contention of one job.
+
+To policies and engines a rank is a data-parallel worker.  Where a worker is itself a group of ranks
+(`simstrag.timing.worker`), the contention of each of these is kept in `members`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
+from simstrag.timing.worker import Worker
 from simstrag.trace.row_validation import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.step_functions import Pieces, pick
@@ -30,6 +35,10 @@ class Contention:
     durations: rank to recorded local times.
     unshortened: rank to the part of each of them that reduced precision does not shorten; empty if
         it shortens all of them whole.
+    worker: the ranks that make a worker, to which each `rank` above then belongs; None if it is one
+        rank.
+    members: of such workers the numbers in `pieces` of each of their ranks, shape (places, ranks of
+        a worker, resources); `felt` then has the largest slowdown of each resource among them.
     end: seconds after which no slowdown is recorded; infinite without slowdowns (recorded durations
         are replayed by step, not by time) and with constant ones only (all rows are at time 0).
     trace_end: the slowdowns after `end`: hold, loop or error.
@@ -40,6 +49,8 @@ class Contention:
     felt: Ints = field(default_factory=lambda: np.zeros((1, len(RESOURCES)), np.int64))
     durations: dict[int, tuple[float, ...]] = field(default_factory=dict)
     unshortened: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    worker: Worker | None = None
+    members: Ints = field(default_factory=lambda: np.zeros((1, 1, len(RESOURCES)), np.int64))
     end: float = math.inf
     trace_end: str = "hold"
 
@@ -51,14 +62,19 @@ class Contention:
         nodes: Sequence[int] | None = None,
         trace_end: str = "hold",
         allow_speedup: bool = False,
+        worker: Worker | None = None,
     ) -> Contention:
         """From the rows of each rank's node (`nodes[rank]`, by default rank k is on node k).
 
+        worker: the ranks that make a worker; ranks are then those of all workers, worker by worker.
         Raises `InputError` for a node beyond the world, utilisation rows, and speed-ups.
         """
         if trace is None:
             return cls()
-        _check(trace, workers, nodes, allow_speedup)
+        unit = "worker" if worker is None else "rank"
+        if worker is not None:
+            workers *= worker.ranks
+        _check(trace, workers, unit, nodes, allow_speedup)
         period = trace.end if trace_end == "loop" and trace.end > 0 else math.inf
         h, known = trace.histories, np.array(trace.nodes)
         of_rank = np.arange(workers) if nodes is None else np.minimum(nodes, MOST_NODE)
@@ -76,9 +92,31 @@ class Contention:
         for key in np.flatnonzero(here & (h.kind == DURATION)).tolist():
             recorded = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
             durations |= dict.fromkeys(ranks[int(of_key[key])], recorded)
-        return cls(
+        found = cls(
             slowdowns.after(Pieces.constants([1.0])), places, felt, durations,
             end=trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end=trace_end,
+        )  # fmt: skip
+        return found if worker is None else found._of_workers(worker, trace.recorded.source)
+
+    def _of_workers(self, worker: Worker, source: str) -> Contention:
+        """The contention of workers, from that of their ranks."""
+        of_ranks, places = np.unique(
+            self.places.reshape(-1, worker.ranks), axis=0, return_inverse=True
+        )
+        clean = np.full((1, worker.ranks), len(self.felt) - 1)
+        members = self.felt[np.concatenate([of_ranks, clean])]
+        slowed, pieces = members.any(axis=1), self.pieces
+        felt = np.zeros(slowed.shape, np.int64)
+        felt[slowed] = len(pieces) + np.arange(np.count_nonzero(slowed))
+        if slowed.any():
+            largest = [
+                self.pieces.taken(members[place, :, resource]).largest()
+                for place, resource in np.argwhere(slowed).tolist()
+            ]
+            pieces = Pieces.of_each(largest).after(pieces)
+        return replace(
+            self, pieces=pieces, places=places.ravel(), felt=felt, worker=worker, members=members,
+            durations=_durations_of_workers(self.durations, worker, len(places), source),
         )  # fmt: skip
 
     def on_host(self, share: float, clean: Contention) -> Contention:
@@ -141,6 +179,28 @@ class Contention:
         return self.slowdowns.get((rank, resource), ONE)
 
 
+def _durations_of_workers(
+    of_ranks: dict[int, tuple[float, ...]], worker: Worker, workers: int, source: str
+) -> dict[int, tuple[float, ...]]:
+    """What the recorded durations of its ranks make together, of each worker that has some.
+
+    Raises `InputError` where the ranks of a worker have recorded unequal numbers of steps.
+    """
+    found = {}
+    for number in range(workers):
+        first = number * worker.ranks
+        own = [of_ranks.get(rank, ()) for rank in range(first, first + worker.ranks)]
+        for rank, steps in enumerate(own, start=first):
+            if len(steps) != len(own[0]):
+                raise InputError(
+                    f"{source}: rank {rank} has {len(steps)} recorded durations, rank {first} "
+                    f"{len(own[0])}; they make worker {number} together, so give as many of each"
+                )
+        if own[0]:
+            found[number] = tuple(worker.step(np.array(own)).tolist())
+    return found
+
+
 def _ranks(places: Ints) -> dict[int, list[int]]:
     """The ranks of each place, in order."""
     ranks: dict[int, list[int]] = {}
@@ -153,12 +213,14 @@ def _few(nodes: Sequence[int]) -> str:
     return ", ".join(map(str, nodes[:8])) + (", ..." if len(nodes) > 8 else "")
 
 
-def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedup: bool) -> None:
+def _check(
+    trace: Trace, workers: int, unit: str, nodes: Sequence[int] | None, allow_speedup: bool
+) -> None:
     source = trace.recorded.source  # a message quotes the user's file, whatever the offset
     if nodes is None and trace.nodes[-1] >= workers:
-        there = f"{workers} workers are on nodes 0 to {workers - 1}"
+        there = f"{workers} {unit}s are on nodes 0 to {workers - 1}"
         if workers == 1:
-            there = "1 worker is on node 0"
+            there = f"1 {unit} is on node 0"
         raise InputError(
             f"{source}: the trace names node {trace.nodes[-1]}, but {there}; "
             "raise `workers`, or choose nodes with `nodes: [...]`"

@@ -20,7 +20,7 @@ from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step, a
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.trace.slowdown import ONE, Piecewise, finish
-from simstrag.trace.step_functions import Pieces, combine
+from simstrag.trace.step_functions import Ints, Pieces, combine
 from simstrag.trace.trace import RESOURCES
 
 NET = RESOURCES.index("net")
@@ -173,20 +173,37 @@ class Timing:
         return self._stretch(self.contention.place(rank), amp, factor)
 
     def stretches(self, amp: bool, factor: float = 1.0) -> Pieces:
-        """`stretch` of each place of the contention, with host work stretched by a factor."""
+        """`stretch` of each place of the contention, with host work stretched by a factor.
+
+        Of a worker of several ranks: that of its step, from those of its ranks (rule 10a).
+        """
         return self._stretches(amp, factor)
 
     def _stretches_anew(self, amp: bool, factor: float) -> Pieces:
         h, g = self.step.host, self.step.gpu
         r = amp_gain(self.step) if amp else 1.0
 
-        def seconds(*felt: Any) -> Any:
-            S, H, G = (felt[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP)
-            return S * (h * H * factor + g * G / r)
+        def of(felt: Ints) -> Pieces:
+            columns = {name: felt[:, RESOURCES.index(name)] for name in OF_STEP}
+            slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
 
-        columns = {name: self.contention.felt[:, RESOURCES.index(name)] for name in OF_STEP}
-        slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
-        return combine([self.contention.pieces.taken(columns[name]) for name in slowed], seconds)
+            def seconds(*values: Any) -> Any:
+                S, H, G = (
+                    values[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP
+                )
+                return S * (h * H * factor + g * G / r)
+
+            pieces = self.contention.pieces
+            return combine([pieces.taken(columns[name]) for name in slowed], seconds)
+
+        worker, members = self.contention.worker, self.contention.members
+        if worker is None:
+            return of(self.contention.felt)
+        stretch = worker.stretch
+        return combine(
+            [of(members[:, rank]) for rank in range(worker.ranks)],
+            lambda *seconds: worker.step(np.array(seconds)) / stretch,
+        )
 
     def durations(self, amp: bool) -> dict[int, tuple[float, ...]]:
         """The recorded durations of each rank that has some, in a precision (rule 10)."""

@@ -98,12 +98,8 @@ class Loading:
     def place(self) -> None:
         """Put step functions that are new into memory."""
         if self._new:
-            times = np.concatenate([f.times for f in self._new])
-            values = np.concatenate([f.values for f in self._new])
-            starts = np.cumsum([0, *(len(f.times) for f in self._new)])
-            periods = np.array([f.period for f in self._new])
-            self._new = []
-            self._put(Pieces(times, values, starts, periods))
+            those, self._new = Pieces.of_each(self._new), []
+            self._put(those)
 
     def _put(self, those: Pieces) -> int:
         """Step functions into memory; the number of the first."""
