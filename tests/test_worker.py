@@ -9,7 +9,7 @@ import pytest
 
 from simstrag import InputError, Scenario
 from simstrag.engine.simulate import simulate
-from simstrag.timing.worker import Worker, schedule
+from simstrag.timing.worker import WorkerRanks, schedule
 
 PIPELINE = {
     "workers": 2, "updates": 1, "microbatches": 2, "step": {"compute": 6},
@@ -43,7 +43,7 @@ def test_alike_stages_take_m_plus_p_minus_1_forwards_and_backwards(
     stages: int, micro_batches: int, backward: float
 ) -> None:
     """1F1B: (m + p - 1) (f + b), where a rank computes for m (f + b)."""
-    worker = Worker(stages, stages, micro_batches, backward=backward)
+    worker = WorkerRanks(stages, stages, micro_batches, backward=backward)
     assert worker.stretch == pytest.approx((micro_batches + stages - 1) / micro_batches, rel=1e-12)
 
 
@@ -53,7 +53,7 @@ def test_v_chunks_divide_the_bubble_of_a_pipeline_by_v(
     stages: int, micro_batches: int, chunks: int, backward: float
 ) -> None:
     """Interleaved: (m + (p - 1) / v) (f + b)."""
-    worker = Worker(stages, stages, micro_batches, chunks, backward)
+    worker = WorkerRanks(stages, stages, micro_batches, chunks, backward)
     alike = (micro_batches + (stages - 1) / chunks) / micro_batches
     assert worker.stretch == pytest.approx(alike, rel=1e-12)
 
@@ -70,16 +70,16 @@ def test_one_slow_stage_of_two_by_hand() -> None:
     Stage 1 slow: its operations end at 3, 7, 9, 13 and the last backward of stage 0 at 15.
     Stage 0 slow: stage 1 ends at 3, 5, 6, 8, stage 0 at 2, 4, 9, 13.
     """
-    worker = Worker(2, stages=2, micro_batches=2)
+    worker = WorkerRanks(2, stages=2, micro_batches=2)
     computing = np.array([[6.0, 6.0, 12.0], [6.0, 12.0, 6.0]])
     assert worker.step(computing).tolist() == [9, 15, 13]
 
 
 def test_a_stage_is_as_slow_as_its_slowest_rank() -> None:
-    worker = Worker(4, stages=2, micro_batches=2)
+    worker = WorkerRanks(4, stages=2, micro_batches=2)
     computing = np.array([[6.0, 6.0], [5.0, 12.0], [6.0, 6.0], [6.0, 1.0]])
     assert worker.step(computing).tolist() == [9, 13]
-    assert Worker(3).step(np.array([[1.0], [3.0], [2.0]])).tolist() == [3]
+    assert WorkerRanks(3).step(np.array([[1.0], [3.0], [2.0]])).tolist() == [3]
 
 
 @pytest.mark.parametrize("engine", ["native", "plain"])
@@ -97,7 +97,7 @@ def test_reduced_precision_shortens_the_device_work_of_every_rank(engine: str) -
     """
     step = {"compute": 6, "host_share": 0.5, "amp_ratio": 6 / 4.5}
     case = scenario((1, "host", 3.0), step=step)
-    (seconds,) = Worker(2, 2, 2).step(np.array([[4.5], [10.5]])).tolist()
+    (seconds,) = WorkerRanks(2, 2, 2).step(np.array([[4.5], [10.5]])).tolist()
     assert makespan(case, "amp_all", engine) == pytest.approx(seconds)
 
 

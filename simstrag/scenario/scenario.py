@@ -53,7 +53,7 @@ from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, server_
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, offset
 from simstrag.timing.timing import Timing
-from simstrag.timing.worker import Worker
+from simstrag.timing.worker import WorkerRanks
 from simstrag.trace.trace import COLUMNS, Trace, column_names
 
 ROWS_SCHEMA = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
@@ -403,9 +403,10 @@ class Scenario(Section):
     def _timing_of(self, trace: Trace | None, noise_of_seed: Noise) -> Timing:
         inputs, places, k = self.inputs, self.rank_places, self.ranks_per_node
         if trace is not None and k is not None and trace.nodes[-1] > (self.ranks - 1) // k:
+            unit = "ranks" if self.worker else "workers"
             raise InputError(
-                f"{trace.recorded.source}: node {trace.nodes[-1]} is beyond {self.ranks} "
-                f"{'ranks' if self.worker else 'workers'}, {k} per node; raise `workers`, or choose nodes with `nodes: [...]`"
+                f"{trace.recorded.source}: node {trace.nodes[-1]} is beyond {self.ranks} {unit}, "
+                f"{k} per node; raise `workers`, or choose nodes with `nodes: [...]`"
             )
         shape = self._shape
         contention = Contention.of(
@@ -503,11 +504,11 @@ class Scenario(Section):
         return recorded.issuperset(self.rank_places or range(self.ranks))
 
     @property
-    def _shape(self) -> Worker | None:
+    def _shape(self) -> WorkerRanks | None:
         """The ranks that make a worker; None if it is one."""
         if self.worker is None:
             return None
-        return Worker(micro_batches=self.microbatches, **self.worker.model_dump())
+        return WorkerRanks(micro_batches=self.microbatches, **self.worker.model_dump())
 
     def _times_by(self, profile: Profile | None, trace: Trace | None) -> StepTimes | None:
         """The profile's times of a step at the learner's batch; None if they are not needed.

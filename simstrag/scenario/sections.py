@@ -92,7 +92,7 @@ class StepSection(Section):
 
 
 class WorkerSection(Section):
-    """The ranks that make a worker; see `simstrag.timing.worker.Worker`.
+    """The ranks that make a worker; see `simstrag.timing.worker.WorkerRanks`.
 
     ranks: GPUs of a worker.
     stages: of its pipeline, of as many ranks each; ranks of a stage share its computing.

@@ -10,7 +10,7 @@ from typing import Final
 from simstrag.errors import InputError
 from simstrag.timing import collectives
 from simstrag.timing.noise import Distribution
-from simstrag.timing.worker import Worker
+from simstrag.timing.worker import WorkerRanks
 from simstrag.view import device_gain
 
 FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
@@ -42,13 +42,13 @@ class Step:
     microbatches: int = 1
     fixed_share: float = 0.0
 
-    def of_worker(self, worker: Worker) -> Step:
+    def of_worker(self, worker: WorkerRanks) -> Step:
         """The step of a worker, all of whose ranks take this step.
 
         In a pipeline a stage waits for others; a smaller batch has fewer micro-batches, which does
         not shorten that.
 
-        >>> whole = Step(host=0.0, gpu=0.8).of_worker(Worker(4, stages=4, micro_batches=8))
+        >>> whole = Step(host=0.0, gpu=0.8).of_worker(WorkerRanks(4, stages=4, micro_batches=8))
         >>> round(whole.gpu, 9), round(whole.fixed_share, 9)   # 11 of 8 micro-batch times; 3 of 11
         (1.1, 0.272727273)
         """

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
-from simstrag.timing.worker import Worker
+from simstrag.timing.worker import WorkerRanks
 from simstrag.trace.row_validation import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.step_functions import Pieces, pick
@@ -49,7 +49,7 @@ class Contention:
     felt: Ints = field(default_factory=lambda: np.zeros((1, len(RESOURCES)), np.int64))
     durations: dict[int, tuple[float, ...]] = field(default_factory=dict)
     unshortened: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    worker: Worker | None = None
+    worker: WorkerRanks | None = None
     members: Ints = field(default_factory=lambda: np.zeros((1, 1, len(RESOURCES)), np.int64))
     end: float = math.inf
     trace_end: str = "hold"
@@ -62,7 +62,7 @@ class Contention:
         nodes: Sequence[int] | None = None,
         trace_end: str = "hold",
         allow_speedup: bool = False,
-        worker: Worker | None = None,
+        worker: WorkerRanks | None = None,
     ) -> Contention:
         """From the rows of each rank's node (`nodes[rank]`, by default rank k is on node k).
 
@@ -98,7 +98,7 @@ class Contention:
         )  # fmt: skip
         return found if worker is None else found._of_workers(worker, trace.recorded.source)
 
-    def _of_workers(self, worker: Worker, source: str) -> Contention:
+    def _of_workers(self, worker: WorkerRanks, source: str) -> Contention:
         """The contention of workers, from that of their ranks."""
         of_ranks, places = np.unique(
             self.places.reshape(-1, worker.ranks), axis=0, return_inverse=True
@@ -180,7 +180,7 @@ class Contention:
 
 
 def _durations_of_workers(
-    of_ranks: dict[int, tuple[float, ...]], worker: Worker, workers: int, source: str
+    of_ranks: dict[int, tuple[float, ...]], worker: WorkerRanks, workers: int, source: str
 ) -> dict[int, tuple[float, ...]]:
     """What the recorded durations of its ranks make together, of each worker that has some.
 

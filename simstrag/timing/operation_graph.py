@@ -44,7 +44,7 @@ class Dependencies:
             previous = (operation,)
 
 
-class Level(NamedTuple):
+class GraphLevel(NamedTuple):
     """Operations that wait only for lower levels.
 
     own: their places, shape (operations,).
@@ -62,7 +62,7 @@ class Level(NamedTuple):
 
 
 def ends_of(
-    levels: Sequence[Level],
+    levels: Sequence[GraphLevel],
     shape: tuple[int, ...],
     seconds: Callable[[Ints], Floats],
     delay: Callable[[Ints], Floats] | None = None,
@@ -87,7 +87,7 @@ def ends_of(
     return ends[:-1]
 
 
-def levels_of(needs: Dependencies) -> tuple[Level, ...]:
+def levels_of(needs: Dependencies) -> tuple[GraphLevel, ...]:
     """Levels by the longest path to each operation, whose groups count as one.
 
     Raises `InputError` where operations wait for each other in a circle.
@@ -130,7 +130,7 @@ def levels_of(needs: Dependencies) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def _level(groups: list[list[int]], before: list[set[int]], is_synced: bool) -> Level:
+def _level(groups: list[list[int]], before: list[set[int]], is_synced: bool) -> GraphLevel:
     own = [operation for group in groups for operation in group]
     waits = [sorted(before[operation]) or [-1] for operation in own]
     first = np.cumsum([0] + [len(group) for group in groups[:-1]]).tolist()
@@ -139,7 +139,7 @@ def _level(groups: list[list[int]], before: list[set[int]], is_synced: bool) -> 
         for begin, group in zip(first, groups, strict=True)
         for _ in group
     ]
-    return Level(np.array(own), _padded(waits), _padded(members), is_synced)
+    return GraphLevel(np.array(own), _padded(waits), _padded(members), is_synced)
 
 
 def _padded(lists: list[list[int]]) -> Ints:

@@ -1,4 +1,4 @@
-"""`Worker`: a data-parallel worker that is a group of ranks, and how long they take together.
+"""`WorkerRanks`: a data-parallel worker that is a group of ranks, and how long they take together.
 
 Ranks of a stage share its computing, as tensor or sharded-data ranks do: the stage is as slow as
 the slowest of them.  Stages are a pipeline, whose operations wait for each other:
@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.timing.operation_graph import Dependencies, Level, ends_of, levels_of
+from simstrag.timing.operation_graph import Dependencies, GraphLevel, ends_of, levels_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ class StageOperation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerRanks:
     """A worker of several ranks.
 
     ranks: those of stage 0 first; every stage has as many.
@@ -50,7 +50,7 @@ class Worker:
     chunks: of the model on each stage; with more than one the schedule is interleaved.
     backward: seconds of a backward operation over those of a forward one.
 
-    >>> pipeline = Worker(ranks=4, stages=4, micro_batches=8)
+    >>> pipeline = WorkerRanks(ranks=4, stages=4, micro_batches=8)
     >>> pipeline.stretch   # (8 + 4 - 1) / 8
     1.375
     """
@@ -71,7 +71,7 @@ class Worker:
 
         computing: seconds that each rank computes in a step, shape (ranks, cases).
 
-        >>> Worker(ranks=4, stages=2, micro_batches=1).step(np.array([[3.0], [4.0], [1.0], [1.0]]))
+        >>> WorkerRanks(ranks=2, stages=2, micro_batches=1).step(np.array([[4.0], [1.0]]))
         array([5.])
         """
         of_stage = computing.reshape(self.stages, -1, computing.shape[1]).max(axis=1)
@@ -97,7 +97,7 @@ class _Graph(NamedTuple):
 
     stage: Ints
     is_forward: npt.NDArray[np.bool_]
-    levels: tuple[Level, ...]
+    levels: tuple[GraphLevel, ...]
 
 
 @functools.lru_cache(maxsize=8)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.timing.operation_graph import Level, ends_of, latest_at, levels_of
+from simstrag.timing.operation_graph import GraphLevel, ends_of, latest_at, levels_of
 from simstrag.whatif.dependencies import dependencies
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.record import Floats, Ints
@@ -50,7 +50,7 @@ class JobReplay:
     """
 
     layout: Layout
-    levels: tuple[Level, ...]
+    levels: tuple[GraphLevel, ...]
     last: Ints
     work: Floats
     delay: Floats
@@ -135,7 +135,7 @@ class JobReplay:
         return ends_of(self.levels, shape, needed, None if late is None else delay)
 
 
-def _work(layout: Layout, levels: tuple[Level, ...]) -> Floats:
+def _work(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
     """Durations, and of communication end - latest start in its group."""
     work = layout.duration.copy()
     for own, _, together, is_synced in levels:
@@ -148,7 +148,7 @@ def _work(layout: Layout, levels: tuple[Level, ...]) -> Floats:
     return work
 
 
-def _delay(layout: Layout, levels: tuple[Level, ...]) -> Floats:
+def _delay(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
     """Start - latest end of what an operation waits for."""
     begin = np.zeros((1, *layout.end.shape[1:]), layout.end.dtype)
     ends = np.concatenate([layout.end, begin])
