@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag import InputError, Scenario
+from simstrag import InputError, Scenario, compare
 from simstrag.engine.simulate import simulate
 from simstrag.timing.worker import WorkerRanks, schedule
 
@@ -153,9 +153,21 @@ def test_ranks_are_placed_worker_by_worker() -> None:
     assert [case.timing(0).noise_free(k, 0, 0.0) for k in range(4)] == pytest.approx([18, 18, 9, 9])
 
 
-def test_the_devices_of_a_bill_are_the_ranks() -> None:
+def test_the_devices_of_a_bill_are_the_ranks_and_it_names_the_worker() -> None:
+    """Contention adds 6 s to each of three steps of four devices."""
     assert scenario().gpus == 4
     assert scenario(worker=None, cost={"gpus": 3}).gpus == 6
+    slow = scenario((3, "gpu", 2.0), updates=None, samples=256 * 3)
+    answer = compare(slow, ["bsp"], seeds=1, sensitivity=False, jobs=1).answer
+    assert answer.decision.bill.hours.value == pytest.approx(18 * 4 / 3600)
+    assert "of all waiting is for worker 1" in str(answer)
+
+
+def test_the_example_of_replicas_slows_the_replica_of_its_slow_gpu() -> None:
+    timing = Scenario.read("examples/replicas.yaml").timing(0)
+    clean, slow = (timing.noise_free(rank, 0, 60.0) for rank in (0, 1))
+    assert clean == pytest.approx(0.8 * (1 + 3 / 16))
+    assert clean < slow < 1.5 * clean
 
 
 @pytest.mark.parametrize(
