@@ -9,7 +9,7 @@ from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import FEWEST, FLOOR, Culprit
 from simstrag.whatif.fixes import STEPS, Fix, describe_worker
-from simstrag.whatif.policy_outlook import PoliciesOnRecord, PolicyOutlook
+from simstrag.whatif.policy_outlook import ROUNDING, PoliciesOnRecord, PolicyOutlook
 
 MOST = 4
 """Most culprits that have a sentence."""
@@ -28,7 +28,8 @@ def policy_sentences(found: PoliciesOnRecord) -> tuple[str, ...]:
     """The check by bsp, the warnings, and the policies that would have helped most."""
     return (
         f"In a scenario of this record, bsp takes {seconds(found.replayed)} a step, as the replay "
-        f"does: S is {number(found.replayed / found.ideal, 4)} in both, to {found.bsp_error:.0e}.",
+        f"does: S is {number(found.replayed / found.ideal, 4)} in both, to "
+        f"{max(found.bsp_error, ROUNDING):.0e}.",
         *(f"{_capital(warning)}." for warning in found.warnings),
         *_best_policies(found),
     )  # fmt: skip
