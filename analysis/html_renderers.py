@@ -77,10 +77,14 @@ def _(profile: Profile) -> str:
 def _(found: WhatIf) -> str:
     from simstrag.analysis.charts.whatif_charts import heatmap
     from simstrag.analysis.pages.templates import fragment
-    from simstrag.analysis.tables.whatif_tables import fixes_table
-    from simstrag.analysis.text.whatif_text import sentences
+    from simstrag.analysis.tables.whatif_tables import fixes_table, policies_table
+    from simstrag.analysis.text.whatif_text import policy_sentences, sentences
 
-    return fragment([fixes_table(found)], [*found.warnings, *sentences(found)], [heatmap(found)])
+    tables, texts = [fixes_table(found)], [*found.warnings, *sentences(found)]
+    if found.policies is not None:
+        tables.append(policies_table(found.policies))
+        texts += policy_sentences(found.policies)
+    return fragment(tables, texts, [heatmap(found)])
 
 
 @html_page.register

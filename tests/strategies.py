@@ -128,7 +128,7 @@ DEADLINES = (None, 0.0625, 0.125, 0.25, 0.05, 0.1, 0.3)
 
 MODELLED = ("window", "join", "batch", "deadline", "pause", "cutoff", "tree", "grace", "partial")
 UNMODELLED = ("steps", "rounds", "average", "weigh", "power", "overlap", "fragments")
-NETWORK = ("shards", "algorithm", "nodes", "ranks_per_node", "server_load")
+RARER = ("shards", "algorithm", "nodes", "ranks_per_node", "server_load")
 Features = frozenset[str]
 
 
@@ -215,8 +215,8 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
 
 @st.composite
 def rarer(draw: st.DrawFn, data: dict[str, Any]) -> None:
-    """Add rarer features of the network to the keys of a scenario."""
-    used, workers = draw(features(NETWORK)), data["workers"]
+    """Add rarer features to the keys of a scenario."""
+    used, workers = draw(features(RARER)), data["workers"]
     algorithms = ["ring", "tree", "halving_doubling"]
     places = list(range(workers))
     if "nodes" in used:
@@ -234,6 +234,17 @@ def rarer(draw: st.DrawFn, data: dict[str, Any]) -> None:
     rows = [row for row in data.pop("trace", ()) if row["node"] in places]
     if rows:
         data["trace"] = rows
+    replays = any(row["kind"] == "duration" for row in rows)
+    alone = used.isdisjoint({"nodes", "ranks_per_node", "server_load"}) and not replays
+    if alone and draw(st.sampled_from((False, False, True))):
+        stages = draw(st.sampled_from((1, 2)))
+        is_whole = data["microbatches"] % stages == 0  # else it cannot be interleaved
+        chunks = draw(st.sampled_from((1, 2))) if stages > 1 and is_whole else 1
+        data["worker"] = {"ranks": 4, "stages": stages, "chunks": chunks}
+        for row in rows:
+            row["node"] = 4 * row["node"] + draw(st.integers(0, 3))
+    if replays:
+        data["contention"] = {"host_share": draw(st.sampled_from((0.0, 0.5, 1.0)))}
     if "shards" in used:
         data["server"]["shards"] = draw(st.sampled_from((2, 3, [0.5, 0.25, 0.25], [0.3, 0.7])))
     data["server"]["fused_allreduce"] = draw(st.sampled_from((False, False, True)))

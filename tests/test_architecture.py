@@ -37,7 +37,10 @@ ROOMS: dict[str, set[str]] = {
         "trace", "workloads",
     },
     "traces": {"documents", "profile", "timing", "trace"},
-    "whatif": {"documents", "runs", "traces"},
+    "whatif": {
+        "documents", "experiments", "policies", "runs", "scenario", "timing", "trace",
+        "traces",
+    },
     "calibration": {
         "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",
     },

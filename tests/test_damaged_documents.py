@@ -38,6 +38,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "full.yaml": (FULL, scenario),
     "demo.yaml": ((ROOT / "examples/demo.yaml").read_text(), scenario),
     "real-learning.yaml": ((ROOT / "examples/real-learning.yaml").read_text(), scenario),
+    "replicas.yaml": ((ROOT / "examples/replicas.yaml").read_text(), scenario),
     "study.yaml": ((ROOT / "examples/study.yaml").read_text(), lambda p: Study.read(p).points()),
     "cluster.yaml": ((ROOT / "examples/cluster.yaml").read_text(), ClusterStudy.read),
     "trace.csv": (TRACE, Trace.read),

@@ -77,6 +77,24 @@ def test_the_control_of_durations_takes_each_step_at_its_median_over_ranks() -> 
     ) == 2.0  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("host_share", "severity", "slow", "seconds"),
+    [(0, 1, 3, 3 / 2), (1, 1, 3, 1 / 2 + 2), (0.25, 1, 3, 2.5 / 2 + 0.5), (1, 0.5, 2, 1 / 2 + 1)],
+)
+@pytest.mark.parametrize("engine", ["native", "plain"])
+def test_reduced_precision_leaves_what_the_host_added_to_a_recorded_step(
+    engine: str, host_share: float, severity: float, slow: float, seconds: float
+) -> None:
+    """Rank 2 takes 3 s where the others take 1 s; reduced precision is twice as fast."""
+    scenario = Scenario(
+        workers=3, updates=1, trace=durations((1,), (1,), (3,)),
+        step={"compute": 1, "amp_ratio": 2},
+        contention={"host_share": host_share, "severity": severity},
+    )  # fmt: skip
+    assert simulate(scenario, "bsp", engine=engine).summary["makespan"] == slow
+    assert simulate(scenario, "amp_all", engine=engine).summary["makespan"] == seconds
+
+
 def test_ranks_that_share_a_node_count_each_in_the_median() -> None:
     """Two ranks of 1 s and one of 5 s."""
     scenario = Scenario(workers=3, updates=1, trace=durations((1,), (5,)), nodes=(0, 0, 1))

@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 KIND = {
     "demo.yaml": "scenario",
     "real-learning.yaml": "scenario",
+    "replicas.yaml": "scenario",
     "study.yaml": "study",
     "two_keys.yaml": "study",
     "cluster.yaml": "cluster",

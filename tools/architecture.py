@@ -30,7 +30,7 @@ BOXES = {
     "calibration": Box(2, 2, "measures this machine"),
     "analysis": Box(4, 2, "reports, charts, tables"),
     "cluster": Box(5, 3, "jobs that share nodes"),
-    "whatif": Box(0, 4, "what stragglers cost"),
+    "whatif": Box(0, 3, "what stragglers cost"),
     "ddp": Box(2, 4, "policies on real ranks"),
     "experiments": Box(4, 4, "compare, sweep, sensitivity"),
     "workloads": Box(3, 8, "models and batches"),
@@ -47,8 +47,6 @@ BOXES = {
     "documents": Box(0, 10, "YAML, CSV, paths, messages", 4),
     "contract": Box(0, 11, "policy, view, plan, quorum: what a policy sees and answers", 6),
 }
-LANES = {("whatif", "runs"): 1}
-"""The column of an arrow that passes other rows, where it is not that of its source."""
 
 PITCH_X, PITCH_Y, WIDTH, HEIGHT, MARGIN = 172, 92, 156, 50, 14
 
@@ -112,15 +110,14 @@ def _middle(name: str) -> float:
 def _arrow(by: str, target: str) -> str:
     """From the lower edge of one box to the upper edge of another.
 
-    An arrow over several rows runs down its lane between them.
+    An arrow over several rows runs down the column of its source between them.
     """
     source, end = BOXES[by], BOXES[target]
     x1, y1, y2 = _middle(by), _top(source.row) + HEIGHT, _top(end.row) - 1
     x2 = x1 if end.columns > 1 and source.columns == 1 else _middle(target)
-    lane = LANES.get((by, target), source.column)
     if end.row - source.row == 1 or source.columns > 1:
         return f'<path d="M{x1:.0f} {y1}{_bend(x1, y1, x2, y2)}"/>'
-    x, last = _left(lane) + WIDTH / 2, y2 - PITCH_Y + HEIGHT
+    x, last = _left(source.column) + WIDTH / 2, y2 - PITCH_Y + HEIGHT
     first = _bend(x1, y1, x, _top(source.row + 1))
     return f'<path d="M{x1:.0f} {y1}{first}L{x:.0f} {last}{_bend(x, last, x2, y2)}"/>'
 

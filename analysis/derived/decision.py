@@ -54,8 +54,8 @@ class Bill:
     share: of its GPU-hours.
     hours: GPU-hours.
     waiting: the share of `hours` in which ranks waited for other ranks.
-    node: the node for which ranks waited longest; None without waiting, on a single node, or where
-        its share is not shown to be above 0.
+    node: the node for which ranks waited longest, or the worker where each is several ranks; None
+        without waiting, on a single node, or where its share is not shown to be above 0.
     blame: its share of all waiting for ranks.
     """
 
@@ -252,10 +252,11 @@ def _bill(s: Standings) -> Bill | None:
         for v in ("contended", "clean")
     )
     lost = paired_statistics.ratio(whole - clean, whole)
-    devices = workers * s.comparison.scenario.cost.gpus / 3600
+    devices = s.comparison.scenario.gpus / 3600
     hours = Estimate(*(devices * x for x in s.gap(whole, clean)))
     table = s.comparison.waiting
-    places = np.array(s.comparison.scenario.places or range(workers))
+    case = s.comparison.scenario
+    places = np.array((case.places if case.worker is None else None) or range(workers))
     by_node, clean_waits = (
         table[table["variant"] == v]
         .pivot(index="seed", columns="rank", values="seconds")

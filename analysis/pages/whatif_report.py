@@ -9,7 +9,7 @@ from simstrag.analysis.pages import facts
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import whatif_tables
 from simstrag.analysis.tables.table import csv_data
-from simstrag.analysis.text.whatif_text import headline, sentences
+from simstrag.analysis.text.whatif_text import headline, policy_sentences, sentences
 from simstrag.runs.run import provenance
 from simstrag.whatif.analysis import WhatIf
 
@@ -23,11 +23,14 @@ def render(found: WhatIf, command: str | None = None) -> str:
         "workers": whatif_tables.workers_table(found),
         "steps": whatif_tables.steps_table(found),
     }
+    if found.policies is not None:
+        tables["policies"] = whatif_tables.policies_table(found.policies)
     step, timeline = whatif_charts.worst_step(found)
     return template("whatif.html").render(
         job=Path(found.record.source).name,
         headline=headline(found),
         sentences=sentences(found),
+        policies=() if found.policies is None else policy_sentences(found.policies),
         cautions=list(found.record.notes),
         warnings=found.warnings,
         fullest=whatif_charts.FULLEST,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import MISSING
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.fixes import STEPS
+from simstrag.whatif.policy_outlook import PoliciesOnRecord
 
 
 def fixes_table(found: WhatIf) -> Table:
@@ -26,6 +28,37 @@ def fixes_table(found: WhatIf) -> Table:
         "step. Fixes overlap, so that single ones do not add up."
     )
     return Table(headers, rows, notes=(note,))
+
+
+def policies_table(found: PoliciesOnRecord) -> Table:
+    """What each policy would have given, under each reading of the contention."""
+    readings = [""] if len(found.host_shares) == 1 else [", device", ", host"]
+    rows = tuple(
+        (
+            each.policy, each.lane or MISSING,
+            *(
+                cell
+                for own in zip(each.seconds, each.slowdowns, each.won_back, strict=True)
+                for cell in (Number.of(own[0], 4), Number.of(own[1], 4), Number.percent(own[2]))
+            ),
+        )
+        for each in found.outlooks
+    )  # fmt: skip
+    columns = ("a step (s)", "S left", "wins back (%)")
+    headers = ("policy", "lane", *(f"{name}{at}" for at in readings for name in columns))
+    notes = [
+        "Simulated on the scenario of the record. A step is one batch of every replica; S left is "
+        "over the ideal step, and what is won back is of all that stragglers cost. "
+        + "; ".join(f"lane {lane}: {what}" for lane, what in TITLES.items())
+        + ". Without a target, what stale or left-out gradients cost in learning is not in it."
+    ]
+    if len(readings) > 1:
+        shares = " and ".join(f"{100 * each:.0f} %" for each in found.host_shares)
+        notes.append(
+            f"The record does not tell whether the device or the host was slowed: {shares} of what "
+            "contention added are taken as the host's, which reduced precision does not shorten."
+        )
+    return Table(headers, rows, words=2, notes=tuple(notes))
 
 
 def kinds_table(found: WhatIf) -> Table:

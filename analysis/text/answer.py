@@ -305,7 +305,9 @@ def _prose(e: Estimate, scale: float = 1.0) -> str:
 
 
 def name_of_node(s: Standings, node: int) -> str:
-    """The name of a node, as the trace has it."""
+    """The name of a node, as the trace has it; of a worker, where that is several ranks."""
+    if s.comparison.scenario.worker is not None:
+        return f"worker {node}"
     trace = s.comparison.scenario.inputs.trace
     name = None if trace is None else trace.names.get(node)
     return name or f"node {node}"

@@ -108,7 +108,7 @@ def _nodes(scenario: Scenario) -> Iterator[str]:
             "own, so every message goes over the links between nodes."
         )
         return
-    if scenario.places is None:
+    if scenario.rank_places is None:
         yield "The scenario does not place ranks: nodes are filled as those of the profile were."
     alpha, bandwidth = a.inside
     sizes = ranks_per_node(range(scenario.workers), scenario.network_places)

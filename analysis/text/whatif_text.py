@@ -9,6 +9,7 @@ from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import FEWEST, FLOOR, Culprit
 from simstrag.whatif.fixes import STEPS, Fix, describe_worker
+from simstrag.whatif.policy_outlook import ROUNDING, PoliciesOnRecord, PolicyOutlook
 
 MOST = 4
 """Most culprits that have a sentence."""
@@ -21,6 +22,39 @@ EQUAL = 1e-5
 def sentences(found: WhatIf) -> tuple[str, ...]:
     """Every sentence, the error of the replay first."""
     return (_replay(found), _lost(found), *_who(found), *_why(found), *_gains(found))
+
+
+def policy_sentences(found: PoliciesOnRecord) -> tuple[str, ...]:
+    """The check by bsp, the warnings, and the policies that would have helped most."""
+    return (
+        f"In a scenario of this record, bsp takes {seconds(found.replayed)} a step, as the replay "
+        f"does: S is {number(found.replayed / found.ideal, 4)} in both, to "
+        f"{max(found.bsp_error, ROUNDING):.0e}.",
+        *(f"{_capital(warning)}." for warning in found.warnings),
+        *_best_policies(found),
+    )  # fmt: skip
+
+
+def _best_policies(found: PoliciesOnRecord) -> Iterator[str]:
+    """The best of those that change nothing in training, and a quicker one if there is any."""
+    quicker = [each for each in found.outlooks if max(each.won_back) > 0]
+    safe = next((each for each in quicker if each.lane == "A"), None)
+    if not quicker:
+        yield "No policy that was compared would have made this job quicker than bsp."
+    if safe is not None:
+        yield f"Without a change of training, {_helps(found, safe)}"
+    if quicker and quicker[0] is not safe:
+        yield f"With one, {_helps(found, quicker[0])}"
+
+
+def _helps(found: PoliciesOnRecord, best: PolicyOutlook) -> str:
+    low, high = min(best.seconds), max(best.seconds)
+    took = seconds(high) if low == high else f"{seconds(low)} to {seconds(high)}"
+    more = "" if low == high else " or more; how much depends on whether the device was slowed"
+    return (
+        f"{best.policy} would have helped most: {took} a step, which is "
+        f"{percent(1 - high / found.replayed)} % less{more}."
+    )
 
 
 def headline(found: WhatIf) -> str:

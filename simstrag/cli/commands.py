@@ -76,7 +76,7 @@ EXAMPLES = {
     ),
     "whatif": (
         "simstrag whatif trace.parquet --gpu-price 2 --out reports/whatif",
-        "simstrag whatif runs/real --json",
+        "simstrag whatif runs/real --compare korel,lb_bsp --amp-ratio 1.6 --json",
     ),
     "schema": ("simstrag schema study",),
     "doctor": ("simstrag doctor", "simstrag doctor --json"),

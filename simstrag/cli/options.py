@@ -65,21 +65,31 @@ def refuse_commas(value: Any) -> Any:
     Traceback (most recent call last):
     simstrag.errors.InputError: --policy bsp,asgd: takes one policy; write -p bsp -p asgd
     """
-    from simstrag.policies import names
-
     for text in [value] if isinstance(value, str) else value or ():
-        head, *rest = (part.strip() for part in text.split(","))
-        policies = [head]
-        for part in rest:
-            if part.partition(":")[0] in names():
-                policies.append(part)
-            else:  # one more parameter of the policy before it
-                policies[-1] += f",{part}"
+        policies = split_policies(text)
         if len(policies) > 1:
             options = " ".join(f"-p {policy}" for policy in policies)
             way_out = "choose one here" if isinstance(value, str) else f"write {options}"
             raise InputError(f"--policy {text}: takes one policy; {way_out}")
     return value
+
+
+def split_policies(text: str) -> list[str]:
+    """The policies of a list with commas, which also separate the parameters of one policy.
+
+    >>> split_policies("korel, ssp:bound=5,via=server,bsp")
+    ['korel', 'ssp:bound=5,via=server', 'bsp']
+    """
+    from simstrag.policies import names
+
+    head, *rest = (part.strip() for part in text.split(","))
+    policies = [head]
+    for part in rest:
+        if "=" in part and part.partition(":")[0] not in names():
+            policies[-1] += f",{part}"
+        else:
+            policies.append(part)
+    return policies
 
 
 def policy_option(help: str, group: str | None = None) -> Any:

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from simstrag.cli.console import command_line, print_paragraphs, print_result, print_table, warn
-from simstrag.cli.options import Json, Quiet, argument, option, out_option
+from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option, split_policies
 
 if TYPE_CHECKING:
     from simstrag.whatif.analysis import WhatIf
+
+POLICIES = "What policies would have given"
 
 
 def whatif(
@@ -21,13 +23,25 @@ def whatif(
     gpu_price: Annotated[
         float | None, option("Of a GPU-hour, in any currency.", "X", "--gpu-price", min=0)
     ] = None,
+    compare: Annotated[
+        str | None,
+        option(
+            "Policies to simulate on this job, such as korel,lb_bsp.", "POLICY,...", group=POLICIES
+        ),
+    ] = None,
+    amp_ratio: Annotated[
+        float | None,
+        option("What reduced precision gains in it.", "X", "--amp-ratio", min=0, group=POLICIES),
+    ] = None,
+    jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Say what stragglers cost a recorded job, who it was, and why."""
     from simstrag.whatif.analysis import analyse
 
-    found = analyse(record, gpu_price)
+    names = [] if compare is None else split_policies(compare)
+    found = analyse(record, gpu_price, compare=names, amp_ratio=amp_ratio, jobs=jobs)
     page = None if out is None else found.write(out, command_line())
     document = {**found.document, "report": page}
     print_result(as_json, quiet, document, lambda: _print(found), report=page)
@@ -35,11 +49,16 @@ def whatif(
 
 def _print(found: WhatIf) -> None:
     """Print the warnings, before any number; then what was found."""
-    from simstrag.analysis.tables.whatif_tables import fixes_table
-    from simstrag.analysis.text.whatif_text import sentences
+    from simstrag.analysis.tables.whatif_tables import fixes_table, policies_table
+    from simstrag.analysis.text.whatif_text import policy_sentences, sentences
 
     warn(found.warnings)
     print_paragraphs("\n".join(sentences(found)))
     table = fixes_table(found)
     print_table(table.headers, table.rows)
     print_paragraphs(*table.notes, *found.record.notes)
+    if found.policies is not None:
+        print_paragraphs("\n".join(policy_sentences(found.policies)))
+        table = policies_table(found.policies)
+        print_table(table.headers, table.rows)
+        print_paragraphs(*table.notes)

@@ -14,7 +14,15 @@ from simstrag.timing.constants import AllReduce
 
 OF_JOB = ("workers", "samples", "target_progress", "policies", "seeds", "nodes", "ranks_per_node")
 """Keys of a scenario that a job states, or its placement."""
-NOT_SHARED = ("trace", "server_load", "placeholders", "updates", "durations", "contention")
+NOT_SHARED = (
+    "worker",
+    "trace",
+    "server_load",
+    "placeholders",
+    "updates",
+    "durations",
+    "contention",
+)
 """Keys of a scenario that have no meaning where contention follows from what jobs do."""
 
 

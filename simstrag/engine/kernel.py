@@ -68,13 +68,11 @@ class Kernel:
         built = library()
         self._native, self._loops, self._stops = built.functions, loops(), built.stops
         self._none = built.states["NOBODY"], built.states["GONE"]
-        recorded = timing.contention.durations
-        durations = np.array([s for _, own in sorted(recorded.items()) for s in own], dtype=float)
         self.timing = timing
         self.learner = learner
         self.recorder = recorder
         self.memory = Memory(
-            built, world_size, durations, recorder.keeps("steps"), recorder.keeps("gradients")
+            built, world_size, recorder.keeps("steps"), recorder.keeps("gradients")
         )
         m = self._machine = self.memory.job
         self._fields = [self.memory.record[name] for name in FIELDS]

@@ -47,11 +47,13 @@ from simstrag.scenario.sections import (
     ServerLoadSection,
     ServerSection,
     StepSection,
+    WorkerSection,
 )
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, server_on_link
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, offset
 from simstrag.timing.timing import Timing
+from simstrag.timing.worker import WorkerRanks
 from simstrag.trace.trace import COLUMNS, Trace, column_names
 
 ROWS_SCHEMA = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
@@ -80,6 +82,7 @@ class Scenario(Section):
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     step: StepSection | None = None
     noise: NoiseSection | None = None
+    worker: WorkerSection | None = None
     microbatches: Count = 1
     allreduce: AllReduceSection | None = None
     server: ServerSection | None = None
@@ -167,12 +170,15 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _check_nodes(self) -> Self:
-        if self.nodes is not None and len(self.nodes) != self.workers:
-            raise ValueError(f"nodes has {len(self.nodes)} entries for {self.workers} workers")
+        if self.nodes is not None and len(self.nodes) != self.ranks:
+            of = f"{self.workers} workers" + (
+                f" of {self.worker.ranks} ranks" if self.worker else ""
+            )
+            raise ValueError(f"nodes has {len(self.nodes)} entries for {of}")
         if self.nodes is not None and self.ranks_per_node is not None:
             raise ValueError("give nodes or ranks_per_node, not both")
         reason = None if self.allreduce is None else self.allreduce.needs_nodes
-        if reason is not None and self.places is None:
+        if reason is not None and self.rank_places is None:
             raise ValueError(
                 f"{reason}, but nothing says which ranks share a node; give ranks_per_node or nodes"
             )
@@ -183,6 +189,24 @@ class Scenario(Section):
                 f"server_load.node is {self.server_load.node}, but no rank is on it; "
                 f"the ranks are on {listed}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_worker(self) -> Self:
+        if self.worker is None:
+            return self
+        ranks, stages = self.worker.ranks, self.worker.stages
+        if self.worker.chunks > 1 and self.microbatches % stages:
+            raise ValueError(
+                f"microbatches is {self.microbatches}; an interleaved pipeline of {stages} stages "
+                "needs a multiple of them"
+            )
+        if self.cost.gpus not in (None, ranks):
+            raise ValueError(
+                f"cost.gpus is {self.cost.gpus}, but worker.ranks {ranks}; leave it out"
+            )
+        if self.server_load is not None:
+            raise ValueError("server_load slows workers of one rank; leave it out beside worker")
         return self
 
     @model_validator(mode="after")
@@ -264,15 +288,32 @@ class Scenario(Section):
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
     @property
-    def places(self) -> tuple[int, ...] | None:
-        """The node of each rank in the trace; None if rank k is on node k.
+    def ranks(self) -> int:
+        """Ranks of all workers."""
+        return self.workers * (1 if self.worker is None else self.worker.ranks)
 
-        >>> Scenario(workers=5, updates=1, step={"compute": 0.1}, ranks_per_node=2).places
+    @property
+    def gpus(self) -> int:
+        """Devices of all workers."""
+        return self.ranks if self.cost.gpus is None else self.workers * self.cost.gpus
+
+    @property
+    def rank_places(self) -> tuple[int, ...] | None:
+        """The node of each rank of all workers in the trace; None if rank k is on node k.
+
+        >>> Scenario(workers=5, updates=1, step={"compute": 0.1}, ranks_per_node=2).rank_places
         (0, 0, 1, 1, 2)
         """
         if self.ranks_per_node is None:
             return self.nodes
-        return tuple(rank // self.ranks_per_node for rank in range(self.workers))
+        return tuple(rank // self.ranks_per_node for rank in range(self.ranks))
+
+    @property
+    def places(self) -> tuple[int, ...] | None:
+        """The node of each worker, that of its first rank; None if worker k is on node k."""
+        if self.worker is None:
+            return self.rank_places
+        return tuple(self.rank_places or range(self.ranks))[:: self.worker.ranks]
 
     @property
     def network_places(self) -> tuple[int, ...] | None:
@@ -284,9 +325,10 @@ class Scenario(Section):
         profile, a = self.inputs.profile, self.inputs.allreduce
         size = None if profile is None else profile.gpus_per_node
         links_are_alike = a.algorithm != "hierarchical" and a.inside == (a.alpha, a.bandwidth)
-        if self.places is not None or size is None or links_are_alike:
+        if self.rank_places is not None or size is None or links_are_alike:
             return self.places
-        return tuple(rank // size for rank in range(self.workers))
+        of_worker = 1 if self.worker is None else self.worker.ranks
+        return tuple(rank // size for rank in range(0, self.ranks, of_worker))
 
     def without_contention(self) -> Scenario:
         """The clean control: no trace; with recorded durations, each step at its median over ranks.
@@ -359,13 +401,23 @@ class Scenario(Section):
         return self._timing.under(noise_of_seed)
 
     def _timing_of(self, trace: Trace | None, noise_of_seed: Noise) -> Timing:
-        inputs, places, k = self.inputs, self.places, self.ranks_per_node
-        if trace is not None and k is not None and trace.nodes[-1] > (self.workers - 1) // k:
+        inputs, places, k = self.inputs, self.rank_places, self.ranks_per_node
+        if trace is not None and k is not None and trace.nodes[-1] > (self.ranks - 1) // k:
+            unit = "ranks" if self.worker else "workers"
             raise InputError(
-                f"{trace.recorded.source}: node {trace.nodes[-1]} is beyond {self.workers} "
-                f"workers, {k} per node; raise `workers`, or choose nodes with `nodes: [...]`"
+                f"{trace.recorded.source}: node {trace.nodes[-1]} is beyond {self.ranks} {unit}, "
+                f"{k} per node; raise `workers`, or choose nodes with `nodes: [...]`"
             )
-        contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
+        shape = self._shape
+        contention = Contention.of(
+            trace, self.workers, places, self.trace_end, self.allow_speedup, shape
+        )
+        if trace is not None and contention.durations and self.contention.host_share:
+            clean = trace.without_contention(places or range(self.ranks))
+            contention = contention.on_host(
+                self.contention.host_share,
+                Contention.of(clean, self.workers, places, worker=shape),
+            )
         s = self.server_load
         load = None if s is None else ServerLoad(self._ranks_on(s.node), s.host, s.net)
         return Timing(
@@ -379,8 +431,8 @@ class Scenario(Section):
         private = state["__pydantic_private__"] | {"_timing": None, "_declared": None}
         return state | {"__pydantic_private__": private}
 
-    def write(self, folder: Path) -> None:
-        """Write `scenario.yaml` and copies of its files to a folder."""
+    def write(self, folder: Path, name: str = "scenario.yaml") -> None:
+        """Write a scenario file, and copies of the files that it names, to a folder."""
         from ruamel.yaml import YAML
 
         data = self.model_dump(mode="json", exclude_unset=True)
@@ -393,7 +445,7 @@ class Scenario(Section):
             data["profile"] = "profile.json"
             if not _copy(self._folder / self.profile, folder / data["profile"], profile.sha256):
                 (folder / data["profile"]).write_text(profile.model_dump_json(), encoding="utf-8")
-        with (folder / "scenario.yaml").open("w", encoding="utf-8") as file:
+        with (folder / name).open("w", encoding="utf-8") as file:
             YAML(typ="safe", pure=True).dump(data, file)
 
     def _load(self, profile: Profile | None = None) -> Inputs:
@@ -412,6 +464,8 @@ class Scenario(Section):
             of_profile = f"lag1_autocorrelation of the profile {self.profile}"
             key = of_profile if self.noise is None else "noise.lag1"
             raise InputError(f"{self._source}: {key}: {error}") from None
+        if self._shape is not None:
+            step = step.of_worker(self._shape)
         may_be_idle = self._every_rank_replays(trace) or (
             self.step is not None and "cv" in self.step.model_fields_set
         )
@@ -424,7 +478,7 @@ class Scenario(Section):
             None if trace is None
             else translate(trace, profile, step, self.contention.response)
         )  # fmt: skip
-        places = self.places or range(self.workers)
+        places = self.rank_places or range(self.ranks)
         if contention is not None and self.durations == "median":
             contention = contention.without_contention(places)
         if contention is not None and self.contention.severity != 1:
@@ -447,7 +501,14 @@ class Scenario(Section):
 
     def _every_rank_replays(self, trace: Trace | None) -> bool:
         recorded = set() if trace is None else trace.nodes_with_durations
-        return recorded.issuperset(self.places or range(self.workers))
+        return recorded.issuperset(self.rank_places or range(self.ranks))
+
+    @property
+    def _shape(self) -> WorkerRanks | None:
+        """The ranks that make a worker; None if it is one."""
+        if self.worker is None:
+            return None
+        return WorkerRanks(micro_batches=self.microbatches, **self.worker.model_dump())
 
     def _times_by(self, profile: Profile | None, trace: Trace | None) -> StepTimes | None:
         """The profile's times of a step at the learner's batch; None if they are not needed.
@@ -458,7 +519,7 @@ class Scenario(Section):
             return None
         if profile is None or profile.step is None:
             recorded = set() if trace is None else trace.nodes_with_durations
-            places = enumerate(self.places or range(self.workers))
+            places = enumerate(self.rank_places or range(self.ranks))
             rank, node = next((place for place in places if place[1] not in recorded), (None, 0))
             if rank is None:
                 return None

@@ -91,6 +91,34 @@ class StepSection(Section):
         return getattr(noise, self.noise)(self.cv, lag1)  # type: ignore[no-any-return]
 
 
+class WorkerSection(Section):
+    """The ranks that make a worker; see `simstrag.timing.worker.WorkerRanks`.
+
+    ranks: GPUs of a worker.
+    stages: of its pipeline, of as many ranks each; ranks of a stage share its computing.
+    chunks: of the model on each stage; with more than one the schedule is interleaved, else 1F1B.
+    backward: seconds of a backward operation over those of a forward one.
+    """
+
+    ranks: Amount
+    stages: Count = 1
+    chunks: Count = 1
+    backward: Positive = 2.0
+
+    @model_validator(mode="after")
+    def _stages_divide_the_ranks(self) -> Self:
+        if self.ranks % self.stages:
+            raise ValueError(
+                f"ranks is {self.ranks}, which {self.stages} stages do not divide; each stage has "
+                "as many ranks"
+            )
+        if self.chunks > 1 and self.stages == 1:
+            raise ValueError(
+                f"chunks is {self.chunks}, but only a pipeline has chunks; give stages"
+            )
+        return self
+
+
 class NoiseSection(Section):
     """How the noise of successive steps of a rank is correlated.
 
@@ -309,24 +337,27 @@ class ContentionSection(Section):
 
     severity: what a slowdown takes beyond a clean step is multiplied by it, and what a recorded
         duration has beyond the median of its step over ranks; 1 is as recorded, 0 none.
+    host_share: of what a recorded duration has beyond that median, the share that reduced precision
+        does not shorten: 0 if the device was slowed, 1 if the host was.
     response: an assumed law r for utilisations without a measured response: a load u adds
         u / (1 - (r - 1) u) to what it slows; 1 is a fair share, 2 a load that keeps what it takes.
     """
 
     severity: NonNegative = 1.0
+    host_share: Share = 0.0
     response: Annotated[float, Field(ge=1, le=2)] | None = None
 
 
 class CostSection(Section):
     """What the job's devices cost; results are converted, and no run depends on it.
 
-    gpus: devices of a worker.
+    gpus: devices of a worker; by default its ranks, or one.
     gpu_hour: price of one device for one hour.
     currency: of the price.
     watts: mean electrical power of one device while the job runs.
     """
 
-    gpus: Count = 1
+    gpus: Count | None = None
     gpu_hour: Positive | None = None
     currency: str = "USD"
     watts: Positive | None = None

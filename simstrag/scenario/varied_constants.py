@@ -14,6 +14,7 @@ QUANTITIES = {
     "learner.c_tau": "",
     "learner.noise_scale": "samples",
     "contention.severity": "",
+    "contention.host_share": "",
     "contention.response": "",
     "step.compute": "s",
     "step.host_share": "",
@@ -31,6 +32,7 @@ QUANTITIES = {
 """The constants that can be varied, as keys of a scenario, with their units."""
 
 BOUNDS = {
+    "contention.host_share": (0.0, 1.0),
     "contention.response": (1.0, 2.0),
     "step.host_share": (0.0, 1.0),
     "step.amp_ratio": (1.0, math.inf),
@@ -68,6 +70,7 @@ NAMES = {
     "learner.noise_scale": "the noise scale",
     "learner.batch": "the batch",
     "contention.severity": "the severity of contention (1 as recorded)",
+    "contention.host_share": "the host's share of what contention adds to recorded steps",
     "contention.response": "the assumed response to a load (1: 1 + u, 2: 1 / (1 - u))",
     "step.compute": "a clean step",
     "step.host_share": "the share of a step that precision cannot shorten",
@@ -168,6 +171,8 @@ def value_of(scenario: Scenario, name: str) -> float:
     if section == "contention" and not _is_contended(scenario):
         return 0.0
     if name == "contention.response" and not scenario.inputs.loads:
+        return 0.0
+    if name == "contention.host_share" and not scenario.replays:
         return 0.0
     if kind_of(scenario, name) == DERIVED:
         return 0.0

@@ -10,6 +10,7 @@ from typing import Final
 from simstrag.errors import InputError
 from simstrag.timing import collectives
 from simstrag.timing.noise import Distribution
+from simstrag.timing.worker import WorkerRanks
 from simstrag.view import device_gain
 
 FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
@@ -40,6 +41,22 @@ class Step:
     amp_switch: float = 0.0
     microbatches: int = 1
     fixed_share: float = 0.0
+
+    def of_worker(self, worker: WorkerRanks) -> Step:
+        """The step of a worker, all of whose ranks take this step.
+
+        In a pipeline a stage waits for others; a smaller batch has fewer micro-batches, which does
+        not shorten that.
+
+        >>> whole = Step(host=0.0, gpu=0.8).of_worker(WorkerRanks(4, stages=4, micro_batches=8))
+        >>> round(whole.gpu, 9), round(whole.fixed_share, 9)   # 11 of 8 micro-batch times; 3 of 11
+        (1.1, 0.272727273)
+        """
+        stretch = worker.stretch
+        return replace(
+            self, host=self.host * stretch, gpu=self.gpu * stretch,
+            fixed_share=1 - (1 - self.fixed_share) / stretch,
+        )  # fmt: skip
 
     def effort(self, share: float) -> float:
         """The work of a step with that share of the nominal batch, relative to a nominal step.

@@ -1,16 +1,21 @@
-"""The slowdowns of a trace by rank: the contention of one job."""
+"""The slowdowns of a trace by rank: the contention of one job.
+
+To policies and engines a rank is a data-parallel worker.  Where a worker is itself a group of ranks
+(`simstrag.timing.worker`), the contention of each of these is kept in `members`.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
+from simstrag.timing.worker import WorkerRanks
 from simstrag.trace.row_validation import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.step_functions import Pieces, pick
@@ -28,6 +33,12 @@ class Contention:
     felt: shape (places, resources): the number in `pieces` of each resource, in the order of
         `RESOURCES`; 0 in the last place.
     durations: rank to recorded local times.
+    unshortened: rank to the part of each of them that reduced precision does not shorten; empty if
+        it shortens all of them whole.
+    worker: the ranks that make a worker, to which each `rank` above then belongs; None if it is one
+        rank.
+    members: of such workers the numbers in `pieces` of each of their ranks, shape (places, ranks of
+        a worker, resources); `felt` then has the largest slowdown of each resource among them.
     end: seconds after which no slowdown is recorded; infinite without slowdowns (recorded durations
         are replayed by step, not by time) and with constant ones only (all rows are at time 0).
     trace_end: the slowdowns after `end`: hold, loop or error.
@@ -37,6 +48,9 @@ class Contention:
     places: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     felt: Ints = field(default_factory=lambda: np.zeros((1, len(RESOURCES)), np.int64))
     durations: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    unshortened: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    worker: WorkerRanks | None = None
+    members: Ints = field(default_factory=lambda: np.zeros((1, 1, len(RESOURCES)), np.int64))
     end: float = math.inf
     trace_end: str = "hold"
 
@@ -48,14 +62,19 @@ class Contention:
         nodes: Sequence[int] | None = None,
         trace_end: str = "hold",
         allow_speedup: bool = False,
+        worker: WorkerRanks | None = None,
     ) -> Contention:
         """From the rows of each rank's node (`nodes[rank]`, by default rank k is on node k).
 
+        worker: the ranks that make a worker; ranks are then those of all workers, worker by worker.
         Raises `InputError` for a node beyond the world, utilisation rows, and speed-ups.
         """
         if trace is None:
             return cls()
-        _check(trace, workers, nodes, allow_speedup)
+        unit = "worker" if worker is None else "rank"
+        if worker is not None:
+            workers *= worker.ranks
+        _check(trace, workers, unit, nodes, allow_speedup)
         period = trace.end if trace_end == "loop" and trace.end > 0 else math.inf
         h, known = trace.histories, np.array(trace.nodes)
         of_rank = np.arange(workers) if nodes is None else np.minimum(nodes, MOST_NODE)
@@ -73,10 +92,48 @@ class Contention:
         for key in np.flatnonzero(here & (h.kind == DURATION)).tolist():
             recorded = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
             durations |= dict.fromkeys(ranks[int(of_key[key])], recorded)
-        return cls(
+        found = cls(
             slowdowns.after(Pieces.constants([1.0])), places, felt, durations,
-            trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end,
+            end=trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end=trace_end,
         )  # fmt: skip
+        return found if worker is None else found._of_workers(worker, trace.recorded.source)
+
+    def _of_workers(self, worker: WorkerRanks, source: str) -> Contention:
+        """The contention of workers, from that of their ranks."""
+        of_ranks, places = np.unique(
+            self.places.reshape(-1, worker.ranks), axis=0, return_inverse=True
+        )
+        clean = np.full((1, worker.ranks), len(self.felt) - 1)
+        members = self.felt[np.concatenate([of_ranks, clean])]
+        slowed, pieces = members.any(axis=1), self.pieces
+        felt = np.zeros(slowed.shape, np.int64)
+        felt[slowed] = len(pieces) + np.arange(np.count_nonzero(slowed))
+        if slowed.any():
+            largest = [
+                self.pieces.taken(members[place, :, resource]).largest()
+                for place, resource in np.argwhere(slowed).tolist()
+            ]
+            pieces = Pieces.of_each(largest).after(pieces)
+        return replace(
+            self, pieces=pieces, places=places.ravel(), felt=felt, worker=worker, members=members,
+            durations=_durations_of_workers(self.durations, worker, len(places), source),
+        )  # fmt: skip
+
+    def on_host(self, share: float, clean: Contention) -> Contention:
+        """The same, with a share of what recorded durations have beyond clean ones as host work.
+
+        >>> slow, clean = (Contention(durations={0: (seconds,)}) for seconds in (3.0, 2.0))
+        >>> slow.on_host(0.5, clean).unshortened
+        {0: (0.5,)}
+        """
+        unshortened = {
+            rank: tuple(
+                share * max(seconds - usual, 0.0)
+                for seconds, usual in zip(own, clean.durations[rank], strict=True)
+            )
+            for rank, own in self.durations.items()
+        }
+        return replace(self, unshortened=unshortened)
 
     @classmethod
     def constant(cls, host: npt.ArrayLike, gpu: npt.ArrayLike, net: npt.ArrayLike) -> Contention:
@@ -122,6 +179,28 @@ class Contention:
         return self.slowdowns.get((rank, resource), ONE)
 
 
+def _durations_of_workers(
+    of_ranks: dict[int, tuple[float, ...]], worker: WorkerRanks, workers: int, source: str
+) -> dict[int, tuple[float, ...]]:
+    """What the recorded durations of its ranks make together, of each worker that has some.
+
+    Raises `InputError` where the ranks of a worker have recorded unequal numbers of steps.
+    """
+    found = {}
+    for number in range(workers):
+        first = number * worker.ranks
+        own = [of_ranks.get(rank, ()) for rank in range(first, first + worker.ranks)]
+        for rank, steps in enumerate(own, start=first):
+            if len(steps) != len(own[0]):
+                raise InputError(
+                    f"{source}: rank {rank} has {len(steps)} recorded durations, rank {first} "
+                    f"{len(own[0])}; they make worker {number} together, so give as many of each"
+                )
+        if own[0]:
+            found[number] = tuple(worker.step(np.array(own)).tolist())
+    return found
+
+
 def _ranks(places: Ints) -> dict[int, list[int]]:
     """The ranks of each place, in order."""
     ranks: dict[int, list[int]] = {}
@@ -134,12 +213,14 @@ def _few(nodes: Sequence[int]) -> str:
     return ", ".join(map(str, nodes[:8])) + (", ..." if len(nodes) > 8 else "")
 
 
-def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedup: bool) -> None:
+def _check(
+    trace: Trace, workers: int, unit: str, nodes: Sequence[int] | None, allow_speedup: bool
+) -> None:
     source = trace.recorded.source  # a message quotes the user's file, whatever the offset
     if nodes is None and trace.nodes[-1] >= workers:
-        there = f"{workers} workers are on nodes 0 to {workers - 1}"
+        there = f"{workers} {unit}s are on nodes 0 to {workers - 1}"
         if workers == 1:
-            there = "1 worker is on node 0"
+            there = f"1 {unit} is on node 0"
         raise InputError(
             f"{source}: the trace names node {trace.nodes[-1]}, but {there}; "
             "raise `workers`, or choose nodes with `nodes: [...]`"

@@ -20,7 +20,7 @@ from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step, a
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.trace.slowdown import ONE, Piecewise, finish
-from simstrag.trace.step_functions import Pieces, combine
+from simstrag.trace.step_functions import Ints, Pieces, combine
 from simstrag.trace.trace import RESOURCES
 
 NET = RESOURCES.index("net")
@@ -62,6 +62,7 @@ class Timing:
         self._noise = noise
         self._stretches = functools.cache(self._stretches_anew)
         self._stretch = functools.cache(lambda place, *how: self._stretches(*how)[place])
+        self._shortened = functools.cache(self._shortened_anew)
         self._net: dict[tuple[int, float], Piecewise] = {}
         self._slowed = frozenset(np.flatnonzero(contention.felt[contention.places, NET]).tolist())
         self._slowest = functools.lru_cache(CACHED_NETS)(self._largest)
@@ -172,20 +173,52 @@ class Timing:
         return self._stretch(self.contention.place(rank), amp, factor)
 
     def stretches(self, amp: bool, factor: float = 1.0) -> Pieces:
-        """`stretch` of each place of the contention, with host work stretched by a factor."""
+        """`stretch` of each place of the contention, with host work stretched by a factor.
+
+        Of a worker of several ranks: that of its step, from those of its ranks (rule 10a).
+        """
         return self._stretches(amp, factor)
 
     def _stretches_anew(self, amp: bool, factor: float) -> Pieces:
         h, g = self.step.host, self.step.gpu
         r = amp_gain(self.step) if amp else 1.0
 
-        def seconds(*felt: Any) -> Any:
-            S, H, G = (felt[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP)
-            return S * (h * H * factor + g * G / r)
+        def of(felt: Ints) -> Pieces:
+            columns = {name: felt[:, RESOURCES.index(name)] for name in OF_STEP}
+            slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
 
-        columns = {name: self.contention.felt[:, RESOURCES.index(name)] for name in OF_STEP}
-        slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
-        return combine([self.contention.pieces.taken(columns[name]) for name in slowed], seconds)
+            def seconds(*values: Any) -> Any:
+                S, H, G = (
+                    values[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP
+                )
+                return S * (h * H * factor + g * G / r)
+
+            pieces = self.contention.pieces
+            return combine([pieces.taken(columns[name]) for name in slowed], seconds)
+
+        worker, members = self.contention.worker, self.contention.members
+        if worker is None:
+            return of(self.contention.felt)
+        stretch = worker.stretch
+        return combine(
+            [of(members[:, rank]) for rank in range(worker.ranks)],
+            lambda *seconds: worker.step(np.array(seconds)) / stretch,
+        )
+
+    def durations(self, amp: bool) -> dict[int, tuple[float, ...]]:
+        """The recorded durations of each rank that has some, in a precision (rule 10)."""
+        return self._shortened() if amp else self.contention.durations
+
+    def _shortened_anew(self) -> dict[int, tuple[float, ...]]:
+        amp_gain(self.step)  # refuses an unknown or impossible ratio
+        ratio, fixed = self.step.amp_ratio or 1.0, self.contention.unshortened
+        return {
+            rank: tuple(
+                (seconds - kept) / ratio + kept
+                for seconds, kept in zip(own, fixed.get(rank, (0.0,) * len(own)), strict=True)
+            )
+            for rank, own in self.contention.durations.items()
+        }
 
     @property
     def seed(self) -> int:
@@ -231,15 +264,11 @@ class Timing:
         return Pieces.constants([1.0] * others).after(parts).largest()
 
     def _duration(self, rank: int, k: int, amp: bool) -> float:
-        durations = self.contention.durations[rank]
+        durations = self.durations(amp)[rank]
         if k >= len(durations) and self.contention.trace_end == "error":
             raise InputError(
                 f"rank {rank} starts step {k}, but the trace records {len(durations)} durations; "
                 "record more, or say `trace_end: hold` or `loop`"
             )
         looped = self.contention.trace_end == "loop"
-        seconds = durations[k % len(durations) if looped else min(k, len(durations) - 1)]
-        if amp:
-            amp_gain(self.step)  # refuses an unknown or impossible ratio
-            seconds /= self.step.amp_ratio or 1.0
-        return seconds
+        return durations[k % len(durations) if looped else min(k, len(durations) - 1)]

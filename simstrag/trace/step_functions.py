@@ -92,6 +92,14 @@ class Pieces:
         never = np.full(count, math.inf)
         return cls(np.zeros(count), np.array(values, float), np.arange(count + 1), never)
 
+    @classmethod
+    def of_each(cls, functions: Sequence[Piecewise]) -> Pieces:
+        """These functions, at least one."""
+        times = np.concatenate([f.times for f in functions])
+        values = np.concatenate([f.values for f in functions])
+        starts = np.cumsum([0, *(len(f.times) for f in functions)])
+        return cls(times, values, starts, np.array([f.period for f in functions]))
+
     def __len__(self) -> int:
         return len(self.starts) - 1
 

@@ -2,8 +2,8 @@
 
     found = simstrag.whatif.analyse("trace.parquet", gpu_price=2.0)
 
-Start with `record`, then `replay`. It replays what ran; what other policies would have made of it
-is a matter of simulation.
+Start with `record`, then `replay`. It replays what ran; other policies are simulated on a
+scenario of the record (`job_scenario`).
 """
 
 from __future__ import annotations

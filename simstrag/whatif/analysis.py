@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from simstrag.whatif.metrics import Decomposition, Metrics, metrics
 from simstrag.whatif.read_record import read_record
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Record
 from simstrag.whatif.replay import JobReplay
+
+if TYPE_CHECKING:
+    from simstrag.whatif.policy_outlook import PoliciesOnRecord
 
 NUMBERS, PAGE = "whatif.json", "report.html"
 DOUBTFUL = 0.05
@@ -51,6 +55,7 @@ class WhatIf:
     gpus: of the job; a rank counts as one where nothing says it.
     gpu_price: of a GPU-hour; None if not given.
     warnings: what to read before any number.
+    policies: what policies would have given the job; None if none was asked for.
     """
 
     record: Record
@@ -63,6 +68,7 @@ class WhatIf:
     gpus: int
     gpu_price: float | None
     warnings: tuple[str, ...]
+    policies: PoliciesOnRecord | None = None
 
     @property
     def document(self) -> dict[str, Any]:
@@ -74,6 +80,8 @@ class WhatIf:
 
     def write(self, folder: str | Path, command: str | None = None) -> Path:
         """Write `whatif.json` and `report.html` into a folder; the path of the report.
+
+        Where policies were compared, also the scenario of the record, for `simstrag compare`.
 
         command: the command line that asked for it, shown in the report.
         Raises `InputError` where the folder holds something else, or cannot be written.
@@ -90,6 +98,8 @@ class WhatIf:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        if self.policies is not None:
+            self.policies.write(folder)
         numbers = json.dumps(plain(self.document), indent=1, allow_nan=False) + "\n"
         for name, text in ((NUMBERS, numbers), (PAGE, html_page(self, command))):
             write_atomically(
@@ -98,14 +108,33 @@ class WhatIf:
         return folder / PAGE
 
 
-def analyse(path: str | Path, gpu_price: float | None = None) -> WhatIf:
+def analyse(
+    path: str | Path,
+    gpu_price: float | None = None,
+    *,
+    compare: Sequence[str] = (),
+    amp_ratio: float | None = None,
+    jobs: int | None = None,
+) -> WhatIf:
     """What a straggler cost in the job of a record: its file or folder.
 
     gpu_price: of a GPU-hour, in any currency.
-    Raises `InputError` for a file that is no record, and one that cannot be replayed.
+    compare: policies to simulate on the scenario of the record, such as `["korel", "ssp:bound=5"]`.
+    amp_ratio: what reduced precision gains in the job; a typical number if a policy needs it.
+    jobs: processes that simulate; all cores by default.
+    Raises `InputError` for a file that is no record, one that cannot be replayed, a policy that
+    does not exist, and a record without what policies need.
     """
     if gpu_price is not None and not 0 <= gpu_price < np.inf:
         raise InputError(f"gpu_price is {gpu_price!r}; give the price of a GPU-hour, 0 or more")
+    if amp_ratio is not None and not (compare and 0 < amp_ratio < np.inf):
+        reason = "give the gain of a whole step, above 0" if compare else "only policies need it"
+        raise InputError(f"amp_ratio is {amp_ratio!r}; {reason}")
+    if compare:
+        from simstrag.policies import load
+
+        for name in compare:
+            load(name)
     record = read_record(path)
     try:
         layout = Layout.of(record)
@@ -118,10 +147,21 @@ def analyse(path: str | Path, gpu_price: float | None = None) -> WhatIf:
     slow = culprits(layout)
     why = causes(record, replay, slow)
     gpus = record.gpus or len(np.unique(layout.rank))
+    outlook = None
+    if compare:
+        from simstrag.whatif.job_scenario import job_scenario
+        from simstrag.whatif.policy_outlook import compare_policies
+
+        job = job_scenario(
+            record, replay, compare, gpus=gpus, gpu_price=gpu_price, amp_ratio=amp_ratio
+        )
+        outlook = compare_policies(
+            job, float(found.replayed.mean()), float(found.ideal.mean()), jobs
+        )
     return WhatIf(
         record, replay, found, _waiting(layout), slow, why,
         fixes(replay, found, slow, why, gpus, gpu_price), gpus, gpu_price,
-        tuple(_warnings(record, layout, found)),
+        tuple(_warnings(record, layout, found)), outlook,
     )  # fmt: skip
 
 
@@ -236,5 +276,6 @@ def _document(found: WhatIf) -> dict[str, Any]:
              "gpu_hours_per_1000_steps": f.gpu_hours, "cost_per_1000_steps": f.cost}
             for f in found.fixes
         ],
+        "policies": None if found.policies is None else found.policies.document,
     }  # fmt: skip
     return document

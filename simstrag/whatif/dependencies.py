@@ -8,11 +8,11 @@ are read off the first replica of the first step, and hold for all.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from simstrag.errors import InputError
+from simstrag.timing.operation_graph import Dependencies
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.record import BACKWARD, COLLECTIVES, FORWARD, LAST, TRANSFERS
 
@@ -20,29 +20,6 @@ CLOCK = 5e-5
 """Seconds by which clocks of two ranks may differ where starts and ends are compared."""
 GATHER, SCATTER, SEPARATE, LAYERNORM, EMBEDDING, CLIP, ALL_REDUCE = COLLECTIVES
 GC, OPTIMIZER = LAST
-
-
-@dataclass(slots=True)
-class Dependencies:
-    """What the operations of one replica wait for, by their place in a `Layout`.
-
-    before: the operations that each waits for.
-    groups: operations of one communication, which end together.
-    synced: those that every replica has its part in.
-    last: operations whose latest end is the end of the step.
-    """
-
-    before: list[set[int]]
-    groups: list[list[int]] = field(default_factory=list)
-    synced: set[int] = field(default_factory=set)
-    last: list[int] = field(default_factory=list)
-
-    def chain(self, operations: list[int], after: tuple[int, ...] = ()) -> None:
-        """Let each of the operations wait for the one before it, the first for those `after`."""
-        previous = after
-        for operation in operations:
-            self.before[operation].update(previous)
-            previous = (operation,)
 
 
 def dependencies(layout: Layout) -> Dependencies:

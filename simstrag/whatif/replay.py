@@ -1,9 +1,6 @@
 """Replay: when the operations of every step end if some of them take another time.
 
-Operations are sorted into levels: those of a level wait only for lower ones.  A level is computed
-at once for all replicas, steps and what-if cases.  Rules: an operation starts when the last one
-that it waits for has ended; computing ends at start + duration; all members of a communication end
-at the latest start among them + their own transfer time.
+All replicas, steps and what-if cases are replayed together, by `simstrag.timing.operation_graph`.
 """
 
 from __future__ import annotations
@@ -15,8 +12,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.errors import InputError
-from simstrag.whatif.dependencies import Dependencies, dependencies
+from simstrag.timing.operation_graph import GraphLevel, ends_of, latest_at, levels_of
+from simstrag.whatif.dependencies import dependencies
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.record import Floats, Ints
 
@@ -25,23 +22,6 @@ CLOCK = 0.010
 BLOCK = 1 << 24
 """Most bytes of the ends that a replay holds at once."""
 Mask = npt.NDArray[np.bool_]
-
-
-class _Level(NamedTuple):
-    """Operations that wait only for lower levels.
-
-    own: their places, shape (operations,).
-    before: places of what each waits for, shape (most, operations), its first repeated where it
-        waits for fewer; -1 is the beginning of the step.
-    together: members of the group of each, as indices into `own`, shape (most, operations), the
-        first repeated likewise.
-    is_synced: whether a group has its members in all replicas.
-    """
-
-    own: Ints
-    before: Ints
-    together: Ints
-    is_synced: bool
 
 
 class ReplayCase(NamedTuple):
@@ -70,7 +50,7 @@ class JobReplay:
     """
 
     layout: Layout
-    levels: tuple[_Level, ...]
+    levels: tuple[GraphLevel, ...]
     last: Ints
     work: Floats
     delay: Floats
@@ -80,7 +60,7 @@ class JobReplay:
     def of(cls, layout: Layout) -> Self:
         """Raises `InputError` where operations wait for each other in a circle."""
         needs = dependencies(layout)
-        levels = _levels(needs)
+        levels = levels_of(needs)
         work, delay = _work(layout, levels), _delay(layout, levels)
         ideal = np.zeros(len(layout.kind), work.dtype)
         for kind in np.unique(layout.kind):
@@ -123,97 +103,43 @@ class JobReplay:
                 found[k] = mean
         return found
 
+    def alone(self) -> Floats:
+        """Seconds that each replica would take without the others, shape (replicas, steps).
+
+        Communication with other replicas takes no time (one that ended before the last began, as
+        clocks differ, still does).  So no replica takes longer alone than in the whole job.
+        """
+        work = self.work.copy()
+        for level in self.levels:
+            if level.is_synced:
+                work[level.own] = np.minimum(work[level.own], 0)
+        levels = tuple(level._replace(is_synced=False) for level in self.levels)
+        everything = np.ones((1, *self.layout.rank.shape), np.bool_)
+        ends = replace(self, levels=levels, work=work).ends(everything)
+        return np.asarray(ends[self.last, :, 0].max(axis=0))
+
     def ends(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
         """When operations end, shape (operations, replicas, cases, steps); see `step_times`."""
         operations, replicas, steps = self.work.shape
-        shape = (replicas, len(recorded), steps)
-        ends = np.zeros((operations + 1, *shape))  # the last one is the beginning of the step
         kept = recorded.transpose(1, 2, 0)[..., None]
         late = None if delayed is None else delayed.transpose(1, 2, 0)[..., None]
-        for own, before, together, is_synced in self.levels:
-            start = _latest(ends, before)
-            if late is not None:
-                start += np.where(late[own], self.delay[own][:, :, None], 0.0)
-            if len(together) > 1:
-                start = _latest(start, together)
-            if is_synced:
-                start = start.max(axis=1, keepdims=True)
-            needed = np.where(kept[own], self.work[own][:, :, None], self.ideal[own][:, :, None])
-            ends[own] = start + needed
-        return ends[:-1]
+
+        def needed(own: Ints) -> Floats:
+            return np.where(kept[own], self.work[own][:, :, None], self.ideal[own][:, :, None])
+
+        def delay(own: Ints) -> Floats:
+            assert late is not None
+            return np.where(late[own], self.delay[own][:, :, None], 0.0)
+
+        shape = operations, replicas, len(recorded), steps
+        return ends_of(self.levels, shape, needed, None if late is None else delay)
 
 
-def _levels(needs: Dependencies) -> tuple[_Level, ...]:
-    """Levels from the longest path to each operation, whose groups count as one."""
-    operations = len(needs.before)
-    members = [*needs.groups]
-    group_of = [-1] * operations
-    for k, group in enumerate(members):
-        for operation in group:
-            group_of[operation] = k
-    for operation in range(operations):
-        if group_of[operation] < 0:
-            group_of[operation] = len(members)
-            members.append([operation])
-    waits = [{group_of[b] for o in group for b in needs.before[o]} for group in members]
-    after: list[list[int]] = [[] for _ in members]
-    for k, others in enumerate(waits):
-        for other in others:
-            after[other].append(k)
-    left = [len(others) for others in waits]
-    ready, ordered, done = [k for k, n in enumerate(left) if not n], [], 0
-    while ready:
-        ordered.append(ready)
-        done += len(ready)
-        following = []
-        for k in ready:
-            for other in after[k]:
-                left[other] -= 1
-                if not left[other]:
-                    following.append(other)
-        ready = following
-    if done < len(members):
-        raise InputError("operations wait for each other in a circle; starts or ends are wrong")
-    levels = []
-    for groups in ordered:
-        for is_synced in (False, True):
-            own = [members[k] for k in groups if (members[k][0] in needs.synced) == is_synced]
-            if own:
-                levels.append(_level(own, needs.before, is_synced))
-    return tuple(levels)
-
-
-def _level(groups: list[list[int]], before: list[set[int]], is_synced: bool) -> _Level:
-    own = [operation for group in groups for operation in group]
-    waits = [sorted(before[operation]) or [-1] for operation in own]
-    first = np.cumsum([0] + [len(group) for group in groups[:-1]]).tolist()
-    members = [
-        list(range(begin, begin + len(group)))
-        for begin, group in zip(first, groups, strict=True)
-        for _ in group
-    ]
-    return _Level(np.array(own), _padded(waits), _padded(members), is_synced)
-
-
-def _padded(lists: list[list[int]]) -> Ints:
-    """Lists as columns, each as long as the longest by repeats of its first value."""
-    most = max(map(len, lists))
-    return np.array([each + each[:1] * (most - len(each)) for each in lists]).T
-
-
-def _latest(times: Floats, places: Ints) -> Floats:
-    """The latest of the times at several places, for each column of places."""
-    latest: Floats = times[places[0]]
-    for each in places[1:]:
-        np.maximum(latest, times[each], out=latest)
-    return latest
-
-
-def _work(layout: Layout, levels: tuple[_Level, ...]) -> Floats:
+def _work(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
     """Durations, and of communication end - latest start in its group."""
     work = layout.duration.copy()
     for own, _, together, is_synced in levels:
-        latest = _latest(layout.start[own], together)
+        latest = latest_at(layout.start[own], together)
         if is_synced:
             latest = latest.max(axis=1, keepdims=True)
         shared = np.any(together != np.arange(len(own)), axis=0) | is_synced
@@ -222,12 +148,12 @@ def _work(layout: Layout, levels: tuple[_Level, ...]) -> Floats:
     return work
 
 
-def _delay(layout: Layout, levels: tuple[_Level, ...]) -> Floats:
+def _delay(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
     """Start - latest end of what an operation waits for."""
     begin = np.zeros((1, *layout.end.shape[1:]), layout.end.dtype)
     ends = np.concatenate([layout.end, begin])
     delay = np.empty_like(layout.start)
     for level in levels:
-        delay[level.own] = layout.start[level.own] - _latest(ends, level.before)
+        delay[level.own] = layout.start[level.own] - latest_at(ends, level.before)
     delay[delay <= -CLOCK] = 0
     return delay

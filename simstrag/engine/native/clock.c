@@ -69,15 +69,14 @@ static double transfer(struct job *m, whole rank, double start, double seconds) 
 /* See `constants.Step.effort`. */
 static double effort(struct job *m, double share) { return share + m->fixed_share * (1.0 - share); }
 
-/* The recorded duration of a step (rule 10). */
+/* The recorded duration of a step; those in reduced precision follow the others (rule 10). */
 static double recorded(struct job *m, whole rank, whole k, int amp) {
     struct rank_row *r = &m->ranks[rank];
     if (k >= r->recorded) {
         if (m->halts) m->out = rank;
         k = m->loops ? k % r->recorded : r->recorded - 1;
     }
-    double seconds = m->durations[r->recorded_at + k];
-    return amp ? seconds / m->amp_ratio : seconds;
+    return m->durations[(amp ? m->durations_size / 2 : 0) + r->recorded_at + k];
 }
 
 /* The end of a rank's work; precision and load are the `variant`, which stretches the work.  Also

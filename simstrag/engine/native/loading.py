@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.noise import Distribution, keys
 from simstrag.timing.timing import NET, Timing
 from simstrag.trace.slowdown import Piecewise
-from simstrag.trace.step_functions import Pieces
+from simstrag.trace.step_functions import Floats, Pieces
 
 __all__ = ["Loading"]
 
@@ -70,8 +71,8 @@ class Loading:
         m["push"], m["pull"], m["service"] = t.server.push, t.server.pull, t.server.job
         m["fused_allreduce"] = t.server.fused_allreduce
         m["amp_switch"], m["microbatches"] = t.step.amp_switch, t.step.microbatches
-        m["amp_ratio"], m["fixed_share"] = t.step.amp_ratio or 1.0, t.step.fixed_share
-        m["trace_end"], period = t.contention.end, t.contention.pieces.periods.min()
+        m["fixed_share"], m["trace_end"] = t.step.fixed_share, t.contention.end
+        period = t.contention.pieces.periods.min()
         m["period"] = period if period < math.inf else 0
         for name in ("hold", "loop"):
             m[f"{name}s"] = t.contention.trace_end == name
@@ -84,6 +85,7 @@ class Loading:
             row = self.memory.ranks[rank]
             row["recorded_at"], row["recorded"] = at, len(recorded)
             at += len(recorded)
+        self.memory.durations = _flat(timing.durations(amp=False))
 
     def piece(self, f: Piecewise) -> int:
         """The number of a step function; it is in memory after `place`."""
@@ -96,12 +98,8 @@ class Loading:
     def place(self) -> None:
         """Put step functions that are new into memory."""
         if self._new:
-            times = np.concatenate([f.times for f in self._new])
-            values = np.concatenate([f.values for f in self._new])
-            starts = np.cumsum([0, *(len(f.times) for f in self._new)])
-            periods = np.array([f.period for f in self._new])
-            self._new = []
-            self._put(Pieces(times, values, starts, periods))
+            those, self._new = Pieces.of_each(self._new), []
+            self._put(those)
 
     def _put(self, those: Pieces) -> int:
         """Step functions into memory; the number of the first."""
@@ -124,6 +122,9 @@ class Loading:
         self.place()
         rows, timing = self.memory.ranks, self.timing
         computed = rows["recorded"] == 0
+        if amp and not computed.all():
+            both = (_flat(timing.durations(precision)) for precision in (False, True))
+            self.memory.durations = np.concatenate([*both])
         if not computed.any():
             return
         places = timing.contention.places_of(len(rows))
@@ -172,3 +173,8 @@ class Loading:
         memory.marginal = distribution.marginal
         m["rho"], m["innovation"] = distribution.rho, distribution.innovation
         m["warmup"], m["noisy"] = distribution.warmup, 1
+
+
+def _flat(durations: Mapping[int, tuple[float, ...]]) -> Floats:
+    """The durations of all ranks that have some, one after the other."""
+    return np.array([each for _, own in sorted(durations.items()) for each in own], np.float64)

@@ -36,8 +36,8 @@ class Memory:
     A table is replaced by assigning another array; native code then finds that one.  `job` is the
     job's own record, the only row of `record`, whose `address` native functions take.
 
-    world_size: ranks.  durations: recorded ones, of all ranks.  keep_steps, keep_fates: whether
-    there are logs of steps and of gradients.
+    world_size: ranks.
+    keep_steps, keep_fates: whether there are logs of steps and of gradients.
     """
 
     kept: Any
@@ -48,7 +48,6 @@ class Memory:
         self,
         library: Library,
         world_size: int,
-        durations: Any,
         keep_steps: bool,
         keep_fates: bool,
     ) -> None:
@@ -67,7 +66,6 @@ class Memory:
         }  # fmt: skip
         for name, dtype in library.tables.items():
             setattr(self, name, np.zeros(sizes.get(name, n), dtype))
-        self.durations = durations
         self.job["stride"] = stride = (n + APART) // LINE * LINE
         room = np.zeros(FIELDS * stride + LINE)
         self.fields = room[-room.ctypes.data // room.itemsize % LINE :]

@@ -62,7 +62,7 @@ enum { STOPS(NAME) };
     F(whole, server_closing) F(flag, serving) F(flag, take_due) \
     /* constants */ \
     F(whole, workers) F(whole, stride) F(whole, batch) F(double, noise_scale) F(double, c_tau) \
-    F(double, push) F(double, pull) F(double, service) F(double, amp_switch) F(double, amp_ratio) \
+    F(double, push) F(double, pull) F(double, service) F(double, amp_switch) \
     F(whole, microbatches) F(double, trace_end) F(double, period) F(double, straggler_ratio) F(double, fixed_share) \
     F(double, rho) F(double, innovation) F(whole, warmup) F(flag, noisy) F(flag, replays) \
     F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
