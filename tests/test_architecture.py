@@ -45,6 +45,7 @@ ROOMS: dict[str, set[str]] = {
         "cluster", "ddp", "documents", "experiments", "policies", "profile", "runs", "scenario",
         "timing", "trace", "whatif",
     },
+    "advice": {"analysis", "ddp", "engine", "experiments", "policies", "scenario"},
     "validation": {
         "analysis", "calibration", "ddp", "documents", "engine", "experiments", "policies",
         "processes", "profile", "runs", "scenario", "timing", "trace", "workloads",

@@ -50,16 +50,15 @@ def candidates_table(advice: Advice, most: int | None = None) -> Table:
 
 def sentences(advice: Advice) -> list[str]:
     """What to do, how sure that is, what would change it, and what a trial costs."""
-    answer = advice.comparison.answer
+    answer = advice.answer
     texts = [_choice(advice), _alike(advice), _regret(advice), _assumption(advice), _safe(advice)]
     return [text for text in [*texts, _attempt(advice), answer.inputs, answer.bill] if text]
 
 
 def _choice(advice: Advice) -> str:
     s = advice.decision.s
-    if advice.choice == BASELINE or advice.choice == advice.safe:
-        text: str = advice.comparison.answer.choice
-        return text
+    if advice.choice in (BASELINE, advice.safe):
+        return advice.answer.choice
     p = next(p for p in s.policies if p.policy == advice.choice)
     name, does = PolicyNames().of(advice.choice)
     return (
@@ -105,8 +104,7 @@ def _safe(advice: Advice) -> str:
     """The safe choice until what is assumed is measured; empty where it is the choice."""
     d = advice.decision
     if advice.choice == advice.safe:
-        text: str = advice.comparison.answer.safety
-        return text
+        return advice.answer.safety
     return (
         f"Until then {advice.safe} is the safe choice: over {len(d.states)} settings of what is "
         f"not measured it {describe_regret(d, advice.safe)}; {advice.choice} "

@@ -15,14 +15,13 @@ import numpy as np
 from simstrag.advice.candidates import candidates
 from simstrag.advice.halving import ALIKE, Search, Trial
 from simstrag.analysis.derived.decision import MODEL_ERROR, OWN, Decision, State
+from simstrag.analysis.text.answer import Answer
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import BASELINE, Comparison
 from simstrag.experiments.paired_statistics import ratio
 from simstrag.experiments.runner import RunCache, Runner, prepare
 from simstrag.policy import LANES
 from simstrag.scenario.scenario import Scenario
-
-
 
 NEAR = 0.03
 """The choice is at most this share behind the fastest finalist, if what is assumed holds."""
@@ -66,10 +65,15 @@ class Advice:
     excluded: Mapping[str, str]
 
     @cached_property
+    def answer(self) -> Answer:
+        """The answer of the comparison."""
+        found: Answer = self.comparison.answer
+        return found
+
+    @property
     def decision(self) -> Decision:
         """The decision of the comparison."""
-        found: Decision = self.comparison.answer.decision
-        return found
+        return self.answer.decision
 
     @cached_property
     def choice(self) -> str:
@@ -174,7 +178,7 @@ class Advice:
             "attempt": self.attempt and self.attempt._asdict(),
             "lines": self.lines,
             "sentences": sentences(self),
-            "answer": self.comparison.answer.to_dict(),
+            "answer": self.answer.to_dict(),
             "trials": [{slot: getattr(t, slot) for slot in Trial.__slots__} for t in self.trials],
             "excluded": self.excluded,
         }
@@ -223,9 +227,7 @@ def advise(
         with Runner(case, jobs, on_progress, cache) as runner:
             search = Search(case, runner)
             finalists = search.run(found.specs)
-        comparison = compare(
-            case, finalists, jobs=jobs, on_progress=on_progress, keep=cache.folder
-        )
+        comparison = compare(case, finalists, jobs=jobs, on_progress=on_progress, keep=cache.folder)
     ordered = sorted(search.trials.values(), key=lambda t: (bool(t.left_out), t.regret))
     return Advice(comparison, tuple(ordered), found.excluded)
 

@@ -1,4 +1,4 @@
-"""`simstrag advise`: which policy for a job, how sure, what to measure first, what a trial costs."""
+"""`simstrag advise`: which policy for a job, how sure that is, and what to measure first."""
 
 from __future__ import annotations
 

@@ -50,9 +50,7 @@ Link = Annotated[str | None, _flag("link")]
 Batch = Annotated[str | None, _flag("batch")]
 Latency = Annotated[str | None, _flag("latency")]
 Width = Annotated[str, option("Of gradients.", "WORD", "--precision", group=JOB)]
-Workers = Annotated[
-    int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)
-]
+Workers = Annotated[int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)]
 
 
 def init(
