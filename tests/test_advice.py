@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simstrag.advice.advise import Advice, _pairs, advise
+from simstrag.advice.advice import Advice, _pairs
+from simstrag.advice.advise import advise
 from simstrag.advice.candidates import candidates, grid
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from simstrag.advice.advice import Advice
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.gain_text import (
     PolicyNames,
@@ -15,9 +15,6 @@ from simstrag.analysis.text.gain_text import (
 from simstrag.analysis.text.number_format import join, percent, seconds
 from simstrag.experiments.comparison import BASELINE
 from simstrag.scenario.varied_constants import name_of
-
-if TYPE_CHECKING:
-    from simstrag.advice.advise import Advice
 
 MEASURED_BY = {
     "learner": "simstrag fit",

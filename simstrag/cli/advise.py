@@ -41,7 +41,8 @@ from simstrag.cli.read_inputs import TRACES, check_trace, partial_folder, read_s
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.advice.advise import Advice
+    from simstrag.advice.advice import Advice
+    from simstrag.advice.power import PowerPoint
     from simstrag.cli.first_scenario import JobDescription
     from simstrag.scenario.scenario import Scenario
 
@@ -64,6 +65,9 @@ def advise(
     seeds: Annotated[
         int | None, option("Number of seeds instead of the scenario's.", "N", min=2)
     ] = None,
+    power: Annotated[
+        Path | None, option("Measured caps: CSV of power_limit, seconds, watts.", "FILE")
+    ] = None,
     jobs: Jobs = None,
     step: Step = None,
     parameters: Parameters = None,
@@ -83,6 +87,7 @@ def advise(
     It tries each policy at several settings. Ctrl-C keeps finished runs in FOLDER.partial.
     """
     from simstrag.advice.advise import advise as search
+    from simstrag.advice.power import power_points, read_power_caps
     from simstrag.experiments.runner import RunCache
     from simstrag.runs.run import check_directory
 
@@ -91,6 +96,7 @@ def advise(
         precision, workers,
     )  # fmt: skip
     scenario = _scenario(job, described, given_options(context, OF_JOB))
+    caps = None if power is None else read_power_caps(power)
     folder = out or Path("reports") / f"advice-{job.stem}"
     check_directory(folder, "comparison.csv")
     kept = partial_folder(folder)
@@ -100,19 +106,21 @@ def advise(
                 scenario, policy, change=change, seeds=seeds, jobs=jobs, on_progress=show,
                 keep=kept,
             )  # fmt: skip
+            points = () if caps is None else power_points(
+                advice, caps, jobs=jobs, on_progress=show
+            )  # fmt: skip
             show.begin_last("drawing the report")
             advice.comparison.write(folder, command_line(), job)
-            text = json.dumps(advice.to_dict(), indent=2)
+            document = advice.to_dict() | {"power": [point._asdict() for point in points]}
+            text = json.dumps(document, indent=2)
             (folder / "advice.json").write_text(text, encoding="utf-8")
     except KeyboardInterrupt:
         where = f"finished runs are kept in {kept}; the same command goes on from there"
         raise Interrupted(where if kept.exists() else "nothing was written") from None
     RunCache.of(kept, advice.comparison.scenario).clear()
-    document = {**advice.to_dict(), "written": folder, "report": folder / "report.html"}
-    document["warnings"] = warnings = [*warnings, *advice.comparison.warnings]
-    print_result(
-        as_json, quiet, document, lambda: _print(advice), warnings, report=folder / "report.html"
-    )
+    page, warnings = folder / "report.html", [*warnings, *advice.comparison.warnings]
+    document |= {"warnings": warnings, "written": folder, "report": page}
+    print_result(as_json, quiet, document, lambda: _print(advice, points), warnings, report=page)
 
 
 def _scenario(path: Path, job: JobDescription, given: list[str]) -> Scenario:
@@ -126,13 +134,18 @@ def _scenario(path: Path, job: JobDescription, given: list[str]) -> Scenario:
     return read_scenario(path)
 
 
-def _print(advice: Advice) -> None:
-    """Print the candidates, what to do, and the lines that do it."""
-    from simstrag.advice.advice_text import candidates_table, sentences
+def _print(advice: Advice, points: tuple[PowerPoint, ...]) -> None:
+    """Print the candidates, what to do, the lines that do it, and the caps worth choosing."""
+    from simstrag.advice.advice_text import candidates_table
+    from simstrag.advice.power import power_table
 
     table = candidates_table(advice, SHOWN)
     print_table(table.headers, table.rows)
-    print_paragraphs(*table.notes, *sentences(advice))
+    print_paragraphs(*table.notes, *advice.sentences)
     print("On real ranks:")
     for line in advice.lines:
         print(f"  {line}")
+    if points:
+        table = power_table(points)
+        print_table(table.headers, table.rows)
+        print_paragraphs(*table.notes)
