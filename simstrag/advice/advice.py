@@ -110,12 +110,12 @@ class Advice:
         """
         s = self.decision.s
         own = s.comparison.column(self.choice, s.decides)
-        others = [p for p in self.decision.states[OWN] if p != self.choice]
+        names = [p for p in self.decision.states[OWN] if p != self.choice]
+        others = [s.comparison.column(p, s.decides) for p in names]
         if s.certain and s.seeds < 2:
-            best = min([float(s.comparison.column(p, s.decides)[0]) for p in others], default=own[0])
-            return max(0.0, float(own[0]) / best - 1)
+            return max([0.0, *(float(own[0] / times[0]) - 1 for times in others)])
         share = 0.05 / max(1, len(others))
-        ends = [ratio(own, s.comparison.column(p, s.decides), share).high - 1 for p in others]
+        ends = [ratio(own, times, share).high - 1 for times in others]
         return max([0.0, *ends]) if not any(map(math.isnan, ends)) else math.nan
 
     @cached_property
