@@ -175,7 +175,7 @@ def judge(name: str, trace: Trace | Labelled, folder: Path) -> Outcome:
     """Choose under `SEEDS`, and judge under `HELD_OUT`; folder: for files, empty."""
     file = folder / "trace.csv"
     trace.write(file)
-    scenario = _scenario(file)
+    scenario = write_scenario(file)
     comparison = compare(scenario, seeds=SEEDS)
     decision: Decision = comparison.answer.decision
     fastest = str(comparison.ranking["policy"][0])
@@ -193,7 +193,7 @@ def judge(name: str, trace: Trace | Labelled, folder: Path) -> Outcome:
     )
 
 
-def _scenario(file: Path) -> Scenario:
+def write_scenario(file: Path) -> Scenario:
     """The scenario that `simstrag init` writes, of the first `WORKERS` nodes."""
     out = file.with_name("scenario.yaml")
     write_first_scenario(file, out, JOB)

@@ -239,7 +239,7 @@ COMMANDS = {
     "calibrate show",
     "calibrate compare", "calibrate check", "calibrate derive", "calibrate import",
     "calibrate workloads", "ddp", "validate", "schema",
-    "predict train", "predict check", "learn", "fit",
+    "predict train", "predict check", "learn", "fit", "advise",
 }  # fmt: skip
 
 

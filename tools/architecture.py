@@ -27,6 +27,7 @@ class Box(NamedTuple):
 BOXES = {
     "cli": Box(3, 0, "one file per command"),
     "validation": Box(3, 1, "predicted and measured"),
+    "advice": Box(4, 1, "which policy for a job"),
     "calibration": Box(2, 2, "measures this machine"),
     "analysis": Box(4, 2, "reports, charts, tables"),
     "cluster": Box(5, 3, "jobs that share nodes"),

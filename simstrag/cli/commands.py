@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from simstrag.cli import calibrate, calibrate_show, predict
+from simstrag.cli.advise import advise
 from simstrag.cli.cluster import cluster
 from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
@@ -40,6 +41,10 @@ EXAMPLES = {
     "compare": (
         "simstrag compare examples/demo.yaml --sensitivity --out reports/demo",
         "simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5 -o reports/two",
+    ),
+    "advise": (
+        "simstrag advise examples/demo.yaml --out reports/advice",
+        "simstrag advise slow.csv --step 0.35s --parameters 25e6 --link 25Gbit --change A",
     ),
     "sensitivity": ("simstrag sensitivity examples/demo.yaml -k learner.c_tau --seeds 1",),
     "sweep": (
@@ -111,7 +116,7 @@ EXAMPLES = {
 }
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "run": run, "compare": compare, "sensitivity": sensitivity, "sweep": sweep,
+    "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity, "sweep": sweep,
     "cluster": cluster, "whatif": whatif,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
@@ -128,6 +133,7 @@ GROUPS = {
     "Compare policies": (
         "init",
         "compare",
+        "advise",
         "sensitivity",
         "sweep",
         "cluster",

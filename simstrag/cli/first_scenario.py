@@ -111,6 +111,13 @@ def write_first_scenario(
     return out
 
 
+def read_first_scenario(trace: Path, job: JobDescription = JobDescription()) -> Scenario:
+    """The first scenario of a trace file, not written. Raises as `write_first_scenario` does."""
+    recorded = scenario_of(trace)
+    text = first_scenario(Trace.read(trace), str(trace.absolute()), recorded, job)
+    return Scenario.of(_read(text), f"the first scenario of {trace}", trace.parent)
+
+
 def first_scenario(
     trace: Trace, name: str, recorded: Sequence[str] = (), job: JobDescription = JobDescription()
 ) -> str:

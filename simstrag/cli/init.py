@@ -7,13 +7,16 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from simstrag.cli.console import print_result, print_sentences
 from simstrag.cli.options import Json, Quiet, TraceFile, option, out_option
 from simstrag.cli.read_inputs import check_trace
 from simstrag.documents.units import BYTES_PER_SECOND, COUNTS, SECONDS, parse_quantity
 from simstrag.errors import InputError
+
+if TYPE_CHECKING:
+    from simstrag.cli.first_scenario import JobDescription
 
 JOB = "The job"
 
@@ -41,25 +44,30 @@ def _flag(name: str) -> Any:
     return option(f"{what}.", example, group=JOB)
 
 
+Step = Annotated[str | None, _flag("step")]
+Parameters = Annotated[str | None, _flag("parameters")]
+Link = Annotated[str | None, _flag("link")]
+Batch = Annotated[str | None, _flag("batch")]
+Latency = Annotated[str | None, _flag("latency")]
+Width = Annotated[str, option("Of gradients.", "WORD", "--precision", group=JOB)]
+Workers = Annotated[int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)]
+
+
 def init(
     trace: TraceFile,
-    step: Annotated[str | None, _flag("step")] = None,
-    parameters: Annotated[str | None, _flag("parameters")] = None,
-    link: Annotated[str | None, _flag("link")] = None,
-    batch: Annotated[str | None, _flag("batch")] = None,
-    latency: Annotated[str | None, _flag("latency")] = None,
-    precision: Annotated[str, option("Of gradients.", "WORD", group=JOB)] = "fp32",
-    workers: Annotated[
-        int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)
-    ] = None,
+    step: Step = None,
+    parameters: Parameters = None,
+    link: Link = None,
+    batch: Batch = None,
+    latency: Latency = None,
+    precision: Width = "fp32",
+    workers: Workers = None,
     out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a first scenario for a trace; missing numbers become placeholders."""
     from simstrag.cli.first_scenario import (
-        WIDTHS,
-        JobDescription,
         describe_measured_allreduce,
         missing,
         write_first_scenario,
@@ -69,13 +77,10 @@ def init(
     from simstrag.trace.trace import Trace
 
     check_trace(trace)
-    if precision not in WIDTHS:
-        raise InputError(f"--precision {precision}: give one of {', '.join(WIDTHS)}")
-    texts = {
-        "step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch
-    }  # fmt: skip
-    known = {name: _parse(name, text) for name, text in texts.items() if text is not None}
-    job = JobDescription(workers=workers, precision=precision, **known)
+    job = describe_job(
+        {"step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch},
+        precision, workers,
+    )  # fmt: skip
     if sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or quiet or out.exists()):
         unknown = missing(trace, job)
         job = replace(job, **{name: _ask(name) for name, key in ASKED.items() if key in unknown})
@@ -101,6 +106,18 @@ def init(
         how = f"give {flags}, or replace them in {out}" if flags else f"replace them in {out}"
         print_sentences(f"placeholders: {', '.join(placeholders)}; {how}")
     print(f"next: simstrag compare {shlex.quote(str(out))}")
+
+
+def describe_job(
+    texts: Mapping[str, str | None], precision: str, workers: int | None
+) -> JobDescription:
+    """The job of the flags; texts: those of `UNITS`. Raises `InputError`."""
+    from simstrag.cli.first_scenario import WIDTHS, JobDescription
+
+    if precision not in WIDTHS:
+        raise InputError(f"--precision {precision}: give one of {', '.join(WIDTHS)}")
+    known = {name: _parse(name, text) for name, text in texts.items() if text is not None}
+    return JobDescription(workers=workers, precision=precision, **known)
 
 
 def example_command(trace: Path, out: Path, placeholders: Collection[str]) -> str:

@@ -52,8 +52,10 @@ def _from_zero(e: Estimate) -> Estimate:
     return Estimate(e.value, *(0.0 if end < 0 else end for end in (e.low, e.high)))
 
 
-def ratio(values: Array, others: Array) -> Estimate:
+def ratio(values: Array, others: Array, outside: float = 0.05) -> Estimate:
     """The ratio of means, values / others, with Fieller's interval; NaN for 0 / 0.
+
+    outside: the probability of a ratio outside the interval.
 
     The interval holds each ratio r for which Student's interval of the mean of values - r others
     holds 0.  Thus it excludes 0 or 1 exactly where that of the mean of the values, or of their
@@ -70,7 +72,7 @@ def ratio(values: Array, others: Array) -> Estimate:
         value = float(np.mean(values) / whole)
     if n < 2 or not math.isfinite(value):
         return Estimate(value, math.nan, math.nan)
-    scatter = np.cov(values - value * others, others) * (_quantile(n - 1) ** 2 / n)
+    scatter = np.cov(values - value * others, others) * (_quantile(n - 1, outside) ** 2 / n)
     residual, both, spread = map(float, (scatter[0, 0], scatter[0, 1], scatter[1, 1]))
     sure = whole**2 - spread
     if sure <= 0:
@@ -103,8 +105,8 @@ def mitigation(times: Array, baseline: Array, clean: Array) -> Estimate:
 
 
 @functools.cache
-def _quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's distribution."""
+def _quantile(freedom: int, outside: float = 0.05) -> float:
+    """The quantile of Student's distribution that half of `outside` lies above."""
     from scipy.special import stdtrit  # here, because it takes a while to load
 
-    return float(stdtrit(freedom, 0.975))
+    return float(stdtrit(freedom, 1 - outside / 2))

@@ -355,9 +355,11 @@ class CostSection(Section):
     gpu_hour: price of one device for one hour.
     currency: of the price.
     watts: mean electrical power of one device while the job runs.
+    idle_watts: the same while the device waits or communicates, for power caps; else as if busy.
     """
 
     gpus: Count | None = None
     gpu_hour: Positive | None = None
     currency: str = "USD"
     watts: Positive | None = None
+    idle_watts: Positive | None = None

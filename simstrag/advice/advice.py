@@ -1,0 +1,195 @@
+"""Advice for one job as values: the choice, how sure it is, what to measure, what a trial costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simstrag.advice.halving import ALIKE, Trial
+from simstrag.analysis.derived.decision import MODEL_ERROR, OWN, Decision, State
+from simstrag.analysis.text.answer import Answer
+from simstrag.experiments.comparison import BASELINE, Comparison
+from simstrag.experiments.paired_statistics import ratio
+
+NEAR = 0.03
+"""The choice is at most this share behind the fastest finalist, if what is assumed holds."""
+
+
+class Assumption(NamedTuple):
+    """A constant on which the choice hangs: at `value`, another policy is better.
+
+    regret: how far the choice is behind it there, as a share of its time.
+    """
+
+    constant: str
+    value: float
+    rival: str
+    regret: float
+
+
+class Attempt(NamedTuple):
+    """What it takes to see the gain of the choice over bsp in real runs.
+
+    pairs: runs of each; so many that the 95 % interval of the mean difference excludes 0, if real
+        runs scatter as simulated ones do.
+    gpu_hours: of all of them, each as long as the scenario's.
+    """
+
+    pairs: int
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Advice for one scenario.
+
+    comparison, answer: of the finalists.
+    trials: every candidate that ran, the least regret first.
+    excluded: why a candidate was not run, by its spec.
+    sentences: what to do, how sure that is, what would change it, and what a trial costs.
+    """
+
+    comparison: Comparison
+    answer: Answer
+    trials: tuple[Trial, ...]
+    excluded: Mapping[str, str]
+    sentences: tuple[str, ...] = ()
+
+    @property
+    def decision(self) -> Decision:
+        """The decision of the comparison."""
+        return self.answer.decision
+
+    @cached_property
+    def choice(self) -> str:
+        """The spec of the policy to run, if what is assumed holds.
+
+        Of the finalists that are at most `NEAR` behind the fastest, the one with the least worst
+        regret over what is assumed; of those that are as good, the one that changes training least.
+        It is bsp where no gain is shown, or where the largest is below `MODEL_ERROR`.
+        """
+        d, own = self.decision, self.decision.states[OWN]
+        shown = [p for p in d.candidates if p != BASELINE]
+        if not shown:
+            return BASELINE
+        least = min(own[p] for p in shown)
+        near = [p for p in shown if own[p] <= (1 + NEAR) * least]
+        limit = min(d.regrets[p].worst for p in near) + ALIKE
+        good = [p for p in near if d.regrets[p].worst <= limit]
+        return min(good, key=lambda p: (d.effects[p].lane, d.regrets[p].worst))
+
+    @property
+    def safe(self) -> str:
+        """The finalist with the least worst regret over what is assumed, as `compare` chooses."""
+        return self.decision.safe
+
+    @cached_property
+    def alike(self) -> tuple[str, ...]:
+        """The other finalists that are not shown to differ from the choice by more than `ALIKE`."""
+        s = self.decision.s
+        own = s.comparison.column(self.choice, s.decides).mean()
+        found = []
+        for policy in self.decision.states[OWN]:
+            gap = s.between(policy, self.choice)
+            if policy != self.choice and not (gap.low > ALIKE * own or gap.high < -ALIKE * own):
+                found.append(policy)
+        return tuple(found)
+
+    @cached_property
+    def regret(self) -> float:
+        """The additional time over the best finalist that the seeds do not exclude, as a share.
+
+        The upper ends of the 95 % intervals of the ratio to each finalist, with Bonferroni's
+        correction; 0 where the choice leads each of them.  NaN for a single seed that does not
+        suffice.
+        """
+        s = self.decision.s
+        own = s.comparison.column(self.choice, s.decides)
+        names = [p for p in self.decision.states[OWN] if p != self.choice]
+        others = [s.comparison.column(p, s.decides) for p in names]
+        if s.certain and s.seeds < 2:
+            return max([0.0, *(float(own[0] / times[0]) - 1 for times in others)])
+        share = 0.05 / max(1, len(others))
+        ends = [ratio(own, times, share).high - 1 for times in others]
+        return max([0.0, *ends]) if not any(map(math.isnan, ends)) else math.nan
+
+    @cached_property
+    def assumption(self) -> Assumption | None:
+        """The assumed constant at which the choice falls behind most; None below `MODEL_ERROR`."""
+        worst: tuple[float, State, str] | None = None
+        for state, times in self.decision.states.items():
+            rival = min(times, key=times.__getitem__)
+            behind = times.get(self.choice, math.nan) / times[rival] - 1
+            if state[0] and behind >= MODEL_ERROR and (worst is None or behind > worst[0]):
+                worst = behind, state, rival
+        if worst is None:
+            return None
+        behind, (constant, value), rival = worst
+        return Assumption(constant, value, rival, behind)
+
+    @cached_property
+    def attempt(self) -> Attempt | None:
+        """The cost of seeing the gain; None where there is nothing to change, or one seed."""
+        s, scenario = self.decision.s, self.comparison.scenario
+        if self.choice == BASELINE:
+            return None
+        own, bsp = (s.comparison.column(p, s.decides) for p in (self.choice, BASELINE))
+        pairs = 1 if s.certain else _pairs(bsp - own)
+        if pairs is None:
+            return None
+        devices = scenario.workers * scenario.cost.gpus
+        hours = pairs * float(own.mean() + bsp.mean()) * devices / 3600
+        return Attempt(pairs, hours)
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """The two lines that run the choice on real ranks: one of the script, one of the shell."""
+        scenario = self.comparison.scenario
+        return (
+            f'trainer = simstrag.ddp.wrap(model, optimizer, policy="{self.choice}", '
+            f"batch={scenario.learner.batch})",
+            f"simstrag ddp train.py --ranks {scenario.workers}",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The advice for JSON."""
+        return {
+            "choice": self.choice,
+            "alike": self.alike,
+            "regret": self.regret,
+            "measure_first": self.assumption and self.assumption._asdict(),
+            "attempt": self.attempt and self.attempt._asdict(),
+            "lines": self.lines,
+            "sentences": self.sentences,
+            "answer": self.answer.to_dict(),
+            "trials": [{slot: getattr(t, slot) for slot in Trial.__slots__} for t in self.trials],
+            "excluded": self.excluded,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self.comparison.warnings, *self.sentences, *self.lines])
+
+    def _repr_html_(self) -> str:
+        return self.comparison._repr_html_()
+
+
+def _pairs(gains: Any) -> int | None:
+    """The pairs of runs with which the mean of such gains is shown to be above 0.
+
+    None where it is not above 0, or there are too few to know their spread.
+    """
+    from scipy.special import stdtrit
+
+    mean = float(np.mean(gains))
+    if len(gains) < 2 or not mean > 0:
+        return None
+    spread = float(np.std(gains, ddof=1))
+    pairs = 2
+    while stdtrit(pairs - 1, 0.975) * spread / math.sqrt(pairs) >= mean:
+        pairs += 1
+    return pairs

@@ -1,0 +1,122 @@
+"""Advice in sentences."""
+
+from __future__ import annotations
+
+import math
+
+from simstrag.advice.advice import Advice
+from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.gain_text import (
+    PolicyNames,
+    describe_gain,
+    describe_regret,
+    describe_setting,
+)
+from simstrag.analysis.text.number_format import join, percent, seconds
+from simstrag.experiments.comparison import BASELINE
+from simstrag.scenario.varied_constants import name_of
+
+MEASURED_BY = {
+    "learner": "simstrag fit",
+    "step": "simstrag calibrate",
+    "noise": "simstrag calibrate",
+    "server": "simstrag calibrate",
+    "allreduce": "simstrag calibrate, or calibrate import for a cluster's collectives",
+    "contention": "a longer trace: simstrag trace import",
+}
+"""What measures the constants of a section."""
+
+
+def candidates_table(advice: Advice, most: int | None = None) -> Table:
+    """The candidates, finalists first; most: rows."""
+    rows = tuple(
+        (
+            trial.policy, str(trial.seeds), Number.of(trial.seconds),
+            Number.percent(trial.regret), trial.left_out or "compared under all seeds",
+        )
+        for trial in advice.trials[:most]
+    )  # fmt: skip
+    notes = []
+    if (more := len(advice.trials) - len(rows)) > 0:
+        notes.append(f"{more} more candidates have more regret; advice.json has all.")
+    if advice.excluded:
+        notes.append(f"{len(advice.excluded)} were not tried; advice.json says why.")
+    headers = ("candidate", "seeds", "seconds", "worst regret (%)", "how far it came")
+    return Table(headers, rows, notes=tuple(notes))
+
+
+def sentences(advice: Advice) -> list[str]:
+    """What to do, how sure that is, what would change it, and what a trial costs."""
+    answer = advice.answer
+    texts = [_choice(advice), _alike(advice), _regret(advice), _assumption(advice), _safe(advice)]
+    return [text for text in [*texts, _attempt(advice), answer.inputs, answer.bill] if text]
+
+
+def _choice(advice: Advice) -> str:
+    s = advice.decision.s
+    if advice.choice in (BASELINE, advice.safe):
+        return advice.answer.choice
+    p = next(p for p in s.policies if p.policy == advice.choice)
+    name, does = PolicyNames().of(advice.choice)
+    return (
+        f"If what is assumed holds, run {name}: {describe_gain(s, p)} sooner than synchronous "
+        f"training ({BASELINE}).{does}"
+    )
+
+
+def _alike(advice: Advice) -> str:
+    if not advice.alike:
+        return ""
+    every = join([*advice.alike, advice.choice])
+    return f"{every} cannot be told apart: no difference above 1 % is shown."
+
+
+def _regret(advice: Advice) -> str:
+    tried = len(advice.trials)
+    if math.isnan(advice.regret):
+        return f"{tried} candidates were tried; one seed says nothing of their spread: run more."
+    behind = percent(advice.regret, 2)
+    seeds = advice.decision.s.seeds
+    how = f"at most {behind} % slower than" if advice.regret >= 0.0005 else "not slower than"
+    return (
+        f"Of {tried} candidates, {advice.choice} is {how} the best, if the scenario holds "
+        f"({seeds} seed{'s' * (seeds > 1)}, 95 %)."
+    )
+
+
+def _assumption(advice: Advice) -> str:
+    found = advice.assumption
+    if found is None:
+        return ""
+    scenario = advice.comparison.scenario
+    name = name_of(scenario, found.constant)
+    how = MEASURED_BY[found.constant.partition(".")[0]]
+    return (
+        f"Measure {name} first ({how}): {describe_setting(advice.decision, found[:2])}, "
+        f"{found.rival} is better, and {advice.choice} is {percent(found.regret, 2)} % behind it."
+    )
+
+
+def _safe(advice: Advice) -> str:
+    """The safe choice until what is assumed is measured; empty where it is the choice."""
+    d = advice.decision
+    if advice.choice == advice.safe:
+        return advice.answer.safety
+    return (
+        f"Until then {advice.safe} is the safe choice: over {len(d.states)} settings of what is "
+        f"not measured it {describe_regret(d, advice.safe)}; {advice.choice} "
+        f"{describe_regret(d, advice.choice)}."
+    )
+
+
+def _attempt(advice: Advice) -> str:
+    found = advice.attempt
+    if found is None:
+        return "" if advice.choice == BASELINE else "One seed does not say what a trial costs."
+    s = advice.decision.s
+    each = seconds(float(s.comparison.column(advice.choice, s.decides).mean()))
+    runs = "one run" if found.pairs == 1 else f"{found.pairs} runs"
+    return (
+        f"To see the gain on your cluster takes {runs} of {BASELINE} and of {advice.choice} "
+        f"({each} each): {found.gpu_hours:.3g} GPU-hours, if real runs scatter as these do."
+    )

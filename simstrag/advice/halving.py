@@ -1,0 +1,194 @@
+"""Successive halving over seeds: the candidates that may be the best get more runs.
+
+Every candidate runs under two seeds.  Then those stay that are in the better half, and those of the
+other half that no paired t test shows to be slower than the best; the seeds double.  It ends with
+the scenario's seeds, or with as many candidates as a comparison takes.  Better is what has a better
+place in worst regret, or in mean time at any cost of staleness that is tried.
+
+Source: K. Jamieson, A. Talwalkar, "Non-stochastic best arm identification and hyperparameter
+optimization", AISTATS 2016, for the halving; the paired test is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.experiments import paired_statistics
+from simstrag.experiments.comparison import costs_of_staleness
+from simstrag.experiments.runner import BASELINE, Runner, RunTask
+from simstrag.scenario.scenario import Scenario
+
+Floats = npt.NDArray[np.float64]
+FINALISTS = 8
+"""The most candidates that are compared under all seeds, bsp apart."""
+ALIKE = 0.01
+"""Policies whose difference is not shown to be above this share of the time count as alike."""
+FIRST = 2
+"""Seeds of the first round, the fewest with which a difference can be tested."""
+UNKNOWN = "its samples may be worth less, and no target is declared"
+"""Why a candidate with stale or otherwise changed gradients is left out of a run of given work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One candidate in the search.
+
+    seeds: under how many it was run.
+    seconds: its mean time.
+    regret: the worst additional time over the best candidate, as a share, over the costs of
+        staleness; in the round in which the candidate was left out, or the last.
+    left_out: why it was no finalist; empty for a finalist.
+    """
+
+    policy: str
+    seeds: int
+    seconds: float
+    regret: float
+    left_out: str = ""
+
+
+@dataclass(slots=True)
+class Search:
+    """Finds finalists among candidates.
+
+    costs: further costs of staleness under which a candidate with stale gradients is judged.
+    """
+
+    scenario: Scenario
+    runner: Runner
+    trials: dict[str, Trial] = field(default_factory=dict)
+    _times: dict[tuple[str, int], dict[float, float]] = field(default_factory=dict)
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        if self.scenario.progress_target is None:
+            return ()
+        return tuple(c for c in costs_of_staleness(self.scenario) if c != self._own)
+
+    @property
+    def _own(self) -> float:
+        return self.scenario.learner.c_tau
+
+    def run(self, candidates: Sequence[str]) -> list[str]:
+        """The finalists, bsp first; candidates: with bsp."""
+        alive, count = list(candidates), FIRST
+        every = self.scenario.seed_list
+        while True:
+            seeds = every[:count]
+            alive = self._comparable(alive, seeds)
+            means = {policy: self._means(policy, seeds) for policy in alive}
+            regrets = _regrets(means)
+            order = self._order(means, regrets)
+            for policy in order:
+                seconds = means[policy][self._own]
+                self.trials[policy] = Trial(policy, len(seeds), seconds, regrets[policy])
+            last = len(seeds) == len(every)
+            if last or len(alive) <= FINALISTS + 1:
+                break
+            alive = self._better(order, means, seeds)
+            count *= 2
+        kept = [BASELINE, *[p for p in order if p != BASELINE][:FINALISTS]]
+        for policy in order:
+            if policy not in kept:
+                self._leave_out(policy, f"{FINALISTS} others have less regret, or are faster")
+        return kept
+
+    def _order(
+        self, means: Mapping[str, Mapping[float, float]], regrets: Mapping[str, float]
+    ) -> list[str]:
+        """The candidates by their best place: in worst regret, or in mean time at any cost."""
+        orders = [sorted(means, key=regrets.__getitem__)]
+        orders += [sorted(means, key=lambda p: means[p][cost]) for cost in (self._own, *self.costs)]
+        places = {p: min(order.index(p) for order in orders) for p in means}
+        return sorted(means, key=lambda p: (places[p], regrets[p]))
+
+    def _comparable(self, policies: Sequence[str], seeds: Sequence[int]) -> list[str]:
+        """Run what is missing; the candidates whose times can be compared."""
+        tasks = [
+            RunTask("contended", policy, seed, False, self.costs)
+            for seed in seeds
+            for policy in policies
+            if (policy, seed) not in self._times
+        ]
+        unknown = set()
+        for task, result in self.runner.results(tasks, ahead=len(tasks)):
+            row = result.row
+            seconds = row["time_to_target" if self.scenario.has_target else "makespan"]
+            of_costs = {cost: _or_inf(time) for cost, time in result.times}
+            own = {self._own: _or_inf(seconds)}
+            self._times[task.policy, task.seed] = dict.fromkeys(self.costs, own[self._own])
+            self._times[task.policy, task.seed] |= own | of_costs
+            if not self.scenario.has_target and not self.scenario.learner.is_real and _alters(row):
+                unknown.add(task.policy)
+        for policy in unknown:
+            seconds = self._means(policy, seeds)[self._own]
+            self.trials[policy] = Trial(policy, len(seeds), seconds, math.nan, UNKNOWN)
+        return [policy for policy in policies if policy not in unknown]
+
+    def _means(self, policy: str, seeds: Sequence[int]) -> dict[float, float]:
+        """Mean seconds at each cost of staleness."""
+        return {
+            cost: float(np.mean(self._seconds(policy, seeds, cost)))
+            for cost in (self._own, *self.costs)
+        }
+
+    def _seconds(self, policy: str, seeds: Sequence[int], cost: float) -> Floats:
+        return np.array([self._times[policy, seed][cost] for seed in seeds])
+
+    def _better(
+        self, order: Sequence[str], means: Mapping[str, Mapping[float, float]], seeds: Sequence[int]
+    ) -> list[str]:
+        """The better half, and what is not shown to be slower than the best."""
+        half = math.ceil(len(order) / 2)
+        kept = {BASELINE, *order[:half]}
+        leaders = {
+            cost: min(order, key=lambda policy: means[policy][cost])
+            for cost in (self._own, *self.costs)
+        }
+        for policy in order[half:]:
+            if policy == BASELINE:
+                continue
+            if all(self._is_slower(policy, leaders[cost], seeds, cost) for cost in leaders):
+                self._leave_out(policy, f"shown to be slower than others by {len(seeds)} seeds")
+            else:
+                kept.add(policy)
+        return [policy for policy in order if policy in kept]
+
+    def _is_slower(self, policy: str, other: str, seeds: Sequence[int], cost: float) -> bool:
+        """Whether a paired t test shows a policy to be slower than another, by `ALIKE` or more."""
+        own, others = (self._seconds(p, seeds, cost) for p in (policy, other))
+        return paired_statistics.difference(own, others).low > ALIKE * float(others.mean())
+
+    def _leave_out(self, policy: str, reason: str) -> None:
+        self.trials[policy] = replace(self.trials[policy], left_out=reason)
+
+
+def _or_inf(seconds: float | None) -> float:
+    """Seconds; infinite for a target that was missed."""
+    return math.inf if seconds is None else float(seconds)
+
+
+def _alters(row: Mapping[str, Any]) -> bool:
+    """Whether the samples of a run may be worth less than those of bsp, or an unknown amount."""
+    return bool(row["progress_unknown"]) or (row["effective_staleness"] or 0) > 0
+
+
+def _regrets(means: Mapping[str, Mapping[float, float]]) -> dict[str, float]:
+    """The worst additional time over the best candidate, as a share, over the costs."""
+    best: dict[float, float] = {}
+    for of_policy in means.values():
+        for cost, seconds in of_policy.items():
+            best[cost] = min(seconds, best.get(cost, math.inf))
+    return {
+        policy: max(
+            seconds / best[cost] - 1 if math.isfinite(seconds) else math.inf
+            for cost, seconds in of_policy.items()
+        )
+        for policy, of_policy in means.items()
+    }

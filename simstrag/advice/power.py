@@ -1,0 +1,154 @@
+"""Power caps as candidates: time, money and energy of the advised policies at each cap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from simstrag.advice.advice import Advice
+from simstrag.analysis.tables.table import Number, Table
+from simstrag.engine.simulate import simulate
+from simstrag.errors import InputError
+from simstrag.experiments.cluster_backends import load_backend
+from simstrag.experiments.comparison import BASELINE
+from simstrag.policies import collect_warnings
+from simstrag.processes.pool import compute
+from simstrag.profile.power_caps import PowerCaps, PowerRow
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.varied_constants import value_of, with_value
+from simstrag.traces.log_table import LogTable
+
+COLUMNS = ("power_limit", "seconds", "watts")
+SEEDS = 3
+"""Seeds of each policy at each cap: caps are compared under the same ones."""
+JOULES = 3.6e6
+"""Of a kWh."""
+
+
+class PowerPoint(NamedTuple):
+    """One policy at one cap of all devices: means over seeds.
+
+    cap: in watts.
+    seconds: to the target, or of the work.
+    kwh: of all devices in that time.
+    cost: GPU-hours at the scenario's price; None without one.
+    efficient: whether no other point takes at most as much time and energy, and less of one.
+    """
+
+    policy: str
+    cap: float
+    seconds: float
+    kwh: float
+    cost: float | None
+    efficient: bool = False
+
+
+def read_power_caps(path: str | Path) -> PowerCaps:
+    """The caps in a CSV file with the columns power_limit (W), seconds and watts.
+
+    Raises `InputError` for a file that is missing or has other columns, and as `PowerCaps` does.
+    """
+    table = LogTable.read(path, COLUMNS)
+    columns = (table.numbers(name).tolist() for name in COLUMNS)
+    try:
+        return PowerCaps([PowerRow(*row) for row in zip(*columns, strict=True)])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def power_points(
+    advice: Advice,
+    caps: PowerCaps,
+    *,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> tuple[PowerPoint, ...]:
+    """The choice, the safe choice and bsp at each measured cap, the fastest first.
+
+    A cap of all devices makes every clean step longer by `PowerCaps.slowdown`; the scenario's step
+    is that at the highest cap.  A device draws the measured watts while it computes, and
+    `cost.idle_watts` while it waits or communicates.
+
+    Raises `InputError` where the scenario does not state `step.compute`.
+    """
+    scenario = advice.comparison.scenario
+    if not value_of(scenario, "step.compute") or scenario.replays:
+        raise InputError("power caps make a step longer: state step.compute in the scenario")
+    policies = dict.fromkeys([advice.choice, advice.safe, BASELINE])
+    seeds = scenario.seed_list[:SEEDS]
+    wanted = [(policy, row.cap) for policy in policies for row in caps.rows]
+    calls = [
+        ((policy, cap, seed), (_at_cap(scenario, caps.slowdown(cap)), policy, seed))
+        for policy, cap in wanted
+        for seed in seeds
+    ]
+    found: dict[tuple[str, float, int], tuple[float, float, float]] = {}
+    backend = load_backend("processes", jobs=jobs)
+    try:
+        for key, result in compute(backend, _times, calls):
+            found[key] = result
+            if on_progress is not None:
+                on_progress(len(found), len(calls), f"{key[0]} at {key[1]:g} W")
+    finally:
+        backend.shut_down()
+    points = []
+    for policy, cap in wanted:
+        seconds, busy, rest = np.mean([found[policy, cap, seed] for seed in seeds], axis=0)
+        points.append(_point(scenario, policy, cap, seconds, busy, rest, caps.watts(cap)))
+    ordered = sorted(points, key=lambda point: (point.seconds, point.kwh))
+    return tuple(point._replace(efficient=_is_efficient(point, ordered)) for point in ordered)
+
+
+def power_table(points: tuple[PowerPoint, ...]) -> Table:
+    """The points that are efficient: less energy takes more time."""
+    shown = [point for point in points if point.efficient]
+    priced = shown[0].cost is not None
+    rows = tuple(
+        (
+            point.policy, Number.of(point.cap), Number.of(point.seconds), Number.of(point.kwh),
+            *((Number.of(point.cost),) if priced else ()),
+        )
+        for point in shown
+    )  # fmt: skip
+    headers = ("policy", "cap (W)", "seconds", "kWh", *(("cost",) if priced else ()))
+    note = f"Of {len(points)} policies and caps, those that none beats in both time and energy."
+    return Table(headers, rows, notes=(note,))
+
+
+def _at_cap(scenario: Scenario, slowdown: float) -> Scenario:
+    return with_value(scenario, "step.compute", value_of(scenario, "step.compute") * slowdown)
+
+
+def _times(scenario: Scenario, policy: str, seed: int) -> tuple[float, float, float]:
+    """Seconds of a run to its target, and of all ranks in that time: computing, and all else."""
+    with collect_warnings(policy):
+        run = simulate(scenario, policy, seed, record_updates=False)
+    whole = float(run.summary["makespan"])
+    seconds = float(run.summary["time_to_target"]) if scenario.has_target else whole
+    busy = sum(run.summary["compute_by_rank"]) * seconds / whole
+    return seconds, busy, scenario.workers * seconds - busy
+
+
+def _point(
+    scenario: Scenario, policy: str, cap: float, seconds: float, busy: float, rest: float,
+    watts: float,
+) -> PowerPoint:  # fmt: skip
+    cost = scenario.cost
+    idle = min(watts, cost.idle_watts or watts)
+    kwh = cost.gpus * (busy * watts + rest * idle) / JOULES
+    hours = seconds * scenario.workers * cost.gpus / 3600
+    return PowerPoint(
+        policy, cap, float(seconds), float(kwh), cost.gpu_hour and cost.gpu_hour * float(hours)
+    )
+
+
+def _is_efficient(point: PowerPoint, points: list[PowerPoint]) -> bool:
+    return not any(
+        (other.seconds, other.kwh) != (point.seconds, point.kwh)
+        and other.seconds <= point.seconds
+        and other.kwh <= point.kwh
+        for other in points
+    )

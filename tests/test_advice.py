@@ -1,0 +1,130 @@
+"""Advice: what is tried, what is left out, and what the answer says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simstrag.advice.advice import Advice, _pairs
+from simstrag.advice.advise import advise
+from simstrag.advice.candidates import candidates, grid
+from simstrag.errors import InputError
+from simstrag.scenario.scenario import Scenario
+from tests.commands import Call
+
+SLOW = [{"time": 0, "node": 0, "resource": "step", "kind": "slowdown", "value": 2.0}]
+
+
+def job(**changes: object) -> Scenario:
+    """Four workers with noise, one of them slow all the time."""
+    case = {
+        "workers": 4, "target_progress": 40, "seeds": 4, "step": {"compute": 0.1, "cv": 0.05},
+        "server": {"service": 0.001}, "learner": {"noise_scale": 64, "batch": 8}, "trace": SLOW,
+    }  # fmt: skip
+    return Scenario(**(case | changes))
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return advise(job(), ["lb_bsp", "drain", "fewer", "asgd", "ringmaster", "tree"], jobs=1)
+
+
+def test_every_candidate_is_in_the_shortest_spelling() -> None:
+    assert len(grid(64)) == len({*grid(64)}) > 45
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("star_h_oracle", "real ranks cannot run it"),
+        ("korel", "its gain is unknown"),
+        ("local_sgd", "it averages private models"),
+        ("asgd", "changes training more (lane C)"),
+    ],
+)
+def test_a_candidate_that_cannot_be_advised_is_left_out_with_the_reason(
+    spec: str, reason: str
+) -> None:
+    found = candidates(job(), [spec], change="B" if spec == "asgd" else "C")
+    assert found.specs == ("bsp",)
+    assert reason in found.excluded[spec]
+
+
+def test_a_lane_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InputError, match="change D: give one of A, B, C"):
+        candidates(job(), change="D")
+
+
+def test_the_choice_is_near_the_fastest(advice: Advice) -> None:
+    own = advice.decision.states["", next(iter(advice.decision.states))[1]]
+    assert own[advice.choice] <= 1.03 * min(own.values())
+    assert advice.choice != "bsp"
+
+
+def test_a_candidate_that_makes_the_same_runs_is_alike(advice: Advice) -> None:
+    assert "ringmaster" in (*advice.alike, advice.choice)
+
+
+def test_the_cost_of_staleness_is_measured_first_where_the_choice_hangs_on_it(
+    advice: Advice,
+) -> None:
+    assert advice.assumption is not None
+    assert (advice.assumption.constant, advice.assumption.value) == ("learner.c_tau", 4.0)
+    assert "Measure the cost of staleness (c_tau) first" in str(advice)
+
+
+def test_nothing_is_changed_without_contention() -> None:
+    found = advise(job(trace=None, step={"compute": 0.1}), ["lb_bsp", "drain"], jobs=1)
+    assert found.choice == "bsp"
+    assert found.attempt is None
+    assert "change nothing" in str(found).lower()
+
+
+def test_halving_gives_more_seeds_to_what_may_be_the_best() -> None:
+    specs = ["lb_bsp", "lb_bsp:window=16", "drain", "fewer", "tree", "backup", "ssp", "ssp:bound=1",
+             "dssp", "lgc", "hot_spare"]  # fmt: skip
+    found = advise(job(), specs, jobs=1)
+    seeds = {trial.policy: trial.seeds for trial in found.trials}
+    assert seeds["lb_bsp"] == 4
+    assert min(seeds.values()) == 2
+    assert "shown to be slower" in found.trials[-1].left_out
+
+
+def test_so_many_pairs_are_run_that_the_interval_excludes_0() -> None:
+    # Gains of 10 with a spread of 5: t(.975, 2) 5 / sqrt(3) = 12.4, t(.975, 3) 5 / sqrt(4) = 7.96.
+    gains = np.array([5.0, 15.0, 10.0 - 5 / np.sqrt(2), 10.0 + 5 / np.sqrt(2)])
+    assert np.std(gains, ddof=1) == pytest.approx(5.0)
+    assert _pairs(gains) == 4
+    assert _pairs(-gains) is None
+    assert _pairs(gains[:1]) is None
+
+
+def test_a_target_is_needed_to_advise_stale_gradients() -> None:
+    found = advise(job(target_progress=None, samples=1600), ["lb_bsp", "asgd"], jobs=1)
+    (asgd,) = (trial for trial in found.trials if trial.policy == "asgd")
+    assert asgd.left_out == "its samples may be worth less, and no target is declared"
+    assert found.choice == "lb_bsp"
+
+
+def test_the_command_advises_on_a_trace(call: Call, tmp_path: Path) -> None:
+    trace = tmp_path / "slow.csv"
+    trace.write_text("time,node,resource,kind,value\n0,0,step,slowdown,2\n0,3,step,slowdown,1\n")
+    out = tmp_path / "advice"
+    options = ["--step", "0.1s", "-p", "lb_bsp", "--seeds", "2", "--workers", "4", "-j", "1"]
+    code, text, _ = call("advise", str(trace), *options, "--out", str(out))
+    assert code == 0
+    assert 'policy="lb_bsp"' in text
+    written = json.loads((out / "advice.json").read_text())
+    assert written["choice"] == "lb_bsp"
+    assert (out / "report.html").exists()
+
+
+def test_the_facts_of_a_job_are_refused_beside_a_scenario(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("workers: 2\nsamples: 640\nstep: {compute: 0.1}\n")
+    code, _, error = call("advise", str(path), "--step", "1s")
+    assert code == 2
+    assert f"--step: {path} is a scenario, which says that itself" in error
