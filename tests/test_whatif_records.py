@@ -136,7 +136,7 @@ def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None
         ("rank,step,seconds\n0.5,0,1\n", "row 2: rank '0.5' is no whole number from 0"),
         ("rank,step,seconds\n0,0,1\n0,0,2\n", "row 2: step '0' has compute of rank 0 twice"),
         ("rank,step,stage,seconds\n0,0,a,1\n1,0,b,1\n", "rank 0 has no stage 'b'; all ranks must"),
-        ("rank,step,stage,seconds\n0,0,comm,1\n", "the computing of ranks is missing"),
+        ("rank,step,stage,seconds\n0,0,comm,1\n", "computing is missing"),
         ("", "is empty; give a parquet file of operations"),
     ],
 )

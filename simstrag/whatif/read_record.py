@@ -12,7 +12,7 @@ from simstrag.whatif.record import Record
 PARQUET = b"PAR1"
 KNOWN = (
     "a parquet file of operations, a CSV of rank, step and seconds, a run directory, or a folder "
-    "of PyTorch profiles"
+    "that simstrag.ddp.record wrote, or of PyTorch profiles"
 )
 
 
@@ -27,6 +27,10 @@ def read_record(path: str | Path) -> Record:
             from simstrag.whatif.read_run import read_run
 
             return read_run(path)
+        from simstrag.whatif.read_seconds import rank_files, read_recorded
+
+        if rank_files(path):
+            return read_recorded(path)
         from simstrag.whatif.read_profiles import profile_files, read_profiles
 
         if profile_files(path):
