@@ -231,7 +231,7 @@ def test_a_folder_without_a_record_says_what_one_is(tmp_path: Path) -> None:
 
 
 def test_one_profile_alone_asks_for_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is JSON; give the folder that has the profiles"):
+    with pytest.raises(InputError, match="is JSON; give the folder that has the files"):
         read_record(profiles(tmp_path) / "rank0.json")
 
 
