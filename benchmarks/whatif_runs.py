@@ -1,7 +1,7 @@
-"""What-if analysis of real runs, loaded and clean, against the measured slowdown; what record costs.
+"""What-if analysis of real runs against their measured slowdown, and what recording costs.
 
-    python -m benchmarks.whatif_runs --out runs/whatif    # 40 loaded and 40 clean runs: four minutes
-    python -m benchmarks.whatif_runs --cost               # record on and off in turns: one minute
+    python -m benchmarks.whatif_runs --out runs/whatif   # 40 loaded and 40 clean runs
+    python -m benchmarks.whatif_runs --cost              # record on and off in turns
 
 Each run trains a network on four ranks of gloo, under DDP or FSDP2, two ranks a core.  A loaded run
 and a clean one make a pair.  In the loaded one rank 1 has a larger batch, by one of `FACTORS`: real
@@ -35,7 +35,7 @@ REPEATS = 5
 """Pairs of each wrapper and factor."""
 RANKS, SLOW, STEPS, SETTLING = 4, 1, 60, 3
 WIDTH, BATCH = 128, 2048
-BLOCK, BLOCKS = 20, 40
+BLOCK, BLOCKS = 20, 16
 """Steps of a turn, and turns, of a paired measurement."""
 DONE = "done"
 
