@@ -36,7 +36,7 @@ REPEATS = 5
 """Pairs of each wrapper and factor."""
 RANKS, SLOW, STEPS, SETTLING = 4, 1, 60, 3
 WIDTH, BATCH = 128, 2048
-BLOCK, BLOCKS = 20, 8
+BLOCK, BLOCKS = 4, 100
 """Steps of a turn, and turns, of a paired measurement."""
 DONE = "done"
 

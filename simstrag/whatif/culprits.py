@@ -26,6 +26,7 @@ import numpy as np
 
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints
+from simstrag.whatif.student import upper_tail
 
 FLOOR = 0.05
 """Slowdown up to which a worker counts as like its peers."""
@@ -256,12 +257,10 @@ def _periodic(excess: Floats, numbers: Ints) -> _Sign | None:
             best = float(t.max()), period, int(np.argmax(t))
     if not np.isfinite(best[0]):
         return None
-    from scipy.special import stdtr  # here, because it takes a while to load
-
     t, period, phase_of = best
     places = np.flatnonzero(numbers % period == phase_of)
     test = f"t test of steps {phase_of} modulo {period} against the others {OVER}"
-    p = float(stdtr(len(places) - 1, -t)) * looked
+    p = upper_tail(t, len(places) - 1) * looked
     return _Sign("periodic", p, places, period, test)
 
 
@@ -284,10 +283,8 @@ def _independence(residual: Floats) -> float:
 
 def _t_test(excess: Floats, count: float) -> float:
     """Probability of a mean so far above the floor."""
-    from scipy.special import stdtr
-
     if count < 2:
         return 1.0
     error = float(excess.std(ddof=1)) / np.sqrt(count)
     t = (float(excess.mean()) - np.log1p(FLOOR)) / max(error, 1e-12)
-    return float(stdtr(count - 1, -t))
+    return upper_tail(t, count - 1)
