@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp import record
-from simstrag.ddp.collector.record import FLUSH, STAGES, _StepFile
+from simstrag.ddp.collector.record import BEFORE, FLUSH, PART, _StepFile
 from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds
 from simstrag.errors import InputError
 from simstrag.whatif.read_record import read_record
@@ -71,10 +71,10 @@ def rank_records(rank: int, world: int, wrapper: str, folder: str, late: float) 
         return train(model, rank, STEPS + 3)
 
 
-def parts_of(record: Record) -> dict[str, Any]:
-    """Seconds of each part, shape (steps, ranks)."""
-    shape = len(np.unique(record.step)), len(np.unique(record.rank)), len(record.kinds)
-    return dict(zip(record.kinds, np.moveaxis(record.duration.reshape(shape), 2, 0), strict=True))
+def seconds_of(record: Record, name: str) -> Any:
+    """Seconds of all parts of a name, shape (steps, ranks)."""
+    own = record.duration * (record.kind == record.kinds.index(name))
+    return own.reshape(len(np.unique(record.step)), len(np.unique(record.rank)), -1).sum(axis=-1)
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
@@ -83,12 +83,9 @@ def test_the_late_rank_computes_while_the_others_wait(
 ) -> None:
     ranks.run(rank_records, 3, wrapper, str(tmp_path / "run"), LATE)
     found = read_record(tmp_path / "run")
-    seconds = parts_of(found)
-    assert found.kinds == STAGES
+    assert found.kinds == (BEFORE, *PART)
     assert found.missing == ()
-    computing, waiting = (
-        np.median(seconds[stage], axis=0) for stage in ("forward-and-backward", "all-reduce")
-    )
+    computing, waiting = (np.median(seconds_of(found, stage), axis=0) for stage in PART)
     for other in (0, 2):
         assert computing[1] - computing[other] == pytest.approx(LATE, rel=0.5)
         assert waiting[other] - waiting[1] == pytest.approx(LATE, rel=0.5)
@@ -153,8 +150,8 @@ def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
     for rank in (0, 1):
         file = _StepFile(tmp_path, rank)
         file._written -= FLUSH
-        file.add([StepSeconds(step, 0.1, 0.2, 0.3) for step in range(3 + rank)])
-        file.add([StepSeconds(9, 0.1, 0.2, 0.3)])  # never written
+        file.add([StepSeconds(step, 0.1, ((0.2, 0.3),)) for step in range(3 + rank)])
+        file.add([StepSeconds(9, 0.1, ((0.2, 0.3),))])  # never written
     found = read_record(tmp_path)
     assert np.unique(found.step).tolist() == [0, 1, 2]
     assert found.missing == ("1 steps that lack a rank or a stage are left out",)
@@ -188,7 +185,7 @@ class Told:
 
 
 def test_the_seconds_of_a_step_by_hand() -> None:
-    """1 s before the forward; of 9 s then, 2 and 3 wait, and a wait within a wait adds nothing."""
+    """1 s before the forward, then 1 computes and 2 wait, 1 and 3; 2 more belong to the last."""
     marks = StepMarks(Told(0, 1, 2, 4, 5, 8, 10), settling=1)
     marks.end()
     marks.forward()
@@ -198,7 +195,7 @@ def test_the_seconds_of_a_step_by_hand() -> None:
         marks.leave()
         marks.leave()
     marks.end()
-    assert list(marks.known()) == [StepSeconds(1, before=1, computing=4, waiting=5)]
+    assert list(marks.known()) == [StepSeconds(1, before=1, parts=((1, 2), (3, 3)))]
 
 
 def test_a_step_is_known_once_when_the_device_has_passed_its_end() -> None:

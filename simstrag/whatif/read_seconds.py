@@ -2,7 +2,9 @@
 
 A `stage` is a part of a rank's step, such as `input`, `forward` or `backward`: parts follow one
 another.  The part `all-reduce` (also `allreduce`, `communication`, `comm`) is the collective,
-waiting for other ranks included.  A column `tokens` is the size of the input of that part.
+waiting for other ranks included.  Where ranks wait for each other several times in a step, parts
+have numbers: `all-reduce-1` ends the parts of number 1.  A column `tokens` is the size of the input
+of that part.
 """
 
 from __future__ import annotations
@@ -75,19 +77,24 @@ def _read(tables: list[LogTable], source: str, form: str) -> Record:
         for stage in table.columns.get("stage", [COMPUTE] * len(table.lines))
     ]
     names = [ALL_REDUCE if each.lower() in NAMES else each for each in stages]
-    parts = sorted(dict.fromkeys(names), key=lambda name: name == ALL_REDUCE)  # keeps their order
+    keys = {name: _part(name) for name in dict.fromkeys(names)}
+    if not any(name == ALL_REDUCE and number for name, number in keys.values()):
+        keys = {name: (name, 0) for name in keys}
+    parts = sorted(keys, key=lambda name: (keys[name][1], keys[name][0] == ALL_REDUCE))
     if parts == [ALL_REDUCE]:
         raise InputError(f"{source}: every stage is {ALL_REDUCE}; computing is missing")
     part = np.array([parts.index(name) for name in names])
-    grid, steps, ranks, dropped = _arrange(tables, source, step, rank, part, parts)
-    missing, has_collective = [], ALL_REDUCE in parts
+    grid, steps, ranks, parts = _arrange(tables, source, step, rank, part, parts)
+    dropped = len(np.unique(step)) - len(steps)
+    is_own = np.array([keys[name][0] != ALL_REDUCE for name in parts])
+    missing, has_collective = [], not is_own.all()
     if not has_collective:
         missing.append(
             "no stage is all-reduce, so that a step is the seconds of its slowest rank; "
             "communication, and the error of the replay, are unknown"
         )
     cells: Floats = seconds[grid]
-    if not cells[..., : len(parts) - has_collective].any():
+    if not cells[..., is_own].any():
         raise InputError(f"{source}: all seconds of computing are 0; are they rounded?")
     if dropped:
         missing.append(f"{dropped} steps that lack a rank or a stage are left out")
@@ -95,10 +102,16 @@ def _read(tables: list[LogTable], source: str, form: str) -> Record:
     if all("tokens" in table.columns for table in tables):
         tokens = np.concatenate([t.numbers("tokens", gaps=True) for t in tables])[grid].ravel()
     return Record.of_ranks(
-        steps, ranks, {name: cells[..., k] for k, name in enumerate(parts)}, source, form,
+        steps, ranks, {keys[name]: cells[..., k] for k, name in enumerate(parts)}, source, form,
         is_timed=has_collective, tokens=tokens, missing=tuple(missing),
         notes=(f"Assumed: each of {len(ranks)} ranks is one GPU.",),
     )  # fmt: skip
+
+
+def _part(name: str) -> tuple[str, int]:
+    """A part that is one of several, such as `all-reduce-2`, and its number; else 0."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if stem and number.isdecimal() else (name, 0)
 
 
 def _not_negative(table: LogTable) -> Floats:
@@ -118,8 +131,11 @@ def _whole(table: LogTable, name: str) -> Ints:
 
 def _arrange(
     tables: list[LogTable], source: str, step: Ints, rank: Ints, part: Ints, parts: list[str]
-) -> tuple[Ints, Ints, Ints, int]:
-    """The row of each step, rank and part; steps and ranks; the number of steps left out."""
+) -> tuple[Ints, Ints, Ints, list[str]]:
+    """The row of each step, rank and part; steps, ranks and parts, of the usual steps only.
+
+    These have the parts that most steps have: an evaluation adds some.
+    """
     steps, at_step = np.unique(step, return_inverse=True)
     ranks, at_rank = np.unique(rank, return_inverse=True)
     grid = np.full((len(steps), len(ranks), len(parts)), -1)
@@ -138,7 +154,12 @@ def _arrange(
             f"{source}: rank {ranks[k]} has no stage '{parts[p]}'; all ranks must have the "
             "same stages, which are parts of their step (a pipeline needs all operations)"
         )
-    whole = (grid >= 0).all(axis=(1, 2))
+    present = (grid >= 0).any(axis=1)
+    whole = (present == (grid >= 0).all(axis=1)).all(axis=1)
     if not whole.any():
         raise InputError(f"{source}: no step has seconds of all {len(ranks)} ranks")
-    return grid[whole], steps[whole], ranks, int(np.sum(~whole))
+    patterns, counts = np.unique(present[whole], axis=0, return_counts=True)
+    usual = patterns[np.argmax(counts)]
+    kept = whole & (present == usual).all(axis=1)
+    names = [name for name, is_kept in zip(parts, usual, strict=True) if is_kept]
+    return grid[kept][..., usual], steps[kept], ranks, names

@@ -30,7 +30,8 @@ from simstrag.ddp.local_step_timer import measure_cores_per_rank
 from simstrag.errors import InputError
 
 HEADER = "rank,step,stage,seconds\n"
-STAGES = ("optimizer-and-input", "forward-and-backward", "all-reduce")
+BEFORE, PART = "optimizer-and-input", ("forward-and-backward", "all-reduce")
+"""Stages of a step; those of `PART` have numbers where the rank waits more than once."""
 META = "meta.yaml"
 FLUSH = 1.0
 """Seconds after which the steps so far are written."""
@@ -136,11 +137,15 @@ class _StepFile:
 
     def add(self, steps: list[StepSeconds]) -> None:
         """Append the rows of these steps."""
-        for step, *seconds in steps:
-            self._lines += [
-                f"{self._rank},{step},{stage},{value:.7f}\n"
-                for stage, value in zip(STAGES, seconds, strict=True)
-            ]
+        for each in steps:
+            row = f"{self._rank},{each.step},"
+            self._lines.append(f"{row}{BEFORE},{each.before:.6f}\n")
+            for k, part in enumerate(each.parts, start=1):
+                number = f"-{k}" if len(each.parts) > 1 else ""
+                self._lines += [
+                    f"{row}{stage}{number},{seconds:.6f}\n"
+                    for stage, seconds in zip(PART, part, strict=True)
+                ]
         if time.monotonic() >= self._written + FLUSH:
             self._flush()
 

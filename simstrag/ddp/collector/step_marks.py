@@ -24,19 +24,17 @@ class StepSeconds(NamedTuple):
 
     step: its number.
     before: from the end of the last step to the forward: the optimizer, logs, the next batch.
-    computing: of forward and backward, without waiting.
-    waiting: in collectives; transfer is part of it.
+    parts: of forward and backward up to each collective in which the rank waits, and in it.
     """
 
     step: int
     before: float
-    computing: float
-    waiting: float
+    parts: tuple[tuple[float, float], ...]
 
     @property
     def own(self) -> float:
         """Seconds that do not depend on other ranks."""
-        return self.before + self.computing
+        return self.before + sum(computing for computing, _ in self.parts)
 
 
 class StepClock(Protocol):
@@ -159,14 +157,20 @@ class StepMarks:
             yield self._seconds(step, marks)
 
     def _seconds(self, step: int, marks: list[tuple[str, Any]]) -> StepSeconds:
-        before = computing = 0.0
-        waits = begun = False
+        before = computing = waiting = 0.0
+        begun = False
+        parts = []
         for (kind, begin), (_, end) in itertools.pairwise(marks):
-            begun = begun or kind == "forward"
-            waits = kind == "enter" if kind in ("enter", "leave") else waits
-            if not waits and begun:
-                computing += self._clock.computing(begin, end)
-            elif not waits:
-                before += self._clock.computing(begin, end)
-        whole = self._clock.whole(marks[0][1], marks[-1][1])
-        return StepSeconds(step, before, computing, max(0.0, whole - before - computing))
+            whole = self._clock.whole(begin, end)
+            own = 0.0 if kind == "enter" else self._clock.computing(begin, end)
+            begun = begun or kind in ("forward", "enter")
+            if not begun:
+                before += own
+            computing += own if begun else 0.0
+            waiting += whole - own  # what gloo's threads took of the core, too
+            if kind == "enter":
+                parts.append((computing, waiting))
+                computing = waiting = 0.0
+        if parts:
+            parts[-1] = parts[-1][0] + computing, parts[-1][1] + waiting
+        return StepSeconds(step, before, tuple(parts))
