@@ -22,7 +22,7 @@ from pathlib import Path
 PROGRAM = """
 import json, sys, time
 begin = time.perf_counter(), time.process_time()
-import pyarrow.parquet, scipy.special
+import pyarrow.parquet
 from simstrag.whatif import read_operations
 from simstrag.whatif.analysis import analyse
 loaded = time.perf_counter(), time.process_time()

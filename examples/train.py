@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import simstrag.ddp
-from simstrag.ddp.record.run_from_journal import finish
+from simstrag.ddp.journal.run_from_journal import finish
 
 BATCH = 32
 """Samples of a rank's step, unless the policy sets batch shares."""

@@ -32,14 +32,14 @@ ROOMS: dict[str, set[str]] = {
     "cluster": {
         "documents", "engine", "experiments", "policies", "runs", "scenario", "timing",
     },
-    "ddp": {
-        "documents", "engine", "learning", "policies", "processes", "profile", "runs", "scenario",
-        "trace", "workloads",
-    },
     "traces": {"documents", "profile", "timing", "trace"},
     "whatif": {
         "documents", "experiments", "policies", "runs", "scenario", "timing", "trace",
         "traces",
+    },
+    "ddp": {
+        "documents", "engine", "learning", "policies", "processes", "profile", "runs", "scenario",
+        "trace", "whatif", "workloads",
     },
     "calibration": {
         "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",

@@ -18,8 +18,8 @@ pytest.importorskip("sklearn")
 from simstrag import Run  # noqa: E402
 from simstrag.cli.ddp import Precision  # noqa: E402
 from simstrag.cli.validate import _describe_kept  # noqa: E402
+from simstrag.ddp.journal.journal import facts_to_json  # noqa: E402
 from simstrag.ddp.precision import PAIRS  # noqa: E402
-from simstrag.ddp.record.journal import facts_to_json  # noqa: E402
 from simstrag.ddp.replica import Replica  # noqa: E402
 from simstrag.ddp.workload_rank import Training, load_global_model  # noqa: E402
 from simstrag.engine.live import Live  # noqa: E402

@@ -12,7 +12,7 @@ from simstrag import Run, policies
 from simstrag.analysis.derived.example_runs import example
 from simstrag.analysis.pages.perfetto import write_timeline
 from simstrag.analysis.pages.report import render_run
-from simstrag.ddp.record.journal import (
+from simstrag.ddp.journal.journal import (
     NAME,
     Journal,
     facts_from_json,
@@ -20,7 +20,7 @@ from simstrag.ddp.record.journal import (
     latest_attempt,
     read_journal,
 )
-from simstrag.ddp.record.run_from_journal import finish, finish_all, part_folders, run_of, trace_of
+from simstrag.ddp.journal.run_from_journal import finish, finish_all, part_folders, run_of, trace_of
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
 from simstrag.policy import Hints

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 from simstrag.ddp import precision as module
 from simstrag.ddp.allreduce.broadcast_and_average import digest
 from simstrag.ddp.allreduce.hook import Reducer
+from simstrag.ddp.journal.run_from_journal import run_of
 from simstrag.ddp.local_step_timer import CpuStepTimer
 from simstrag.ddp.precision import NumberFormats
-from simstrag.ddp.record.run_from_journal import run_of
 from simstrag.errors import InputError
 from simstrag.learning import loss_scale
 from simstrag.policy import Plan, Precision, Quorum, Via, View

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.ddp.record.communication_from_journal import round_trips
-from simstrag.ddp.record.journal import Journal
+from simstrag.ddp.journal.communication_from_journal import round_trips
+from simstrag.ddp.journal.journal import Journal
 from simstrag.engine.live import Live, Reduction, Start, Update
 from simstrag.policy import Hints, Plan, Quorum, Review, View
 from simstrag.validation.replay import replay

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simstrag.ddp.failures.diagnosis import SlowRankDetector
+from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 
 
 def told(*reports: tuple[int, float]) -> list[str]:

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from simstrag import policies
-from simstrag.ddp.record.journal import read_journal
-from simstrag.ddp.record.run_from_journal import finish, part_folders, run_of
+from simstrag.ddp.journal.journal import read_journal
+from simstrag.ddp.journal.run_from_journal import finish, part_folders, run_of
 from simstrag.engine.live import Live, Start, Update
 from simstrag.errors import InputError, SimstragError
 from simstrag.policy import Hints, Plan, Precision, Quorum, Review, Via, View

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simstrag.analysis.text.number_format import MISSING
-from simstrag.ddp.record.journal import NAME
+from simstrag.ddp.journal.journal import NAME
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile, StepTimes

@@ -102,12 +102,12 @@ def test_fixes_together_give_less_than_their_sum(tmp_path: Path) -> None:
 
 
 def test_a_fix_is_priced_for_a_thousand_steps_of_all_gpus(tmp_path: Path) -> None:
-    """Rank 0 ideal: a step of 14.5 s takes 10 (see `test_whatif_metrics`); 4 GPUs."""
+    """Rank 0 like its peer: replica 0 ends its backward at 7 s, as replica 1, not 13; 4 GPUs."""
     seconds = pipeline(steps=6)
     found = analysed(seconds, tmp_path, price=2.0)
     (row,) = (each for each in found.fixes if each.kind == "worker")
-    assert row.seconds == pytest.approx(4.5)
-    assert row.gpu_hours == pytest.approx(4.5 * 4 * 1000 / 3600)
+    assert row.seconds == pytest.approx(6.0)
+    assert row.gpu_hours == pytest.approx(6.0 * 4 * 1000 / 3600)
     assert row.cost == pytest.approx(2 * row.gpu_hours)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.special import stdtr
 
 from simstrag.whatif.culprits import ALARM, Culprit, culprits, excesses
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.record import Record
+from simstrag.whatif.student import upper_tail
 
 STEPS, RANKS, SLOW = 40, 4, 1
 RUNS = 100
@@ -97,3 +99,9 @@ def test_without_peers_and_with_few_steps_nobody_is_named() -> None:
             np.arange(steps), np.arange(ranks), {"compute": seconds[:steps, :ranks]}, "few", "few"
         )
         assert culprits(Layout.of(record)) == ()
+
+
+@pytest.mark.parametrize("freedom", [1, 2.5, 4, 39, 180.3, 5000])
+@pytest.mark.parametrize("t", [-3.0, -0.1, 0.0, 1e-3, 0.7, 2.0, 6.0, 30.0, np.inf])
+def test_the_tail_of_student_s_distribution_is_scipy_s(t: float, freedom: float) -> None:
+    assert upper_tail(t, freedom) == pytest.approx(stdtr(freedom, -t), rel=1e-11, abs=1e-300)

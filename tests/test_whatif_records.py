@@ -136,7 +136,7 @@ def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None
         ("rank,step,seconds\n0.5,0,1\n", "row 2: rank '0.5' is no whole number from 0"),
         ("rank,step,seconds\n0,0,1\n0,0,2\n", "row 2: step '0' has compute of rank 0 twice"),
         ("rank,step,stage,seconds\n0,0,a,1\n1,0,b,1\n", "rank 0 has no stage 'b'; all ranks must"),
-        ("rank,step,stage,seconds\n0,0,comm,1\n", "the computing of ranks is missing"),
+        ("rank,step,stage,seconds\n0,0,comm,1\n", "computing is missing"),
         ("", "is empty; give a parquet file of operations"),
     ],
 )
@@ -231,7 +231,7 @@ def test_a_folder_without_a_record_says_what_one_is(tmp_path: Path) -> None:
 
 
 def test_one_profile_alone_asks_for_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is JSON; give the folder that has the profiles"):
+    with pytest.raises(InputError, match="is JSON; give the folder that has the files"):
         read_record(profiles(tmp_path) / "rank0.json")
 
 
@@ -245,3 +245,23 @@ def test_parquet_of_something_else_is_named(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"a": [1]}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="no column 'dp_rank'"):
         read_record(tmp_path / "t.parquet")
+
+
+def test_ranks_that_wait_twice_in_a_step_are_waited_for_twice(tmp_path: Path) -> None:
+    """Rank 0 takes 3 and 1 s, rank 1 takes 1 and 3: 6 s, though each computes 4; .5 for each wait.
+
+    An evaluation adds a wait to step 2, which is left out.
+    """
+    rows = [
+        f"{rank},{step},{stage}-{k},{seconds}\n"
+        for step in range(3)
+        for rank, computing in ((0, (3, 1)), (1, (1, 3)))
+        for k, own in enumerate(computing + (1,) * (step == 2), start=1)
+        for stage, seconds in (("forward", own), ("all-reduce", (1 if k == 3 else 3) - own + 0.5))
+    ]
+    (tmp_path / "mine.csv").write_text("rank,step,stage,seconds\n" + "".join(rows))
+    record = read_record(tmp_path / "mine.csv")
+    found = analysed(record)
+    assert found.replayed.tolist() == found.recorded.tolist() == [7, 7]
+    assert found.ideal.tolist() == [5, 5]
+    assert record.missing == ("1 steps that lack a rank or a stage are left out",)

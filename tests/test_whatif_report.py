@@ -49,8 +49,8 @@ def test_the_replay_comes_first_then_the_loss_who_why_and_what_to_fix(found: Wha
     assert "Replica 0 was the last to finish in 6 of 6 steps" in who
     assert why.startswith("The record shows no cause beyond the slow workers: ")
     assert fix == (
-        "What gives most: rank 0 (replica 0, stage 0) like the others. A step is then 4.50 s "
-        "(31.0 %) shorter, which is 5.00 GPU-hours (10.0 at your price) in 1,000 steps."
+        "What gives most: rank 0 (replica 0, stage 0) like the others. A step is then 6.00 s "
+        "(41.4 %) shorter, which is 6.67 GPU-hours (13.3 at your price) in 1,000 steps."
     )
     assert (
         headline(found)

@@ -20,8 +20,8 @@ from typing import Any
 
 from simstrag.calibration.benches.bench import Skipped
 from simstrag.calibration.benches.machine_state import Occupancy
+from simstrag.ddp.journal.run_from_journal import finish
 from simstrag.ddp.policy_support import profile_hints
-from simstrag.ddp.record.run_from_journal import finish
 from simstrag.documents.file_io import lock_file, refuse_file, write_atomically, write_json
 from simstrag.errors import InputError, SimstragError
 from simstrag.runs.run import Run, plain

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.ddp.record import journal
-from simstrag.ddp.record.communication_from_journal import (
+from simstrag.ddp.journal import journal
+from simstrag.ddp.journal.communication_from_journal import (
     PARTS,
     beyond_constants,
     reduction_rests,
     round_trips,
 )  # fmt: skip
-from simstrag.ddp.record.run_from_journal import amp_gain, run_of, trace_of
+from simstrag.ddp.journal.run_from_journal import amp_gain, run_of, trace_of
 from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError

@@ -59,8 +59,8 @@ def report(
     cluster study may be unfinished.  Raises `InputError` where `folder` is none of them, or `out`
     cannot be written.
     """
-    from simstrag.ddp.record.journal import NAME
-    from simstrag.ddp.record.run_from_journal import finish
+    from simstrag.ddp.journal.journal import NAME
+    from simstrag.ddp.journal.run_from_journal import finish
 
     folder = path_of(folder, "a comparison, a sweep, a cluster study or a run")
     if (folder / MARKER).exists():

@@ -173,7 +173,7 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
     from simstrag.calibration.benches.measured_device import find_device
     from simstrag.calibration.benches.steps import time_steps
     from simstrag.ddp import wrap
-    from simstrag.ddp.record.journal import read_journal
+    from simstrag.ddp.journal.journal import read_journal
     from simstrag.workloads import TrainingTask
 
     join_process_group(rank, world, folder, "gloo", "cpu")
@@ -221,7 +221,7 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
 
 def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Series:
     """Latencies of a rank's gradients at the server, from gradient number `first` on."""
-    from simstrag.ddp.record.communication_from_journal import PARTS, round_trips
+    from simstrag.ddp.journal.communication_from_journal import PARTS, round_trips
 
     trips = round_trips(lines)[rank][first:]
     parts = {name: [getattr(trip, name) for trip in trips] for name in PARTS}
@@ -231,7 +231,7 @@ def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Ser
 
 def _lockstep_series(lines: Sequence[Sequence[Any]], first: int) -> Series:
     """Local steps of all ranks from number `first` on, and the rest up to the next step."""
-    from simstrag.ddp.record.communication_from_journal import reduction_rests
+    from simstrag.ddp.journal.communication_from_journal import reduction_rests
 
     steps = [line[2] for line in lines if line[0] == "lockstep"][first:]
     return {

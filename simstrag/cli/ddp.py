@@ -126,7 +126,7 @@ def ddp(
         if checkpoint and out is None:
             raise InputError(f"--checkpoint {checkpoint}: needs a folder; give one with --out")
         from simstrag import workloads
-        from simstrag.ddp.record.journal import attempt_folder
+        from simstrag.ddp.journal.journal import attempt_folder
         from simstrag.ddp.workload_rank import Training, command, prepare
 
         workload = workloads.load(what)
@@ -263,7 +263,7 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
 
 def _describe_interrupted(out: Path | None) -> str:
     """A message on the files left after Ctrl-C: the run so far, and perhaps a checkpoint."""
-    from simstrag.ddp.record.run_from_journal import finish_all
+    from simstrag.ddp.journal.run_from_journal import finish_all
 
     if out is None:
         return "nothing was written"
@@ -288,7 +288,7 @@ def _report(
     folder: Path, out: Path | None, limit: int, failed: bool, as_json: bool, quiet: bool
 ) -> None:
     """Make runs from the record, and print them."""
-    from simstrag.ddp.record.run_from_journal import finish_all
+    from simstrag.ddp.journal.run_from_journal import finish_all
 
     runs: dict[Path, Run] = {}
     try:

@@ -127,7 +127,7 @@ def show_training(folder: Path, batch: int, total: int, quiet: bool = False) -> 
     """
     from rich.progress import TimeElapsedColumn
 
-    from simstrag.ddp.record.run_from_journal import SampleCount
+    from simstrag.ddp.journal.run_from_journal import SampleCount
 
     begin = "starting the ranks, and timing their precisions"
     with _task(begin, TimeElapsedColumn(), quiet, thread=False) as (bar, task):

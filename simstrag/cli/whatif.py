@@ -17,7 +17,7 @@ POLICIES = "What policies would have given"
 def whatif(
     record: Annotated[
         Path,
-        argument("Parquet of operations, CSV of rank, step, seconds, run, profiles.", "RECORD"),
+        argument("Parquet, CSV, log, run, or folder of rank files.", "RECORD"),
     ],
     out: Annotated[Path | None, out_option("Folder for report.html and whatif.json.")] = None,
     gpu_price: Annotated[

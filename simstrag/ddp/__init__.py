@@ -4,7 +4,8 @@
     for batch in loader:
         loss = trainer.step(lambda: loss_fn(model, batch))
 
-Nothing here is loaded before it is asked for.
+`record` records who was slow in any DDP or FSDP2 script, with or without a policy.  Nothing here is
+loaded before it is asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from simstrag.ddp.policy_support import check_torch
 
 if TYPE_CHECKING:
     from simstrag.ddp.allreduce.allreduce_mode import Disagreement
+    from simstrag.ddp.collector.record import StepRecorder, record
     from simstrag.ddp.failures.rank_failure import RankFailure
     from simstrag.ddp.launch import torchrun
     from simstrag.ddp.rendezvous import join
@@ -23,12 +25,15 @@ if TYPE_CHECKING:
     from simstrag.ddp.trainer import Trainer
     from simstrag.ddp.wrapping import wrap
 
-__all__ = ["Disagreement", "RankFailure", "ShareSampler", "Trainer", "join", "torchrun", "wrap"]
+__all__ = [
+    "Disagreement", "RankFailure", "ShareSampler", "StepRecorder", "Trainer", "join", "record",
+    "torchrun", "wrap",
+]  # fmt: skip
 
 PLACES = {
     "Disagreement": "allreduce.allreduce_mode", "RankFailure": "failures.rank_failure",
-    "ShareSampler": "sampler", "Trainer": "trainer", "join": "rendezvous", "torchrun": "launch",
-    "wrap": "wrapping",
+    "ShareSampler": "sampler", "StepRecorder": "collector.record", "Trainer": "trainer",
+    "join": "rendezvous", "record": "collector.record", "torchrun": "launch", "wrap": "wrapping",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simstrag.ddp.record.journal import facts_from_json, facts_to_json
+from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from simstrag.ddp.failures.heartbeat import describe_error
 from simstrag.ddp.failures.process_identity import network_namespace
 from simstrag.ddp.failures.rank_failure import Membership, RankFailure, local_error
 from simstrag.ddp.flat_parameters import check_served, pack_optimizer, pack_settings
+from simstrag.ddp.journal.journal import Journal, attempt_folder, facts_to_json, latest_attempt
 from simstrag.ddp.precision import Closure
-from simstrag.ddp.record.journal import Journal, attempt_folder, facts_to_json, latest_attempt
 from simstrag.ddp.rendezvous import START, leave_group, wait_for_server
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.server.client import Client

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simstrag.ddp.record.journal import latest_attempt
+from simstrag.ddp.journal.journal import latest_attempt
 from simstrag.documents.file_io import write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores

@@ -20,7 +20,7 @@ from simstrag.whatif.fixes import Fix, fixes
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Decomposition, Metrics, metrics
 from simstrag.whatif.read_record import read_record
-from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Record
+from simstrag.whatif.record import ALL_REDUCE, BACKWARD, FORWARD, Floats, Record
 from simstrag.whatif.replay import JobReplay
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ DOUBTFUL = 0.05
 class LateReplicas:
     """How often each replica was the last to finish its computing, and what that cost the others.
 
-    last: steps in which it was, shape (replicas,).
-    waited: seconds that all other replicas together waited for it in these steps.
+    last: steps in which it was, shape (replicas,); where ranks wait for each other several times in
+        a step, steps in which the others waited longest for it.
+    waited: seconds that all other replicas together waited for it.
     arrival: when each replica finished computing, shape (replicas, steps).
     """
 
@@ -191,12 +192,16 @@ def _waiting(layout: Layout) -> LateReplicas:
     if not own.any():
         own = ~layout.communicates
     arrival = layout.end[own].max(axis=0).astype(np.float64)
-    last = np.argmax(arrival, axis=0)
-    waited = (arrival.max(axis=0) - arrival).sum(axis=0)
-    replicas = len(layout.replica)
+    entries = arrival[None]
+    if layout.find(ALL_REDUCE).sum() > 1:  # the ranks wait for each other more than once in a step
+        entries = layout.start[layout.find(ALL_REDUCE)]
+    waited = (entries.max(axis=1, keepdims=True) - entries).sum(axis=1, keepdims=True)
+    replicas = np.arange(len(layout.replica))[:, None]
+    caused = np.where(np.argmax(entries, axis=1)[:, None] == replicas, waited, 0.0).sum(axis=0)
+    last = np.where(caused.any(axis=0), np.argmax(caused, axis=0), np.argmax(arrival, axis=0))
     return LateReplicas(
-        tuple(np.bincount(last, minlength=replicas).tolist()),
-        tuple(np.bincount(last, waited, replicas).tolist()),
+        tuple(np.bincount(last, minlength=len(replicas)).tolist()),
+        tuple(caused.sum(axis=1).tolist()),
         arrival,
     )
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints
+from simstrag.whatif.student import upper_tail
 
 FLOOR = 0.05
 """Slowdown up to which a worker counts as like its peers."""
@@ -110,12 +111,14 @@ def computing(layout: Layout) -> Floats:
 
 def excesses(seconds: Floats) -> Floats:
     """Log of computing over the median of the same stage in the other replicas, same shape."""
-    replicas = len(seconds)
     logs = np.log(np.maximum(seconds, np.finfo(float).tiny))
-    found = np.empty_like(logs)
-    for replica in range(replicas):
-        others = np.delete(logs, replica, axis=0)
-        found[replica] = logs[replica] - np.median(others, axis=0)
+    order = np.argsort(logs, axis=0)
+    ascending, place = np.take_along_axis(logs, order, axis=0), np.argsort(order, axis=0)
+    peers = len(logs) - 1
+    lower, upper = (
+        np.where(place > k, ascending[k], ascending[k + 1]) for k in ((peers - 1) // 2, peers // 2)
+    )
+    found: Floats = logs - (lower + upper) / 2
     return found
 
 
@@ -138,32 +141,63 @@ def culprits(layout: Layout) -> tuple[Culprit, ...]:
             if sign is None:
                 continue
             at = np.flatnonzero(layout.stage == stage)[0]
-            named.append(Culprit(
-                int(layout.replica[replica]), stage, int(layout.rank[at, replica]), sign.pattern,
-                float(np.exp(np.mean(own[sign.places]))), tuple(layout.step[sign.places].tolist()),
-                sign.period, sign.p, sign.test,
-            ))  # fmt: skip
+            rank = int(layout.rank[at, replica])
+            named.append(
+                _culprit(int(layout.replica[replica]), stage, rank, sign, own, layout.step)
+            )
     return tuple(sorted(named, key=lambda each: -len(each.steps) * np.log(each.slowdown)))
 
 
-def _examine(excess: Floats, numbers: Ints, workers: int) -> _Sign | None:
-    """The first pattern of a worker that passes its t test: periodic or chronic.
+def chronic(seconds: Floats) -> tuple[Culprit, ...]:
+    """The ranks that are chronically slow by the same tests, from seconds (ranks, steps) alone.
 
-    It is chronic throughout where no stretch that passes is clearly shorter than the record.
+    Ranks and steps are counted from 0.
+
+    >>> seconds = 0.1 + np.random.default_rng(0).normal(0, 0.005, (4, 40))
+    >>> seconds[2] *= 1.5
+    >>> [(each.rank, round(each.slowdown, 1)) for each in chronic(seconds)]
+    [(2, 1.5)]
     """
-    periodic, whole, part = (
-        sign._replace(p=sign.p * workers)
-        if sign is not None and sign.p * workers <= level
-        else None
-        for sign, level in (
-            (_periodic(excess, numbers), PERIODIC),
-            (_throughout(excess), THROUGHOUT),
-            (_stretch(excess), STRETCH),
-        )
+    ranks, steps = seconds.shape
+    if ranks < 2 or steps < FEWEST:
+        return ()
+    excess = excesses(seconds)
+    signs = [_chronic(own, ranks) for own in excess]
+    return tuple(
+        _culprit(rank, 0, rank, sign, excess[rank], np.arange(steps))
+        for rank, sign in enumerate(signs)
+        if sign is not None
     )
-    if periodic is not None or part is None:
-        return periodic or whole
-    return part if whole is None or len(part.places) < SHORTER * len(excess) else whole
+
+
+def _culprit(
+    replica: int, stage: int, rank: int, sign: _Sign, excess: Floats, steps: Ints
+) -> Culprit:
+    return Culprit(
+        replica, stage, rank, sign.pattern, float(np.exp(np.mean(excess[sign.places]))),
+        tuple(steps[sign.places].tolist()), sign.period, sign.p, sign.test,
+    )  # fmt: skip
+
+
+def _examine(excess: Floats, numbers: Ints, workers: int) -> _Sign | None:
+    """The first pattern of a worker that passes its t test: periodic or chronic."""
+    return _passed(_periodic(excess, numbers), PERIODIC, workers) or _chronic(excess, workers)
+
+
+def _chronic(excess: Floats, workers: int) -> _Sign | None:
+    """It is chronic throughout where no stretch that passes is clearly shorter than the record."""
+    whole = _passed(_throughout(excess), THROUGHOUT, workers)
+    part = _passed(_stretch(excess), STRETCH, workers)
+    if whole is None or (part is not None and len(part.places) < SHORTER * len(excess)):
+        return part
+    return whole
+
+
+def _passed(sign: _Sign | None, level: float, workers: int) -> _Sign | None:
+    """A sign with its p corrected for all workers, if that is at most the level of its test."""
+    if sign is None or sign.p * workers > level:
+        return None
+    return sign._replace(p=sign.p * workers)
 
 
 def _throughout(excess: Floats) -> _Sign | None:
@@ -223,12 +257,10 @@ def _periodic(excess: Floats, numbers: Ints) -> _Sign | None:
             best = float(t.max()), period, int(np.argmax(t))
     if not np.isfinite(best[0]):
         return None
-    from scipy.special import stdtr  # here, because it takes a while to load
-
     t, period, phase_of = best
     places = np.flatnonzero(numbers % period == phase_of)
     test = f"t test of steps {phase_of} modulo {period} against the others {OVER}"
-    p = float(stdtr(len(places) - 1, -t)) * looked
+    p = upper_tail(t, len(places) - 1) * looked
     return _Sign("periodic", p, places, period, test)
 
 
@@ -251,10 +283,8 @@ def _independence(residual: Floats) -> float:
 
 def _t_test(excess: Floats, count: float) -> float:
     """Probability of a mean so far above the floor."""
-    from scipy.special import stdtr
-
     if count < 2:
         return 1.0
     error = float(excess.std(ddof=1)) / np.sqrt(count)
     t = (float(excess.mean()) - np.log1p(FLOOR)) / max(error, 1e-12)
-    return float(stdtr(count - 1, -t))
+    return upper_tail(t, count - 1)

@@ -62,10 +62,10 @@ def dependencies(layout: Layout) -> Dependencies:
 
 
 def _parts_and_collective(layout: Layout, found: Dependencies) -> Dependencies:
-    """The parts of a rank one after the other, and then a collective of all ranks."""
+    """The parts of a rank one after the other, each number ended by a collective of all ranks."""
     collective = layout.find(ALL_REDUCE)
     shared = np.flatnonzero(collective).tolist()
-    found.chain([*np.flatnonzero(~collective).tolist(), *shared])
+    found.chain(np.lexsort((layout.kind, collective, layout.number)).tolist())
     found.groups = [[each] for each in shared]
     found.synced.update(shared)
     found.last = list(range(len(layout.kind)))

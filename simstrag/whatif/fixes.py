@@ -14,6 +14,7 @@ import numpy as np
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.metrics import Metrics, first_operations
+from simstrag.whatif.record import Floats
 from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
 
 STEPS = 1000
@@ -59,22 +60,24 @@ def fixes(
     everything = np.ones(shape, np.bool_)
     masks = [_worker(replay, each) for each in slow]
     culprits = ~np.logical_or.reduce(masks) if masks else everything
+    peers = _like_peers(replay, culprits)
     rows = [
         (
             f"{describe_worker(replay, each)} like the others",
             "worker",
-            ReplayCase(~mask, None, delayed),
+            ReplayCase(~mask, peers, delayed),
         )
         for each, mask in zip(slow, masks, strict=True)
     ]
     if len(slow) > 1:
         name = f"all {len(slow)} slow workers like the others"
-        rows.append((name, "workers", ReplayCase(culprits, None, delayed)))
+        rows.append((name, "workers", ReplayCase(culprits, peers, delayed)))
     for cause in why:
         case = ReplayCase(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
         rows.append((describe_cause(cause), "cause", case))
     if len(slow) + len(why) > 1:
-        rows.append(("all of these together", "together", _together(replay, culprits, why, prompt)))
+        together = _together(replay, culprits, peers, why, prompt)
+        rows.append(("all of these together", "together", together))
     if not slow:
         listed = ", ".join(map(str, found.top_ranks[:4]))
         name = f"the slowest 3 % of ranks ({listed}) like the others"
@@ -107,11 +110,24 @@ def _worker(replay: JobReplay, slow: Culprit) -> Mask:
     return mask
 
 
+def _like_peers(replay: JobReplay, culprits: Mask) -> Floats:
+    """What slow workers' operations take in the other replicas in that step, in the median.
+
+    culprits: operations that are of no slow worker.  The ideal of its kind, where all are.
+    """
+    operations, _, steps = replay.work.shape
+    ideal = np.broadcast_to(replay.ideal, (operations, 1, steps)).copy()
+    own = culprits.any(axis=1) & ~culprits.all(axis=1)
+    work = np.where(culprits[own][:, :, None], replay.work[own], np.nan)
+    ideal[own] = np.nanmedian(work, axis=1, keepdims=True)
+    return ideal
+
+
 def _together(
-    replay: JobReplay, culprits: Mask, why: Sequence[Cause], prompt: Mask | None
+    replay: JobReplay, culprits: Mask, peers: Floats, why: Sequence[Cause], prompt: Mask | None
 ) -> ReplayCase:
     """All culprits and causes ideal; an operation of both takes the shorter of its ideal times."""
-    ideal = replay.ideal + np.zeros(replay.work.shape)
+    ideal = peers + np.zeros(replay.work.shape)
     recorded = culprits.copy()
     for cause in why:
         changed = ~cause.recorded & culprits

@@ -15,6 +15,7 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.traces.import_kineto import ProfiledRank, RankSteps, read_rank
+from simstrag.whatif.read_seconds import absent_ranks
 from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Record
 
 FORM = "PyTorch profiles"
@@ -62,7 +63,7 @@ def read_profiles(folder: str | Path) -> Record:
         )
     size = max((found.world_size or 0 for _, found in by_rank.values()), default=0)
     dropped = sum(len(each.number) - len(common) for each in steps.values())
-    missing = [*_absent(ranks, size)]
+    missing = [*absent_ranks(ranks, size)]
     if dropped:
         missing.append(f"{dropped} steps that not all files have are left out")
     if not exposed.any():
@@ -80,18 +81,6 @@ def read_profiles(folder: str | Path) -> Record:
         common.astype(np.int64), np.array(ranks), {COMPUTE: span - exposed, ALL_REDUCE: exposed},
         str(folder), FORM, missing=tuple(missing), notes=tuple(notes),
     )  # fmt: skip
-
-
-def _absent(ranks: list[int], size: int) -> list[str]:
-    """That ranks of the job have no file, in one line."""
-    absent = sorted({*range(size)} - {*ranks})
-    if not absent:
-        return []
-    named = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
-    return [
-        f"rank {named} of {size} has no file: it may be the slowest, and waiting for it counts as "
-        "communication here"
-    ]
 
 
 def _clocks(ranks: list[int], steps: dict[int, RankSteps]) -> list[str]:

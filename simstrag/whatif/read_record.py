@@ -6,13 +6,13 @@ from pathlib import Path
 
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.errors import InputError
-from simstrag.traces.log_table import is_json
+from simstrag.traces.log_table import is_json, read_bytes
 from simstrag.whatif.record import Record
 
 PARQUET = b"PAR1"
 KNOWN = (
-    "a parquet file of operations, a CSV of rank, step and seconds, a run directory, or a folder "
-    "of PyTorch profiles"
+    "a parquet file of operations, a CSV of rank, step and seconds, a log of Megatron-LM, a run "
+    "directory, or a folder of simstrag.ddp.record, of PyTorch profiles or of flight recorder dumps"
 )
 
 
@@ -27,6 +27,14 @@ def read_record(path: str | Path) -> Record:
             from simstrag.whatif.read_run import read_run
 
             return read_run(path)
+        from simstrag.whatif.read_seconds import rank_files, read_recorded
+
+        if rank_files(path):
+            return read_recorded(path)
+        from simstrag.whatif.read_flight_recorder import dump_files, read_dumps
+
+        if dump_files(path):
+            return read_dumps(path)
         from simstrag.whatif.read_profiles import profile_files, read_profiles
 
         if profile_files(path):
@@ -44,7 +52,11 @@ def read_record(path: str | Path) -> Record:
     if not begin:
         raise InputError(f"{path}: is empty; give {KNOWN}")
     if is_json(path):
-        raise InputError(f"{path}: is JSON; give the folder that has the profiles of all ranks")
+        raise InputError(f"{path}: is JSON; give the folder that has the files of all ranks")
+    from simstrag.whatif.read_training_log import is_training_log, read_training_log
+
+    if is_training_log(read_bytes(path)):
+        return read_training_log(path)
     from simstrag.whatif.read_seconds import read_seconds
 
     return read_seconds(path)

@@ -2,11 +2,15 @@
 
 A `stage` is a part of a rank's step, such as `input`, `forward` or `backward`: parts follow one
 another.  The part `all-reduce` (also `allreduce`, `communication`, `comm`) is the collective,
-waiting for other ranks included.  A column `tokens` is the size of the input of that part.
+waiting for other ranks included.  Where ranks wait for each other several times in a step, parts
+have numbers: `all-reduce-1` ends the parts of number 1.  A column `tokens` is the size of the input
+of that part.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,41 +20,105 @@ from simstrag.traces.log_table import LogTable
 from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record
 
 FORM = "seconds of ranks"
+RECORDED = "recorded by simstrag.ddp.record"
+NEEDED = ("rank", "step", "seconds")
 NAMES = frozenset({ALL_REDUCE, "allreduce", "communication", "comm"})
 """Names of the part that is the collective."""
 
 
 def read_seconds(path: str | Path) -> Record:
     """The record in a CSV file. Raises `InputError` for any other file."""
-    table = LogTable.read(path, ("rank", "step", "seconds"))
-    rank, step = _whole(table, "rank"), _whole(table, "step")
-    seconds = table.numbers("seconds")
-    if np.any(seconds < 0):
-        raise table.mistake(int(np.argmax(seconds < 0)), "seconds", "is less than 0")
-    stages = table.columns.get("stage", [COMPUTE] * len(rank))
+    return _read([LogTable.read(path, NEEDED)], str(path), FORM)
+
+
+def rank_files(folder: Path) -> list[Path]:
+    """The files that `simstrag.ddp.record` wrote into a folder, one of each rank."""
+    return sorted(folder.glob("rank-*.csv"))
+
+
+def read_recorded(folder: str | Path) -> Record:
+    """The record of a folder of such files, one of each rank, as `simstrag.ddp.record` writes it.
+
+    Raises `InputError` for a file that is none, and one without a step.
+    """
+    folder = Path(folder)
+    tables = [LogTable.read(file, NEEDED) for file in rank_files(folder)]
+    record = _read(tables, str(folder), RECORDED)
+    size = re.search(r"(?m)^world_size: *(\d+)\s*$", _text(folder / "meta.yaml"))
+    absent = absent_ranks(np.unique(record.rank).tolist(), int(size.group(1)) if size else 0)
+    return replace(record, missing=(*absent, *record.missing))
+
+
+def absent_ranks(ranks: list[int], size: int) -> list[str]:
+    """That ranks of a job of this size have no file, in one line."""
+    absent = sorted({*range(size)} - {*ranks})
+    if not absent:
+        return []
+    named = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
+    return [
+        f"rank {named} of {size} has no file: it may be the slowest, and waiting for it counts as "
+        "communication here"
+    ]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _read(tables: list[LogTable], source: str, form: str) -> Record:
+    rank, step = (np.concatenate([_whole(t, name) for t in tables]) for name in ("rank", "step"))
+    seconds = np.concatenate([_not_negative(table) for table in tables])
+    stages = [
+        stage
+        for table in tables
+        for stage in table.columns.get("stage", [COMPUTE] * len(table.lines))
+    ]
     names = [ALL_REDUCE if each.lower() in NAMES else each for each in stages]
-    parts = sorted(dict.fromkeys(names), key=lambda name: name == ALL_REDUCE)  # keeps their order
+    keys = {name: _part(name) for name in dict.fromkeys(names)}
+    if not any(name == ALL_REDUCE and number for name, number in keys.values()):
+        keys = {name: (name, 0) for name in keys}
+    parts = sorted(keys, key=lambda name: (keys[name][1], keys[name][0] == ALL_REDUCE))
     if parts == [ALL_REDUCE]:
-        raise InputError(f"{path}: every stage is {ALL_REDUCE}; the computing of ranks is missing")
+        raise InputError(f"{source}: every stage is {ALL_REDUCE}; computing is missing")
     part = np.array([parts.index(name) for name in names])
-    grid, steps, ranks, dropped = _arrange(table, step, rank, part, parts)
-    missing, has_collective = [], ALL_REDUCE in parts
+    grid, steps, ranks, parts = _arrange(tables, source, step, rank, part, parts)
+    dropped = len(np.unique(step)) - len(steps)
+    is_own = np.array([keys[name][0] != ALL_REDUCE for name in parts])
+    missing, has_collective = [], not is_own.all()
     if not has_collective:
         missing.append(
             "no stage is all-reduce, so that a step is the seconds of its slowest rank; "
             "communication, and the error of the replay, are unknown"
         )
     cells: Floats = seconds[grid]
-    if not cells[..., : len(parts) - has_collective].any():
-        raise InputError(f"{path}: all seconds of computing are 0; are they rounded?")
+    if not cells[..., is_own].any():
+        raise InputError(f"{source}: all seconds of computing are 0; are they rounded?")
     if dropped:
         missing.append(f"{dropped} steps that lack a rank or a stage are left out")
-    tokens = table.numbers("tokens", gaps=True)[grid].ravel() if "tokens" in table.columns else None
+    tokens = None
+    if all("tokens" in table.columns for table in tables):
+        tokens = np.concatenate([t.numbers("tokens", gaps=True) for t in tables])[grid].ravel()
     return Record.of_ranks(
-        steps, ranks, {name: cells[..., k] for k, name in enumerate(parts)}, str(path), FORM,
+        steps, ranks, {keys[name]: cells[..., k] for k, name in enumerate(parts)}, source, form,
         is_timed=has_collective, tokens=tokens, missing=tuple(missing),
         notes=(f"Assumed: each of {len(ranks)} ranks is one GPU.",),
     )  # fmt: skip
+
+
+def _part(name: str) -> tuple[str, int]:
+    """A part that is one of several, such as `all-reduce-2`, and its number; else 0."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if stem and number.isdecimal() else (name, 0)
+
+
+def _not_negative(table: LogTable) -> Floats:
+    seconds = table.numbers("seconds")
+    if np.any(seconds < 0):
+        raise table.mistake(int(np.argmax(seconds < 0)), "seconds", "is less than 0")
+    return seconds
 
 
 def _whole(table: LogTable, name: str) -> Ints:
@@ -62,27 +130,36 @@ def _whole(table: LogTable, name: str) -> Ints:
 
 
 def _arrange(
-    table: LogTable, step: Ints, rank: Ints, part: Ints, parts: list[str]
-) -> tuple[Ints, Ints, Ints, int]:
-    """The row of each step, rank and part; steps and ranks; the number of steps left out."""
+    tables: list[LogTable], source: str, step: Ints, rank: Ints, part: Ints, parts: list[str]
+) -> tuple[Ints, Ints, Ints, list[str]]:
+    """The row of each step, rank and part; steps, ranks and parts, of the usual steps only.
+
+    These have the parts that most steps have: an evaluation adds some.
+    """
     steps, at_step = np.unique(step, return_inverse=True)
     ranks, at_rank = np.unique(rank, return_inverse=True)
     grid = np.full((len(steps), len(ranks), len(parts)), -1)
     rows = np.arange(len(step))
     grid[at_step, at_rank, part] = rows
     if np.any(twice := grid[at_step, at_rank, part] != rows):
-        raise table.mistake(
-            int(np.argmax(twice)), "step", f"has {parts[part[np.argmax(twice)]]} of rank "
-            f"{rank[np.argmax(twice)]} twice",
-        )  # fmt: skip
+        row = int(np.argmax(twice))
+        why = f"has {parts[part[row]]} of rank {rank[row]} twice"
+        ends = np.cumsum([len(table.lines) for table in tables])
+        table = tables[int(np.searchsorted(ends, row, side="right"))]
+        raise table.mistake(row - int(ends[ends > row][0]) + len(table.lines), "step", why)
     never = np.argwhere((grid < 0).all(axis=0))
     if len(never):
         k, p = never[0]
         raise InputError(
-            f"{table.source}: rank {ranks[k]} has no stage '{parts[p]}'; all ranks must have the "
+            f"{source}: rank {ranks[k]} has no stage '{parts[p]}'; all ranks must have the "
             "same stages, which are parts of their step (a pipeline needs all operations)"
         )
-    whole = (grid >= 0).all(axis=(1, 2))
+    present = (grid >= 0).any(axis=1)
+    whole = (present == (grid >= 0).all(axis=1)).all(axis=1)
     if not whole.any():
-        raise InputError(f"{table.source}: no step has seconds of all {len(ranks)} ranks")
-    return grid[whole], steps[whole], ranks, int(np.sum(~whole))
+        raise InputError(f"{source}: no step has seconds of all {len(ranks)} ranks")
+    patterns, counts = np.unique(present[whole], axis=0, return_counts=True)
+    usual = patterns[np.argmax(counts)]
+    kept = whole & (present == usual).all(axis=1)
+    names = [name for name, is_kept in zip(parts, usual, strict=True) if is_kept]
+    return grid[kept][..., usual], steps[kept], ranks, names

@@ -86,7 +86,7 @@ class Record:
         cls,
         steps: Ints,
         ranks: Ints,
-        parts: Mapping[str, Floats],
+        parts: Mapping[str | tuple[str, int], Floats],
         source: str,
         form: str,
         **more: Any,
@@ -95,20 +95,25 @@ class Record:
 
         steps, ranks: their numbers.
         parts: seconds of each part, in order, shape (steps, ranks); that named `ALL_REDUCE`
-            includes waiting for the others.
+            includes waiting for the others.  A name with a number is one of several parts of it.
         more: further fields of the record.
         """
         shape = len(steps), len(ranks), len(parts)
         seconds = np.stack(list(parts.values()), axis=-1)
-        step, rank, kind = (
+        keys = [(key, 0) if isinstance(key, str) else key for key in parts]
+        kinds = tuple(dict.fromkeys(name for name, _ in keys))
+        step, rank, kind, number = (
             np.broadcast_to(values, shape).ravel()
-            for values in (steps[:, None, None], ranks[:, None], np.arange(len(parts)))
-        )
+            for values in (
+                steps[:, None, None], ranks[:, None],
+                np.array([kinds.index(name) for name, _ in keys]), np.array([k for _, k in keys]),
+            )
+        )  # fmt: skip
         none, zero = np.full(step.shape, -1), np.zeros_like(step)
         return cls(
-            step=step, replica=rank, stage=zero, rank=rank, kind=kind, number=zero, chunk=none,
+            step=step, replica=rank, stage=zero, rank=rank, kind=kind, number=number, chunk=none,
             model_chunk=none, micro_batch=none, start=(seconds.cumsum(axis=-1) - seconds).ravel(),
-            duration=seconds.ravel(), kinds=tuple(parts), source=source, form=form, **more,
+            duration=seconds.ravel(), kinds=kinds, source=source, form=form, **more,
         )  # fmt: skip
 
     @property

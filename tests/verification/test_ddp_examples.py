@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from simstrag import Run
+from simstrag.whatif import analyse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OURS = [sys.executable, "-P", "-m", "simstrag", "ddp"]
@@ -62,6 +63,15 @@ def test_the_plain_script_learns_under_torchrun() -> None:
     script = [str(EXAMPLES / "train.py"), "--policy", "bsp", "--samples", "6400"]
     first, last = losses(told([*TORCHRUN, "--nproc-per-node", "2", *script]))
     assert last < 0.6 * first
+
+
+def test_the_record_of_the_fsdp2_script_names_its_slow_rank(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = [str(EXAMPLES / "record_fsdp2.py"), "--slow", "2", "--out", str(tmp_path / "run")]
+    assert told([*TORCHRUN, "--nproc-per-node", "4", *script]).startswith("loss: ")
+    (named,) = analyse(tmp_path / "run").culprits
+    assert (named.rank, named.pattern) == (2, "chronic")
+    assert named.since == pytest.approx(60, abs=15)
 
 
 @pytest.mark.parametrize("policy", ["bsp", "asgd"])

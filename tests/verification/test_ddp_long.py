@@ -47,7 +47,7 @@ def told(rank: int, world: int, policy: str, steps: int) -> tuple[list[str], str
     """
     from simstrag.ddp import wrap
     from simstrag.ddp.allreduce import broadcast_and_average
-    from simstrag.ddp.record.journal import plan_to_json
+    from simstrag.ddp.journal.journal import plan_to_json
 
     model, optimizer, loss = task(rank)
     plans, switched = [], []

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simstrag.ddp.record.run_from_journal import finish
+from simstrag.ddp.journal.run_from_journal import finish
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_replayed import Rest
 from tests.test_ddp_trainer import train

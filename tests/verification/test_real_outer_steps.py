@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from simstrag import policies  # noqa: E402
-from simstrag.ddp.record.journal import NAME  # noqa: E402
-from simstrag.ddp.record.run_from_journal import finish  # noqa: E402
+from simstrag.ddp.journal.journal import NAME  # noqa: E402
+from simstrag.ddp.journal.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402

@@ -20,7 +20,7 @@ from typing import Any
 from simstrag.calibration.benches.background_load import ON_GPU, Loads
 from simstrag.calibration.benches.background_traffic import Traffic
 from simstrag.calibration.benches.bench import Skipped
-from simstrag.ddp.record.journal import LOAD, NAME
+from simstrag.ddp.journal.journal import LOAD, NAME
 from simstrag.documents.file_io import write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores

@@ -15,7 +15,7 @@ import torch
 
 from simstrag.ddp import policy_support
 from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
-from simstrag.ddp.failures.diagnosis import SlowRankDetector
+from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.errors import InputError, SimstragError
 
 if TYPE_CHECKING:

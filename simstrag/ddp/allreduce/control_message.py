@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from simstrag.ddp.record.journal import plan_to_json
+from simstrag.ddp.journal.journal import plan_to_json
 from simstrag.plan import Plan
 
 WIDTH = 5

@@ -1,16 +1,15 @@
 """The cause of a failed collective, found in the ranks' reports in the heartbeat store.
 
 Ranks diagnose at different times and with different views. A rank that finds no lost rank adopts
-another's diagnosis: it may be the cause itself. Ranks that are merely slow are named in a warning.
+another's diagnosis: it may be the cause itself.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -236,55 +235,6 @@ def _is(ranks: Sequence[int]) -> str:
     return "is" if len(ranks) == 1 else "are"
 
 
-TIMES, LEAST = 10.0, 1.0
-"""A slow step takes more than TIMES times as long as the others', and more than LEAST seconds."""
-
-
 def warn(sentence: str) -> None:
     """Print a warning on standard error."""
     print(f"warning: {sentence}\n", end="", file=sys.stderr, flush=True)  # at once, and whole
-
-
-class SlowRankDetector:
-    """Names slow ranks, each once.
-
-    A long step is compared with two steps of every other rank, the last one before it and the first
-    one after it; the longer of the two counts.  So a pause of all ranks, as for an evaluation,
-    makes none of them slow.  A step is judged once half of the others have reported.
-
-    say: called with the sentence.
-
-    >>> slow = SlowRankDetector(print)
-    >>> for rank, seconds in ((0, 0.05), (1, 0.05), (2, 6.0), (0, 0.05)):
-    ...     slow.add(rank, 7, seconds)
-    rank 2 is slow: it took 6.0 s for step 7, the others 0.05 s
-    """
-
-    def __init__(self, say: Callable[[str], None] = warn) -> None:
-        self._say, self._named = say, set[int]()
-        self._last: dict[int, float] = {}
-        self._long: dict[int, tuple[int, float, dict[int, float]]] = {}
-
-    def add(self, rank: int, step: int, seconds: float) -> None:
-        """Report the local time of a step."""
-        longer = max(seconds, self._last.get(rank, 0.0))
-        self._last[rank] = seconds
-        for other in [other for other in self._long if other != rank]:
-            at, took, peers = self._long[other]
-            peers.setdefault(rank, longer)
-            if 2 * len(peers) >= len(self._last) - 1:
-                del self._long[other]
-                usual = statistics.median(peers.values())
-                if took > TIMES * usual:
-                    self._named.add(other)
-                    self._say(
-                        f"rank {other} is slow: it took {took:.1f} s for step {at}, the others "
-                        f"{usual:.2g} s"
-                    )
-        if seconds > LEAST and rank not in self._named:
-            self._long.setdefault(rank, (step, seconds, {}))
-
-    def remove(self, rank: int) -> None:
-        """Stop comparing a rank that has left."""
-        self._last.pop(rank, None)
-        self._long.pop(rank, None)

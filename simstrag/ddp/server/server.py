@@ -19,8 +19,8 @@ import torch
 
 from simstrag import policies
 from simstrag.ddp import policy_support
-from simstrag.ddp.failures.diagnosis import SlowRankDetector
 from simstrag.ddp.failures.rank_failure import server_continues
+from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.listener import Listener, Peer

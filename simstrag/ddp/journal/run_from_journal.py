@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.ddp.record.journal import (
+from simstrag.ddp.journal.journal import (
     ATTEMPT,
     LOAD,
     NAME,

@@ -1,7 +1,7 @@
 """The journal of a real run: one line per event, never rewritten.
 
 Every line is written at once, so that it survives the process.
-`simstrag.ddp.record.run_from_journal` makes a `Run` and a `Trace` of it.
+`simstrag.ddp.journal.run_from_journal` makes a `Run` and a `Trace` of it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simstrag.ddp.record.journal import plan_from_json
+from simstrag.ddp.journal.journal import plan_from_json
 from simstrag.quorum import Via
 
 PARTS = ("push", "service", "pull")

@@ -1,0 +1,210 @@
+"""`record`: who computed and who waited in any DDP or FSDP2 script, from two lines in it.
+
+    model = DistributedDataParallel(model)          # or fully_shard(model)
+    simstrag.ddp.record(model, out="runs/record")   # simstrag whatif runs/record
+
+Every rank writes `rank-R.csv` (rank, step, stage, seconds), which `simstrag whatif` reads.  All
+ranks leave a collective together, so steps are aligned there, and no clocks are compared.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+from simstrag.ddp.collector.hooks import attach
+from simstrag.ddp.collector.step_marks import CpuClock, CudaClock, StepMarks, StepSeconds
+from simstrag.ddp.failures.diagnosis import warn
+from simstrag.ddp.failures.slow_ranks import SlowRankDetector
+from simstrag.ddp.local_step_timer import measure_cores_per_rank
+from simstrag.errors import InputError
+
+HEADER = "rank,step,stage,seconds\n"
+BEFORE, PART = "optimizer-and-input", ("forward-and-backward", "all-reduce")
+"""Stages of a step; those of `PART` have numbers where the rank waits more than once."""
+META = "meta.yaml"
+FLUSH = 1.0
+"""Seconds after which the steps so far are written."""
+SENT = 200
+"""Latest steps of a rank that rank 0 can see."""
+
+_numbers = itertools.count()
+"""All ranks record their models in the same order, so the numbers agree."""
+
+
+def record(
+    model: nn.Module, out: str | Path | None = None, *, look_every: float = 10.0
+) -> StepRecorder:
+    """Record the steps of a wrapped model until the script ends; every rank calls this.
+
+    model: in `DistributedDataParallel` or `fully_shard`, which reduces gradients in each step.
+    out: a new folder for the record; without one, slow ranks are named and nothing is written.
+    look_every: seconds between two looks of rank 0 at all ranks, for a slow one; 0: none.
+
+    A step ends with its last gradient collective.  Under DDP the backward without `no_sync` ends
+    it, under FSDP2 every backward.  In these cases seconds of waiting count as computing: DDP's
+    broadcast of buffers at the start of the forward, and collectives of the script's own.
+
+    A disk that is full or a store that is lost ends the record with a warning, not the training.
+    Raises `InputError` for a model without a wrapper, and for a folder that has a record.
+    """
+    if not dist.is_initialized():
+        raise InputError("record() needs a process group: call init_process_group() before it")
+    if not look_every >= 0:
+        raise InputError(f"look_every is {look_every!r}; give seconds, 0 or more")
+    return StepRecorder(model, None if out is None else Path(out), look_every)
+
+
+class StepRecorder:
+    """The record of one rank; `close` ends it, and the end of the script does."""
+
+    def __init__(self, model: nn.Module, folder: Path | None, look_every: float) -> None:
+        self.rank, world = dist.get_rank(), dist.get_world_size()
+        device = next(model.parameters()).device
+        clock = CudaClock() if device.type == "cuda" else CpuClock(measure_cores_per_rank())
+        self._marks = StepMarks(clock)
+        wrapper = attach(model, self._marks)
+        self._file = None if folder is None else _StepFile(folder, self.rank)
+        if folder is not None and self.rank == 0:
+            _write_meta(folder / META, wrapper, world, device, clock.reason)
+        self._looks = _Looks(self.rank, world, look_every) if look_every and world > 1 else None
+        self._marks.on_end = self._collect
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Write what is known, and record no further step."""
+        atexit.unregister(self.close)
+        self._collect()
+        self._marks.on_end = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._looks = None
+
+    def __enter__(self) -> StepRecorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _collect(self) -> None:
+        """Write and send the steps that are known; what fails there is given up."""
+        steps, file = list(self._marks.known()), self._file
+        try:
+            if file is not None:
+                file.add(steps)
+        except OSError as error:
+            warn(f"{file}: the record of rank {self.rank} ends: {error.strerror}")
+            self._file = None
+        try:
+            if self._looks is not None:
+                self._looks.add(steps)
+        except (RuntimeError, ValueError) as error:  # torch.distributed's errors are the former
+            warn(f"slow ranks are no longer looked for: {str(error).splitlines()[0]}")
+            self._looks = None
+
+
+class _StepFile:
+    """The file of one rank.  A process that is killed leaves all but the last `FLUSH` seconds."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.path, self._rank = folder / f"rank-{rank}.csv", rank
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            os.write(self._file, HEADER.encode())
+        except FileExistsError:
+            raise InputError(
+                f"{self.path}: a job was recorded there; choose another folder"
+            ) from None
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written: {error.strerror}") from None
+        self._lines: list[str] = []
+        self._written = time.monotonic()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def add(self, steps: list[StepSeconds]) -> None:
+        """Append the rows of these steps."""
+        for each in steps:
+            row = f"{self._rank},{each.step},"
+            self._lines.append(f"{row}{BEFORE},{each.before:.6f}\n")
+            for k, part in enumerate(each.parts, start=1):
+                number = f"-{k}" if len(each.parts) > 1 else ""
+                self._lines += [
+                    f"{row}{stage}{number},{seconds:.6f}\n"
+                    for stage, seconds in zip(PART, part, strict=True)
+                ]
+        if time.monotonic() >= self._written + FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        os.write(self._file, "".join(self._lines).encode())
+        self._lines.clear()
+        self._written = time.monotonic()
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._flush()
+        os.close(self._file)
+
+
+class _Looks:
+    """Rank 0's looks at the latest steps of all ranks, through the store of the process group.
+
+    A rank sets one key from time to time, which waits for nothing; no collective is added.
+    """
+
+    def __init__(self, rank: int, world: int, every: float) -> None:
+        name = f"simstrag record {next(_numbers)}"
+        self._store = PrefixStore(name, _get_default_store())
+        self._rank, self._keys, self._every = rank, [str(k) for k in range(world)], every
+        self._set(b"")  # a restart finds no steps of the attempt before
+        dist.barrier()
+        self._slow = SlowRankDetector() if rank == 0 else None
+        self._latest: deque[tuple[int, float]] = deque(maxlen=SENT)
+        self._seen, self._next = -1, time.monotonic() + every
+
+    def add(self, steps: list[StepSeconds]) -> None:
+        """Take in steps; at the time for it, send them, and look on rank 0."""
+        self._latest.extend((each.step, each.own) for each in steps)
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every
+        self._set(np.array(self._latest).tobytes())
+        if self._slow is not None:
+            self._look(self._slow)
+
+    def _look(self, slow: SlowRankDetector) -> None:
+        sent = [np.frombuffer(each).reshape(-1, 2) for each in self._store.multi_get(self._keys)]
+        seconds = [
+            dict(zip(own[:, 0].astype(int).tolist(), own[:, 1], strict=True)) for own in sent
+        ]
+        common = set(seconds[0]).intersection(*seconds)
+        for step in sorted(step for step in common if step > self._seen):
+            for rank, own in enumerate(seconds):
+                slow.add(rank, step, float(own[step]))
+            self._seen = step
+
+    def _set(self, value: bytes) -> None:
+        self._store.set(str(self._rank), value)  # type: ignore[arg-type]  # bytes will do
+
+
+def _write_meta(path: Path, wrapper: str, world: int, device: torch.device, clock: str) -> None:
+    """Write what the files of ranks do not say."""
+    lines = {
+        "world_size": world, "wrapper": wrapper, "backend": dist.get_backend(),
+        "device": device.type, "torch": torch.__version__, "clock": clock,
+    }  # fmt: skip
+    path.write_text("".join(f"{name}: {value}\n" for name, value in lines.items()), "utf-8")

@@ -1,0 +1,206 @@
+"""The collector: who computed and who waited, in DDP and FSDP2 on real ranks of gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+from simstrag.ddp import record
+from simstrag.ddp.collector.record import BEFORE, FLUSH, PART, _StepFile
+from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds
+from simstrag.errors import InputError
+from simstrag.whatif.read_record import read_record
+from simstrag.whatif.record import Record
+from tests.ranks import Ranks, ranks
+
+__all__ = ["ranks"]
+
+LATE, STEPS = 0.02, 12
+"""Seconds by which rank 1 is late in each forward, and the steps that are recorded."""
+
+WRAPPERS = ["DistributedDataParallel", "fully_shard"]
+
+
+class Layer(nn.Module):
+    """A layer that takes its time in the forward: for a test, sleeping is computing."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.linear, self.seconds = nn.Linear(8, 8), seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return self.linear(x).relu()
+
+
+def wrapped(wrapper: str, late: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(Layer(late / 2), Layer(late / 2), nn.Linear(8, 1))
+    if wrapper == "DistributedDataParallel":
+        return DistributedDataParallel(model)
+    for layer in model[:2]:
+        fully_shard(layer)
+    return fully_shard(model)  # type: ignore[no-any-return]
+
+
+def train(model: nn.Module, rank: int, steps: int) -> float:
+    """The loss after some steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), torch.ones(4, 1))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return float(loss.detach())
+
+
+def rank_records(rank: int, world: int, wrapper: str, folder: str, late: float) -> float:
+    model = wrapped(wrapper, late if rank == 1 else 0.0)
+    with contextlib.nullcontext() if not folder else record(model, folder, look_every=0):
+        return train(model, rank, STEPS + 3)
+
+
+def seconds_of(record: Record, name: str) -> Any:
+    """Seconds of all parts of a name, shape (steps, ranks)."""
+    own = record.duration * (record.kind == record.kinds.index(name))
+    return own.reshape(len(np.unique(record.step)), len(np.unique(record.rank)), -1).sum(axis=-1)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_late_rank_computes_while_the_others_wait(
+    wrapper: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    ranks.run(rank_records, 3, wrapper, str(tmp_path / "run"), LATE)
+    found = read_record(tmp_path / "run")
+    assert found.kinds == (BEFORE, *PART)
+    assert found.missing == ()
+    computing, waiting = (np.median(seconds_of(found, stage), axis=0) for stage in PART)
+    for other in (0, 2):
+        assert computing[1] - computing[other] == pytest.approx(LATE, rel=0.5)
+        assert waiting[other] - waiting[1] == pytest.approx(LATE, rel=0.5)
+    assert len(np.unique(found.step)) == STEPS
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_recording_changes_no_bit(wrapper: str, ranks: Ranks, tmp_path: Path) -> None:
+    with_record = ranks.run(rank_records, 2, wrapper, str(tmp_path / "run"), 0.0)
+    assert with_record == ranks.run(rank_records, 2, wrapper, "", 0.0)
+
+
+def rank_is_named(rank: int, world: int) -> list[str]:
+    model, said = wrapped("DistributedDataParallel", 0.01 if rank == 1 else 0.002), list[str]()
+    with record(model, look_every=0.1) as recorder:
+        if rank == 0:
+            recorder._looks._slow._say = said.append  # type: ignore[union-attr]
+        train(model, rank, 80)
+    return said
+
+
+def test_a_slow_rank_is_named_while_the_job_runs(ranks: Ranks) -> None:
+    said, *_ = ranks.run(rank_is_named, 3)
+    assert [line.partition(":")[0] for line in said] == ["rank 1 is chronically slow"]
+
+
+def rank_is_refused(rank: int, world: int, folder: str) -> list[str]:
+    messages = []
+    for model in (nn.Linear(1, 1), wrapped("DistributedDataParallel")):
+        with pytest.raises(InputError) as refused:
+            record(model, folder, look_every=0)
+        messages.append(str(refused.value))
+    return messages
+
+
+def test_a_bare_model_and_a_folder_with_a_record_are_refused(ranks: Ranks, tmp_path: Path) -> None:
+    (tmp_path / "rank-0.csv").touch()
+    ((bare, second),) = ranks.run(rank_is_refused, 1, str(tmp_path))
+    assert bare.endswith("not a bare Linear; call it after wrapping")
+    assert second.endswith("rank-0.csv: a job was recorded there; choose another folder")
+
+
+def rank_accumulates(rank: int, world: int, folder: str) -> None:
+    model = wrapped("DistributedDataParallel")
+    x = torch.randn(4, 8)
+    with record(model, folder, look_every=0):
+        for step in range(20):
+            with model.no_sync() if step % 2 else contextlib.nullcontext():  # type: ignore
+                mse_loss(model(x), torch.ones(4, 1)).backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                model(x)
+
+
+def test_a_backward_without_reduction_and_an_evaluation_end_no_step(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    ranks.run(rank_accumulates, 2, str(tmp_path / "run"))
+    assert len(np.unique(read_record(tmp_path / "run").step)) == 10 - 3
+
+
+def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        file = _StepFile(tmp_path, rank)
+        file._written -= FLUSH
+        file.add([StepSeconds(step, 0.1, ((0.2, 0.3),)) for step in range(3 + rank)])
+        file.add([StepSeconds(9, 0.1, ((0.2, 0.3),))])  # never written
+    found = read_record(tmp_path)
+    assert np.unique(found.step).tolist() == [0, 1, 2]
+    assert found.missing == ("1 steps that lack a rank or a stage are left out",)
+
+
+def test_a_rank_without_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "meta.yaml").write_text("world_size: 3\n")
+    for rank in (0, 2):
+        (tmp_path / f"rank-{rank}.csv").write_text(f"rank,step,seconds\n{rank},0,0.1\n")
+    assert read_record(tmp_path).missing[0].startswith("rank 1 of 3 has no file")
+
+
+class Told:
+    """A clock whose marks are the seconds that a test gives."""
+
+    reason = ""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = list(seconds)
+
+    def mark(self) -> float:
+        return self.seconds.pop(0)
+
+    def is_past(self, mark: float) -> bool:
+        return mark < 100
+
+    def whole(self, begin: float, end: float) -> float:
+        return end - begin
+
+    computing = whole
+
+
+def test_the_seconds_of_a_step_by_hand() -> None:
+    """1 s before the forward, then 1 computes and 2 wait, 1 and 3; 2 more belong to the last."""
+    marks = StepMarks(Told(0, 1, 2, 4, 5, 8, 10), settling=1)
+    marks.end()
+    marks.forward()
+    for _ in range(2):
+        marks.enter()
+        marks.enter()
+        marks.leave()
+        marks.leave()
+    marks.end()
+    assert list(marks.known()) == [StepSeconds(1, before=1, parts=((1, 2), (3, 3)))]
+
+
+def test_a_step_is_known_once_when_the_device_has_passed_its_end() -> None:
+    marks = StepMarks(Told(0, 1, 2, 101), settling=1)
+    for _ in range(4):
+        marks.end()
+    assert [each.step for each in marks.known()] == [1, 2]
+    assert [each.step for each in marks.known()] == []
