@@ -214,6 +214,34 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
 
 
 @st.composite
+def failing(draw: st.DrawFn, workers: int) -> dict[str, Any]:
+    """The section `failures` of a scenario in whose few seconds ranks may well fail."""
+    detection, times = draw(st.sampled_from(SECONDS)), st.sampled_from(TIMES)
+    section: dict[str, Any] = {"detection": detection}
+    goes_on = draw(st.booleans())
+    drawn = draw(st.booleans())
+    if drawn:
+        section["mtbf"] = draw(st.sampled_from((0.5, 2.0, 10.0)))
+    else:
+        ranks = draw(st.sets(st.integers(0, workers - 1), min_size=1, max_size=4))
+        section["events"] = [{"time": draw(times), "rank": rank} for rank in sorted(ranks)]
+    if goes_on:
+        section["on_fault"] = "continue"
+        away = st.none() | st.sampled_from((0.125, 0.25, 0.3, 1.0))
+        for event in (section, *section.get("events", ())):
+            seconds = draw(away)
+            if seconds is not None and (event is not section or drawn):
+                since, name = (0.0, "rejoin") if event is section else (event["time"], "back")
+                event[name] = since + max(seconds, detection)
+    else:
+        section |= {"on_fault": "restart", "restart": draw(st.sampled_from(SECONDS))}
+        every = draw(st.sampled_from((None, {"updates": 1}, {"updates": 3}, {"seconds": 0.5})))
+        if every is not None:
+            section["checkpoint"] = {**every, "cost": draw(st.sampled_from(SECONDS))}
+    return section
+
+
+@st.composite
 def rarer(draw: st.DrawFn, data: dict[str, Any]) -> None:
     """Add rarer features of the network to the keys of a scenario."""
     used, workers = draw(features(NETWORK)), data["workers"]

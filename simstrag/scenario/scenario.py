@@ -30,6 +30,7 @@ from simstrag.profile.batch_laws import times_at
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import ProfilePart
 from simstrag.profile.responses import responses_for, translate
+from simstrag.scenario.failures import FailuresSection
 from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
     MOST,
@@ -87,6 +88,7 @@ class Scenario(Section):
     learner: LearnerSection = LearnerSection()
     contention: ContentionSection = ContentionSection()
     cost: CostSection = CostSection()
+    failures: FailuresSection | None = None
     profile: str | None = None
     trace: str | InlineTrace | None = None
     trace_end: Literal["hold", "loop", "error"] = "hold"

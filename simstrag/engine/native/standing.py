@@ -13,7 +13,7 @@ from simstrag.engine.native.loading import Loading
 from simstrag.plan import NEVER, Plan, Weigh
 from simstrag.quorum import Late, Quorum, Via
 
-__all__ = ["adopt", "file", "retime"]
+__all__ = ["adopt", "allow_lockstep", "file", "retime"]
 
 VIA, LATE = tuple(Via), tuple(Late)
 """In the order of their numbers in records.h."""
@@ -47,9 +47,7 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     new_rules, switches = not changed <= BY_RANK | {"quorums"}, "precision" in changed
     stays = not (switches and m["amp_switch"])  # a switch takes its time
     if new_rules:
-        logs = m["keeps_steps"] or m["keeps_fates"]
-        cuts = plan.damping.cutoff is not None or plan.deadline is not None
-        m["may_lockstep"] = not (logs or cuts or plan.pause)
+        allow_lockstep(plan, m)
         stays = stays and m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
     if (new_rules or "suspects" in changed) and memory.quorums[0]["shape"] == QUEUED:
         stays = stays and not plan.review.on_block and m["judged"] == plan.judges
@@ -72,6 +70,13 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
         m["unknown"] = unknown
     if new_rules:
         _adopt_rules(plan, loading)
+
+
+def allow_lockstep(plan: Plan, m: Any, hung: Set[int] = frozenset()) -> None:
+    """Whether ranks may be in lockstep (lockstep.c); hung: failed ranks of the plan."""
+    logs = m["keeps_steps"] or m["keeps_fates"]
+    cuts = plan.damping.cutoff is not None or plan.deadline is not None
+    m["may_lockstep"] = not (logs or cuts or plan.pause or hung)
 
 
 def _resize(plan: Plan, loading: Loading) -> bool:
