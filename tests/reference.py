@@ -45,6 +45,10 @@ class Applied(NamedTuple):
     weight: float
 
 
+Event = tuple[float, int, int, Callable[[], None]]
+"""When it happens, its class and its key, and what it does."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One update: samples so far, progress if it can be told, gradients by rank and step."""
@@ -240,9 +244,11 @@ class _Run:
             self.save(0.0)
         self.settle({})
         while not self.over:
-            events = [*self.events(), *self.events_outside()]
-            event = min(events, key=lambda e: e[:3], default=None)
-            if event is None or {e[1:3] for e in events} == {(OUTSIDE, FAIL)}:
+            inside = min(self.events(), key=lambda e: e[:3], default=None)
+            awaits = any(what != FAIL for _, what, *_ in self.outside)
+            outside = self.next_outside() if inside or awaits else None
+            event = min(filter(None, (inside, outside)), key=lambda e: e[:3], default=None)
+            if event is None:
                 raise StallError(
                     f"{self.policy!r} with {self.plan} stalls at {self.now} s: nothing can happen; "
                     f"blocked ranks: {sorted(self.blocked)}"
@@ -259,7 +265,7 @@ class _Run:
         if past and contention.trace_end == "error":
             raise InputError(f"the trace ends at {contention.end} s, before {self.now} s")
 
-    def events(self) -> Iterator[tuple[float, int, int, Callable[[], None]]]:
+    def events(self) -> Iterator[Event]:
         for g in (*self.work, *self.ahead):
             if g is None or g.rank in self.failed:
                 continue
@@ -293,9 +299,9 @@ class _Run:
 
     # Failures [19a to 19c]
 
-    def events_outside(self) -> Iterator[tuple[float, int, int, Callable[[], None]]]:
-        for event in sorted(self.outside)[:1]:
-            yield event[0], OUTSIDE, event[1], partial(self.happen, event)
+    def next_outside(self) -> Event | None:
+        event = min(self.outside, default=None)
+        return event and (event[0], OUTSIDE, event[1], partial(self.happen, event))
 
     def expect_failure(self) -> None:
         self.outside += [(f.time, FAIL, f.rank, f.back) for f in islice(self.coming, 1)]
@@ -332,7 +338,7 @@ class _Run:
                     self.leave(g, "aborted")
         self.hung = []
         self.failed -= {rank} if what == RETURN else set()
-        self.adopt(plan)
+        self.adopt(plan, anew=True)
         self.settle({})
 
     def restricted(self) -> Plan | None:
@@ -829,7 +835,7 @@ class _Run:
         self.asked = (self.version, self.samples, self.now)
         self.adopt(new)
 
-    def adopt(self, new: Plan) -> None:
+    def adopt(self, new: Plan, anew: bool = False) -> None:
         old = self.plan
         self.sizes = new.samples(self.batch, self.n)
         reason = unmodelled(new)
@@ -845,7 +851,9 @@ class _Run:
         self.result.plans.append((self.version, new))
         before = set() if old is None else self.named()
         self.plan = new
-        if old is None or (old.quorums, old.bound, old.fuse) == (new.quorums, new.bound, new.fuse):
+        if old is None:
+            return
+        if not anew and (old.quorums, old.bound, old.fuse) == (new.quorums, new.bound, new.fuse):
             return
         if any(quorum.overlap for quorum in old.quorums):
             raise PlanError("gradients of a plan with overlap cannot be filed anew")  # [6c]

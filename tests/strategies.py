@@ -221,7 +221,7 @@ def failing(draw: st.DrawFn, workers: int) -> dict[str, Any]:
     goes_on = draw(st.booleans())
     drawn = draw(st.booleans())
     if drawn:
-        section["mtbf"] = draw(st.sampled_from((0.5, 2.0, 10.0)))
+        section["mtbf"] = workers * draw(st.sampled_from((2.0, 5.0, 20.0)))
     else:
         ranks = draw(st.sets(st.integers(0, workers - 1), min_size=1, max_size=4))
         section["events"] = [{"time": draw(times), "rank": rank} for rank in sorted(ranks)]

@@ -11,12 +11,16 @@ from typing import NamedTuple, Protocol
 
 from simstrag.engine.kernel import Kernel
 from simstrag.engine.plain import Plain
+from simstrag.errors import StallError
 from simstrag.plan import Plan
 from simstrag.policy import Policy
 from simstrag.scenario.failures import CheckpointSection, FailuresSection
 
 FAILS, IS_LOST, IS_BACK = range(3)
 """What happens to a rank, in the order of one instant; under restart IS_BACK is of all ranks."""
+
+MOST = 1000
+"""Failures without a single update beyond all before, ASSUMED to go on for ever."""
 
 Event = tuple[float, int, int, float]
 """When, what, to which rank, and when that is back."""
@@ -44,6 +48,7 @@ class Failures:
         self._section = section
         self._coming = section.coming(seed, workers)
         self._agenda: list[Event] = []
+        self._headway = 0, 0  # the highest version so far, and failures since
         self._expect()
 
     @classmethod
@@ -71,11 +76,24 @@ class Failures:
         at, what, rank, back = heapq.heappop(self._agenda)
         run.kernel.pause(at)
         if what == FAILS:
-            self.counts["failures"] += 1
+            self._count(run.kernel, at)
             self._expect()
             self._fail(run, at, rank, back)
         else:
             self._follow(run, at, what, rank)
+
+    def _count(self, kernel: Kernel | Plain, at: float) -> None:
+        """Count a failure.  Raises `StallError` where updates do not get beyond failures."""
+        self.counts["failures"] += 1
+        version, failures = self._headway
+        if kernel.version > version:
+            version, failures = kernel.version, 0
+        self._headway = version, failures + 1
+        if failures == MOST:
+            raise StallError(
+                f"no headway at {at:g} s, version {version}: ranks failed {MOST:,} times since the "
+                "last new update; raise failures.mtbf, or take checkpoints more often"
+            )
 
     def save(self, run: Run) -> None:
         """A checkpoint is due, at an update."""

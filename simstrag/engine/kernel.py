@@ -159,13 +159,14 @@ class Kernel:
         if plan is not self.plan:
             self._change(plan)
 
-    def _change(self, plan: Plan) -> None:
-        """Put another plan in force, and file gradients anew where it says so."""
+    def _change(self, plan: Plan, anew: bool = False) -> None:
+        """Put another plan in force, and file gradients anew if it says so, or in any case."""
         old = self.plan
         changed = plan.changes(old)
-        moved = not changed.isdisjoint(("quorums", "bound", "fuse"))
-        if moved:
+        moved = anew or not changed.isdisjoint(("quorums", "bound", "fuse"))
+        if moved and not anew:
             check_refiling(old)
+        if moved:
             self._native.disband_all(self.memory.address)
         if changed == {"bound"}:  # then steps, updates and reviews stay the same
             self.plan = plan
@@ -214,7 +215,7 @@ class Kernel:
         self.memory.ranks["failed"][list(back)] = 0
         self._hung.difference_update(lost, back)
         self._machine["now"] = at
-        self._change(plan)
+        self._change(plan, anew=True)
         standing.allow_lockstep(plan, self.memory.job, self._hung)
         self._native.start_waiting(self.memory.address, at)
 

@@ -371,13 +371,13 @@ class Rules:
             self._settle(released)
         return self._decided()
 
-    def change(self, plan: Plan) -> list[Decision]:
+    def change(self, plan: Plan, anew: bool = False) -> list[Decision]:
         """Adopt another resolved plan between reviews; the next review is due as before.
 
-        It has another pause, or lacks ranks that are lost.
+        It has another pause, or lacks ranks that are lost.  anew: file gradients anew in any case.
         """
         reviewed = self.reviewed
-        self._change(plan)
+        self._change(plan, anew)
         self.reviewed = reviewed
         self._settle({})
         return self._decided()
@@ -397,7 +397,7 @@ class Rules:
                     self._lose(g, "aborted")
                     self._idle.add(member)
         self.failed.difference_update(back)
-        return self.change(plan)
+        return self.change(plan, anew=True)
 
     def _repeat(self, lost: int) -> tuple[int, ...]:
         """Who loses its step with a lost rank: all that sum their gradients with it [19b]."""
@@ -907,14 +907,13 @@ class Rules:
         self._released = released
         self._decisions.append(Ask())
 
-    def _change(self, plan: Plan) -> None:
+    def _change(self, plan: Plan, anew: bool = False) -> None:
         """Adopt another plan; file again the gradients that are finished and not closed."""
         self.reviewed = self.version, self.learner.samples, self.now
         old, before = self.plan, self._planned
-        if plan is old:
-            return
-        self._adopt(plan)
-        if not _moves(old, plan):
+        if plan is not old:
+            self._adopt(plan)
+        if not (anew or (plan is not old and _moves(old, plan))):
             return
         self._file(plan)
         if old.bound is None:
