@@ -40,6 +40,8 @@ def with_rows(tmp_path: Path, rows: str, **section: Any) -> ClusterStudy:
         ("nic_in", "nic_inn", "unknown key 'nodes.0.nic_inn'. Did you mean 'nic_in'?"),
         ("compute", "computer", "workloads.small: unknown key 'step.computer'. Did"),
         ("step:", "trace: slow.csv, step:", "workloads.small: scenario.trace: contention"),
+        ("step:", "failures: {mtbf: 9, on_fault: restart}, step:",
+         "workloads.small: scenario.failures: what the nodes of a failed rank do"),
         ("step:", "learner: {kind: real, task: digits}, step:",
          "workloads.small: scenario.learner.kind: jobs of a cluster train no model"),
         ("jobs:", "placers: [star_]\njobs:", "there is no placer 'star_'; known: packed,"),

@@ -26,7 +26,7 @@ Event = tuple[float, int, int, float]
 """When, what, to which rank, and when that is back."""
 
 
-class Run(Protocol):
+class FailingRun(Protocol):
     """The run on which failures are carried out: its kernel, its policy and the policy's plan."""
 
     kernel: Kernel | Plain
@@ -68,10 +68,10 @@ class Failures:
         """Whether a run in which nothing happens goes on when ranks are lost or back."""
         return any(what != FAILS for _, what, *_ in self._agenda)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: FailingRun) -> None:
         """The run begins."""
 
-    def happen(self, run: Run) -> None:
+    def happen(self, run: FailingRun) -> None:
         """The next of these events happens; the run was advanced to its time."""
         at, what, rank, back = heapq.heappop(self._agenda)
         run.kernel.pause(at)
@@ -95,7 +95,7 @@ class Failures:
                 "last new update; raise failures.mtbf, or take checkpoints more often"
             )
 
-    def save(self, run: Run) -> None:
+    def save(self, run: FailingRun) -> None:
         """A checkpoint is due, at an update."""
         raise AssertionError("no checkpoint was asked for")
 
@@ -103,11 +103,11 @@ class Failures:
         """A resolved plan without lost ranks; None where none of its ranks is left."""
         return plan
 
-    def _fail(self, run: Run, at: float, rank: int, back: float) -> None:
+    def _fail(self, run: FailingRun, at: float, rank: int, back: float) -> None:
         """A rank fails."""
         raise NotImplementedError
 
-    def _follow(self, run: Run, at: float, what: int, rank: int) -> None:
+    def _follow(self, run: FailingRun, at: float, what: int, rank: int) -> None:
         """What follows a failure later."""
         raise NotImplementedError
 
@@ -135,13 +135,13 @@ class Continue(Failures):
             self._restricted = plan, self._lost, plan.without(self._lost, self._workers)
         return self._restricted[2]
 
-    def _fail(self, run: Run, at: float, rank: int, back: float) -> None:
+    def _fail(self, run: FailingRun, at: float, rank: int, back: float) -> None:
         run.kernel.fail(at, rank)
         heapq.heappush(self._agenda, (at + self._section.detection, IS_LOST, rank, back))
         if back < math.inf:
             heapq.heappush(self._agenda, (back, IS_BACK, rank, back))
 
-    def _follow(self, run: Run, at: float, what: int, rank: int) -> None:
+    def _follow(self, run: FailingRun, at: float, what: int, rank: int) -> None:
         if what == IS_LOST:
             self._lost |= {rank}
             self._hung.append(rank)
@@ -176,11 +176,11 @@ class Restart(Failures):
         self._checkpoints: list[_Checkpoint] = []
         self._down: float | None = None  # since when all ranks stand still
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: FailingRun) -> None:
         """A restart before the first checkpoint begins anew."""
         self._keep(run, 0.0)
 
-    def save(self, run: Run) -> None:
+    def save(self, run: FailingRun) -> None:
         """The state is that of the update; it can be used once the checkpoint is paid."""
         self.counts["checkpoints"] += 1
         cost = self._due.cost
@@ -192,7 +192,7 @@ class Restart(Failures):
         assert self._section.checkpoint is not None
         return self._section.checkpoint
 
-    def _keep(self, run: Run, complete: float) -> None:
+    def _keep(self, run: FailingRun, complete: float) -> None:
         kernel = run.kernel
         self._checkpoints = [*self._complete(kernel.now), _Checkpoint(
             complete, kernel.version, kernel.applied[0], copy.deepcopy(run.policy), run.full_plan,
@@ -206,14 +206,14 @@ class Restart(Failures):
         yield from done[-1:]
         yield from (one for one in self._checkpoints if one.complete > at)
 
-    def _mark(self, run: Run, since: float) -> None:
+    def _mark(self, run: FailingRun, since: float) -> None:
         """The next checkpoint is due some time or updates after this one."""
         due = self._section.checkpoint
         if due is not None:
             version = math.inf if due.updates is None else run.kernel.version + due.updates
             run.kernel.mark(version, math.inf if due.seconds is None else since + due.seconds)
 
-    def _fail(self, run: Run, at: float, rank: int, back: float) -> None:
+    def _fail(self, run: FailingRun, at: float, rank: int, back: float) -> None:
         """A failure while all ranks stand still begins detection and restart anew."""
         if self._down is None:
             self._down = at
@@ -226,7 +226,7 @@ class Restart(Failures):
         up = at + self._section.detection + self._section.restart
         heapq.heappush(self._agenda, (up, IS_BACK, rank, back))
 
-    def _follow(self, run: Run, at: float, what: int, rank: int) -> None:
+    def _follow(self, run: FailingRun, at: float, what: int, rank: int) -> None:
         assert self._down is not None
         self.counts["down_seconds"] += at - self._down
         self._down = None

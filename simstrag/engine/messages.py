@@ -212,5 +212,16 @@ class Finished(NamedTuple):
 
 
 Decision = (
-    Start | Push | CallOff | Reduction | PushSum | Serve | Wake | Update | Lost | Save | Ask | Finished
+    Start
+    | Push
+    | CallOff
+    | Reduction
+    | PushSum
+    | Serve
+    | Wake
+    | Update
+    | Lost
+    | Save
+    | Ask
+    | Finished
 )

@@ -309,7 +309,12 @@ class Rules:
         match fact:
             case StepEnded() | PushEnded():
                 g, state = self._latest(fact.rank), STATES[type(fact)]
-                if fact.rank in self.failed or g is None or g.step != fact.step or g.state is not state:
+                if (
+                    fact.rank in self.failed
+                    or g is None
+                    or g.step != fact.step
+                    or g.state is not state
+                ):
                     return False
                 return isinstance(fact, StepEnded) or g.cancelled == fact.cancelled
             case Enough(index):

@@ -279,7 +279,12 @@ class Simulation:
         if self.trained is not None:
             self.recorder.evaluated(self.trained.evaluations)
         summary, warnings = summarise(
-            self.scenario, self.policy, self.name, self.recorder, self.learner, self.trained,
+            self.scenario,
+            self.policy,
+            self.name,
+            self.recorder,
+            self.learner,
+            self.trained,
             None if self._failures is None else self._failures.counts,
         )
         hashes = {

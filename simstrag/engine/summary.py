@@ -30,13 +30,14 @@ def summarise(
     """The summary of `run.json` and the warnings that go with it.
 
     `architecture` says how updates were made, such as by a server, in the order of the plans.
-    Times in seconds; `throughput` in applied samples per second; `goodput` is that of samples that
-    count, `useful_throughput` where ranks fail, times statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
-    al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
-    the factor of rule 25a; `cut_share` the share of the samples of all started steps that a
-    deadline cut away; `hits`, `false_alarms` and `misses` count ranks at updates: suspected
-    stragglers, other suspects, stragglers that were not suspected; None if the policy judges no
-    rank.  Values that depend on progress are None if a plan made it unknown.
+    Times in seconds; `throughput` in applied samples per second, `useful_throughput` in those that
+    no restart took back, where ranks fail; `goodput` is the latter times statistical efficiency,
+    which is progress per sample relative to one worker's batch (Qiao et al., "Pollux", OSDI 2021);
+    `effective_staleness` is S_stale / batch of rule 25, `deviation` the factor of rule 25a;
+    `cut_share` the share of the samples of all started steps that a deadline cut away; `hits`,
+    `false_alarms` and `misses` count ranks at updates: suspected stragglers, other suspects,
+    stragglers that were not suspected; None if the policy judges no rank.  Values that depend on
+    progress are None if a plan made it unknown.
 
     trained: of a real learner.  `accuracy` and `loss` are those of its last evaluation, `diverged`
         the seconds at which its loss was no longer finite, else None.  Its progress is measured by

@@ -168,6 +168,24 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_failures(self) -> Self:
+        failures = self.failures
+        if failures is None:
+            return self
+        if self.learner.is_real and not failures.continues:
+            raise ValueError(
+                "failures.on_fault is restart, and a real learner has no checkpoint of its model "
+                "to go back to; say continue, or leave learner.kind out"
+            )
+        for event in failures.events or ():
+            if event.rank >= self.workers:
+                raise ValueError(
+                    f"failures.events: rank {event.rank} fails, and there are {self.workers} "
+                    f"workers, 0 to {self.workers - 1}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_nodes(self) -> Self:
         if self.nodes is not None and len(self.nodes) != self.workers:
             raise ValueError(f"nodes has {len(self.nodes)} entries for {self.workers} workers")
