@@ -154,7 +154,9 @@ def traces(draw: st.DrawFn, workers: int) -> list[dict[str, Any]]:
         node = draw(st.integers(0, workers - 1))
         resource = draw(st.sampled_from(("gpu", "host", "net", "step")))
         time, value = draw(st.sampled_from(TIMES)), draw(st.sampled_from(SLOWDOWNS))
-        if node not in recorded or resource == "net":
+        if resource == "net" and draw(st.booleans()):
+            rows.append(_row(time, node, resource, "delay", draw(st.sampled_from(SECONDS))))
+        elif node not in recorded or resource == "net":
             rows.append(_row(time, node, resource, "slowdown", value))
     rows.sort(key=lambda row: float(row["time"]))
     return rows

@@ -356,7 +356,9 @@ class Kernel:
         if stop == "REDUCE":
             closing = int(m["call"])
             m["call"] = -1
-            members = tuple(sorted(self._contributors(closing)))
+            quorum = self.plan.quorums[int(self.memory.closings[closing]["quorum"])]
+            among = quorum.members if quorum.partial else self._contributors(closing)
+            members = tuple(sorted(among))
             end = self.timing.reduce(members, self.now, bool(m["loaded"]), self.plan.fragments)
             self.memory.closings[closing]["busy"] = end - self.now
             self._native.ends(self.memory.address, closing, end)

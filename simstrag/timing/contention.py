@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
-from simstrag.trace.row_validation import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
+from simstrag.trace.row_validation import DELAY, DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
-from simstrag.trace.step_functions import Pieces, pick
+from simstrag.trace.step_functions import Pieces, owners, pick
 from simstrag.trace.trace import RESOURCES, Trace
 
 Ints = npt.NDArray[np.int64]
@@ -23,12 +23,14 @@ Ints = npt.NDArray[np.int64]
 class Contention:
     """The contention of a job's ranks.
 
-    pieces: step functions of slowdowns; the first one is no contention.
+    pieces: step functions of slowdowns, then of delays; the first one is no contention.
     places: the place (row of `felt`) of each rank; further ranks have the last place.
     felt: shape (places, resources): the number in `pieces` of each resource, in the order of
         `RESOURCES`; 0 in the last place.
+    delayed: shape (places,): the number in `pieces` of the seconds that each message takes more; 0
+        for none.
     durations: rank to recorded local times.
-    end: seconds after which no slowdown is recorded; infinite without slowdowns (recorded durations
+    end: seconds after which no slowdown or delay is recorded; infinite without any (recorded durations
         are replayed by step, not by time) and with constant ones only (all rows are at time 0).
     trace_end: the slowdowns after `end`: hold, loop or error.
     """
@@ -36,6 +38,7 @@ class Contention:
     pieces: Pieces = field(default_factory=lambda: Pieces.constants([1.0]))
     places: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     felt: Ints = field(default_factory=lambda: np.zeros((1, len(RESOURCES)), np.int64))
+    delayed: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     durations: dict[int, tuple[float, ...]] = field(default_factory=dict)
     end: float = math.inf
     trace_end: str = "hold"
@@ -66,6 +69,11 @@ class Contention:
         slowed = h.appearance[(here & (h.kind == SLOWDOWN))[h.appearance]]
         rows, starts = pick(h.starts, slowed)
         slowdowns = Pieces.of(h.time[rows], h.value[rows], starts, period)
+        late = h.appearance[(here & (h.kind == DELAY))[h.appearance]]
+        rows, starts = pick(h.starts, late)
+        delays = Pieces.of(h.time[rows], h.value[rows], starts, period, before=0.0)
+        delayed = np.zeros(len(known) + 1, np.int64)
+        delayed[of_key[late]] = np.arange(len(late)) + 1 + len(slowed)
         felt = np.zeros((len(known) + 1, len(RESOURCES)), np.int64)
         felt[of_key[slowed], h.resource[slowed]] = np.arange(len(slowed)) + 1
         durations: dict[int, tuple[float, ...]] = {}
@@ -74,8 +82,9 @@ class Contention:
             recorded = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
             durations |= dict.fromkeys(ranks[int(of_key[key])], recorded)
         return cls(
-            slowdowns.after(Pieces.constants([1.0])), places, felt, durations,
-            trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end,
+            delays.after(slowdowns.after(Pieces.constants([1.0]))), places, felt, delayed,
+            durations, trace.end if len(slowed) + len(late) and trace.end > 0 else math.inf,
+            trace_end,
         )  # fmt: skip
 
     @classmethod
@@ -91,7 +100,7 @@ class Contention:
         felt = np.zeros((len(table) + 1, len(RESOURCES)), np.int64)
         felt[:-1][slowed] = np.arange(np.count_nonzero(slowed)) + 1
         pieces = Pieces.constants([1.0, *table[slowed]])
-        return cls(pieces, np.arange(len(table)), felt)
+        return cls(pieces, np.arange(len(table)), felt, np.zeros(len(table) + 1, np.int64))
 
     @functools.cached_property
     def slowdowns(self) -> dict[tuple[int, str], Piecewise]:
@@ -105,8 +114,17 @@ class Contention:
 
     @functools.cached_property
     def first_slowdown(self) -> float:
-        """Seconds at which a rank first runs at another speed than alone; infinite if none does."""
-        return float(np.min(self.pieces.times[self.pieces.values != 1], initial=math.inf))
+        """Seconds at which a rank is first slower or later than alone; infinite if none is."""
+        alone = np.ones(len(self.pieces))
+        alone[self.delayed[self.delayed > 0]] = 0.0
+        differs = self.pieces.values != alone[owners(self.pieces.starts)]
+        return float(np.min(self.pieces.times[differs], initial=math.inf))
+
+    @functools.cached_property
+    def delays(self) -> dict[int, Piecewise]:
+        """Seconds that each message of a rank takes more, of the ranks that have any."""
+        numbers = enumerate(self.delayed[self.places].tolist())
+        return {rank: self.pieces[number] for rank, number in numbers if number}
 
     def places_of(self, workers: int) -> Ints:
         """The places of the first `workers` ranks."""

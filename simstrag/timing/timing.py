@@ -63,7 +63,8 @@ class Timing:
         self._stretches = functools.cache(self._stretches_anew)
         self._stretch = functools.cache(lambda place, *how: self._stretches(*how)[place])
         self._net: dict[tuple[int, float], Piecewise] = {}
-        self._slowed = frozenset(np.flatnonzero(contention.felt[contention.places, NET]).tolist())
+        of_net = contention.felt[:, NET] + contention.delayed
+        self._slowed = frozenset(np.flatnonzero(of_net[contention.places]).tolist())
         self._slowest = functools.lru_cache(CACHED_NETS)(self._largest)
         recorded = self.load.ranks & contention.durations.keys()
         if recorded and self.load.host != 1:
@@ -137,16 +138,33 @@ class Timing:
         self, members: tuple[int, ...], start: float, loaded: bool = False, fragments: int = 1
     ) -> float:
         """The end of an all-reduce among `members` of one of so many fragments (11, 11b)."""
-        seconds = self.allreduce.seconds(ranks_per_node(members, self.nodes), fragments)
+        late = self.delay(members, start)
+        allreduce = self.allreduce.delayed(late) if late else self.allreduce
+        seconds = allreduce.seconds(ranks_per_node(members, self.nodes), fragments)
         return finish(start, seconds, self.slowest_net(members, loaded))
 
     def push(self, rank: int, start: float, loaded: bool = False) -> float:
         """The arrival of the gradient of `rank` at the server."""
-        return finish(start, self.server.push, self.slowest_net((rank,), loaded))
+        seconds = self.server.push + self.delay((rank,), start)
+        return finish(start, seconds, self.slowest_net((rank,), loaded))
 
     def pull(self, rank: int, start: float, loaded: bool = False) -> float:
         """The arrival of the parameters at `rank`."""
-        return finish(start, self.server.pull, self.slowest_net((rank,), loaded))
+        seconds = self.server.pull + self.delay((rank,), start)
+        return finish(start, seconds, self.slowest_net((rank,), loaded))
+
+    def delay(self, members: tuple[int, ...], start: float) -> float:
+        """Seconds that each hop of a message takes more that begins at `start` (rule 8b).
+
+        Of an all-reduce the mean over its members by ring, and else the largest.
+        """
+        delays = self.contention.delays
+        if not delays:
+            return 0.0
+        late = [delays[rank].at(start)[0] if rank in delays else 0.0 for rank in members]
+        if self.allreduce.algorithm in ("ring", "hierarchical"):
+            return sum(late) / len(late)
+        return max(late)
 
     def serve(self, start: float, union: tuple[int, ...] = (), loaded: bool = False) -> float:
         """The end of a job of the server.
@@ -208,7 +226,7 @@ class Timing:
         return self.contention.pieces.taken(self.contention.felt[places, NET]).scale(factors)
 
     def feels_net(self, ranks: Iterable[int], loaded: bool) -> bool:
-        """Whether the network of any of these ranks is ever slowed."""
+        """Whether the network of any of these ranks is ever slowed, or late."""
         slowed = self._slowed | self.load.ranks if loaded else self._slowed
         return bool(slowed) and not slowed.isdisjoint(ranks)
 

@@ -110,7 +110,7 @@ enum { STOPS(NAME) };
     F(whole, step) F(double, due) \
     /* inputs: where its recorded durations are; pieces by precision and load */ \
     F(whole, recorded_at) F(whole, recorded) \
-    A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(double, clean) \
+    A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(whole, delay) F(double, clean) \
     F(whole, clean_step) \
     /* its job at the server; the closing it was late for; its parent and its riders */ \
     F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \

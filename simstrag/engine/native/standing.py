@@ -230,6 +230,8 @@ def _file_collective(row: Any, quorum: Quorum, fragments: int, loading: Loading)
     if (quorum.count is not None or quorum.window < math.inf) and not quorum.partial:
         row["asks"] = felt or timing.nodes is not None
         loading.seconds_by_count(fragments)
+    elif _is_late(quorum, loading):
+        row["asks"] = 1
     elif felt:
         row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
 
@@ -243,7 +245,7 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
         free = _is_free(quorum, loading)
         simple = free and (loading.timing.nodes is None if reduces else quorum.via is Via.SERVER)
-        if simple or (full and reduces):
+        if simple or (full and reduces and not _is_late(quorum, loading)):
             return RACE
     if queues:
         return QUEUED
@@ -263,6 +265,11 @@ def _queues(plan: Plan, examples: tuple[Quorum, ...], loading: Loading) -> bool:
         and sum([len(quorum.indices) for quorum in plan.quorums]) == len(ranks)
         and not loading.timing.feels_net(ranks, bool(loading.memory.job["loaded"]))
     )
+
+
+def _is_late(quorum: Quorum, loading: Loading) -> bool:
+    """Whether messages of any member are ever delayed (rule 8b)."""
+    return not loading.timing.contention.delays.keys().isdisjoint(quorum.members)
 
 
 def _needs_events(quorum: Quorum) -> bool:
