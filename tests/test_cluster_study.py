@@ -40,6 +40,8 @@ def with_rows(tmp_path: Path, rows: str, **section: Any) -> ClusterStudy:
         ("nic_in", "nic_inn", "unknown key 'nodes.0.nic_inn'. Did you mean 'nic_in'?"),
         ("compute", "computer", "workloads.small: unknown key 'step.computer'. Did"),
         ("step:", "trace: slow.csv, step:", "workloads.small: scenario.trace: contention"),
+        ("jobs:", "trace: [{time: 0, node: 0, resource: net, kind: delay, value: 1}]\njobs:",
+         "trace: delays of messages are not modelled where jobs share nodes"),
         ("step:", "failures: {mtbf: 9, on_fault: restart}, step:",
          "workloads.small: scenario.failures: what the nodes of a failed rank do"),
         ("step:", "learner: {kind: real, task: digits}, step:",

@@ -352,9 +352,10 @@ class Trace:
 
     @property
     def contends(self) -> bool:
-        """Whether it has a slowdown above 1, or recorded durations."""
+        """Whether it has a slowdown above 1, a delay, or recorded durations."""
         h = self.histories
-        return self.replays or bool(np.any(h.value[h.rows_of(h.kind == SLOWDOWN)] > 1))
+        least = np.where(h.kind == SLOWDOWN, 1.0, np.where(h.kind == DELAY, 0.0, math.inf))
+        return self.replays or bool(np.any(h.value > np.repeat(least, np.diff(h.starts))))
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas DataFrame with the columns `COLUMNS`."""
