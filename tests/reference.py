@@ -355,6 +355,8 @@ class _Run:
 
     def halt(self, rank: int) -> None:
         assert self.failures is not None
+        if self.failures.checkpoint is not None and self.failures.checkpoint.on_failure:
+            self.save(0.0)
         for each in range(self.n):
             while (g := self.work[each]) is not None:
                 self.leave(g, "aborted")

@@ -239,7 +239,8 @@ def failing(draw: st.DrawFn, workers: int) -> dict[str, Any]:
         section |= {"on_fault": "restart", "restart": draw(st.sampled_from(SECONDS))}
         every = draw(st.sampled_from((None, {"updates": 1}, {"updates": 3}, {"seconds": 0.5})))
         if every is not None:
-            section["checkpoint"] = {**every, "cost": draw(st.sampled_from(SECONDS))}
+            cost, written = draw(st.sampled_from(SECONDS)), draw(st.booleans())
+            section["checkpoint"] = {**every, "cost": cost, "on_failure": written}
     return section
 
 

@@ -97,6 +97,16 @@ def test_a_checkpoint_that_is_not_complete_is_worth_nothing(engine: str) -> None
     assert list(found.updates["time"]) == [1.0, 2.0, 4.0, 5.0, 8.0]
 
 
+def test_ranks_that_are_left_may_write_a_checkpoint_at_a_failure(engine: str) -> None:
+    """Rank 1 fails at 2.5 s; the two updates until then are kept, and the third step is not."""
+    found = run(
+        engine, "bsp", 3, events=[{"time": 2.5, "rank": 1}], on_fault="restart", restart=2.0,
+        checkpoint={"on_failure": True},
+    )  # fmt: skip
+    assert list(found.updates["time"]) == [1.0, 2.0, 5.5]
+    assert found.summary["lost_updates"] == 0
+
+
 def test_a_failure_during_a_restart_begins_it_anew(engine: str) -> None:
     events = [{"time": 0.5, "rank": 0}, {"time": 2.5, "rank": 1}]
     found = run(engine, "bsp", 1, events=events, on_fault="restart", restart=3.0)
@@ -141,6 +151,7 @@ WRONG = (
     ({"events": [EVENT, EVENT | {"time": 7.0}], **CONTINUE}, "rank 1 fails at 7 s, and is not"),
     ({"events": [{"time": 5.0, "rank": 2}], **CONTINUE}, "rank 2 fails, and there are 2 workers"),
     ({"mtbf": 9.0, "checkpoint": {"cost": 1.0}, **RESTART}, "needs an interval: give seconds or"),
+    ({"mtbf": 9.0, "checkpoint": {"seconds": 1, "updates": 1}, **RESTART}, "has one interval"),
     ({"mtbf": 9.0, "on_fault": "shrink"}, "on_fault"),
 )
 

@@ -217,6 +217,9 @@ class Restart(Failures):
         """A failure while all ranks stand still begins detection and restart anew."""
         if self._down is None:
             self._down = at
+            due = self._section.checkpoint
+            if due is not None and due.on_failure:
+                self._keep(run, at)
             self._checkpoints = [*self._complete(at)][:1]
             saved, kernel = self._checkpoints[0], run.kernel
             self.counts["lost_updates"] += kernel.version - saved.version

@@ -36,16 +36,21 @@ class CheckpointSection(Section):
     """How often a checkpoint is taken, and what it costs.
 
     seconds, updates: between the end of one, or a restart, and the next; one of the two.
+    on_failure: whether the ranks that are left write one at a failure, as the workloads of
+        `simstrag ddp` do; then the interval may be left out.
     cost: seconds by which ranks that the update lets go start later.
     """
 
     seconds: Positive | None = None
     updates: Count | None = None
+    on_failure: bool = False
     cost: NonNegative = 0.0
 
     @model_validator(mode="after")
     def _has_one_interval(self) -> Self:
-        if (self.seconds is None) == (self.updates is None):
+        if self.seconds is not None and self.updates is not None:
+            raise ValueError("a checkpoint has one interval: give seconds or updates, not both")
+        if (self.seconds, self.updates, self.on_failure) == (None, None, False):
             raise ValueError("a checkpoint needs an interval: give seconds or updates")
         return self
 

@@ -30,8 +30,9 @@ class Contention:
     delayed: shape (places,): the number in `pieces` of the seconds that each message takes more; 0
         for none.
     durations: rank to recorded local times.
-    end: seconds after which no slowdown or delay is recorded; infinite without any (recorded durations
-        are replayed by step, not by time) and with constant ones only (all rows are at time 0).
+    end: seconds after which no slowdown or delay is recorded; infinite without any (recorded
+        durations are replayed by step, not by time) and with constant ones only (all rows are at
+        time 0).
     trace_end: the slowdowns after `end`: hold, loop or error.
     """
 

@@ -1,9 +1,9 @@
 """Sync-Switch's runs with late workers: what one tells of two; tolerances were set beforehand.
 
-Li et al., "Sync-Switch", ICDCS 2021, loss curves in cake-lab/Sync-Switch @09af086 (Apache-2.0): steps
-per second of K80 workers, clean and with 10 ms more for each message of one or two workers.  How
-many workers (four, inferred) and how many messages a step has is not said: the messages are fitted
-to asynchronous runs with one late worker.
+Li et al., "Sync-Switch", ICDCS 2021, curves in cake-lab/Sync-Switch @09af086 (Apache-2.0): steps
+per second of K80 workers, clean and with 10 ms more per message of one or two workers.  How many
+workers there are (four, inferred) and how many messages a step has is not said: the messages are
+fitted to asynchronous runs with one late worker.
 """
 
 from __future__ import annotations
