@@ -63,8 +63,7 @@ class Timing:
         self._stretches = functools.cache(self._stretches_anew)
         self._stretch = functools.cache(lambda place, *how: self._stretches(*how)[place])
         self._net: dict[tuple[int, float], Piecewise] = {}
-        of_net = contention.felt[:, NET] + contention.delayed
-        self._slowed = frozenset(np.flatnonzero(of_net[contention.places]).tolist())
+        self._slowed = frozenset(np.flatnonzero(contention.felt[contention.places, NET]).tolist())
         self._slowest = functools.lru_cache(CACHED_NETS)(self._largest)
         recorded = self.load.ranks & contention.durations.keys()
         if recorded and self.load.host != 1:
@@ -226,9 +225,14 @@ class Timing:
         return self.contention.pieces.taken(self.contention.felt[places, NET]).scale(factors)
 
     def feels_net(self, ranks: Iterable[int], loaded: bool) -> bool:
-        """Whether the network of any of these ranks is ever slowed, or late."""
+        """Whether the network of any of these ranks is ever slowed."""
         slowed = self._slowed | self.load.ranks if loaded else self._slowed
         return bool(slowed) and not slowed.isdisjoint(ranks)
+
+    def is_late(self, ranks: Iterable[int]) -> bool:
+        """Whether messages of any of these ranks are ever delayed."""
+        delays = self.contention.delays
+        return bool(delays) and not delays.keys().isdisjoint(ranks)
 
     def _net_factor(self, rank: int, loaded: bool) -> float:
         return self.load.net if loaded and rank in self.load.ranks else 1.0

@@ -226,11 +226,11 @@ def _file_collectives(
 def _file_collective(row: Any, quorum: Quorum, fragments: int, loading: Loading) -> None:
     timing, loaded = loading.timing, bool(loading.memory.job["loaded"])
     row["seconds"] = loading.seconds(quorum.members, fragments)
-    felt = timing.feels_net(quorum.members, loaded)
+    felt, late = timing.feels_net(quorum.members, loaded), timing.is_late(quorum.members)
     if (quorum.count is not None or quorum.window < math.inf) and not quorum.partial:
-        row["asks"] = felt or timing.nodes is not None
+        row["asks"] = felt or late or timing.nodes is not None
         loading.seconds_by_count(fragments)
-    elif _is_late(quorum, loading):
+    elif late:
         row["asks"] = 1
     elif felt:
         row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
@@ -245,7 +245,7 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
         free = _is_free(quorum, loading)
         simple = free and (loading.timing.nodes is None if reduces else quorum.via is Via.SERVER)
-        if simple or (full and reduces and not _is_late(quorum, loading)):
+        if simple or (full and reduces and not loading.timing.is_late(quorum.members)):
             return RACE
     if queues:
         return QUEUED
@@ -264,12 +264,8 @@ def _queues(plan: Plan, examples: tuple[Quorum, ...], loading: Loading) -> bool:
         )
         and sum([len(quorum.indices) for quorum in plan.quorums]) == len(ranks)
         and not loading.timing.feels_net(ranks, bool(loading.memory.job["loaded"]))
+        and not loading.timing.is_late(ranks)
     )
-
-
-def _is_late(quorum: Quorum, loading: Loading) -> bool:
-    """Whether messages of any member are ever delayed (rule 8b)."""
-    return not loading.timing.contention.delays.keys().isdisjoint(quorum.members)
 
 
 def _needs_events(quorum: Quorum) -> bool:
@@ -280,8 +276,8 @@ def _needs_events(quorum: Quorum) -> bool:
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:
     """Whether no member ever feels contention of the network."""
-    loaded = bool(loading.memory.job["loaded"])
-    return not loading.timing.feels_net(quorum.members, loaded)
+    loaded, timing = bool(loading.memory.job["loaded"]), loading.timing
+    return not timing.feels_net(quorum.members, loaded) and not timing.is_late(quorum.members)
 
 
 def _file_children(quorum: Quorum, loading: Loading, at: int) -> int:
