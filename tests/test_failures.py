@@ -127,6 +127,24 @@ def test_failures_come_at_the_same_times_under_every_policy(engine: str) -> None
     assert [s["failures"] for s in makespan.values()] == within
 
 
+@pytest.mark.parametrize("policy", ["bsp", "asgd", "korel", "cgp", "local_sgd"])
+@pytest.mark.parametrize("on_fault", ["continue", "restart"])
+def test_failures_that_do_not_come_change_nothing(engine: str, policy: str, on_fault: str) -> None:
+    declared: dict[str, Any] = {
+        "workers": 4, "updates": 60, "step": {"compute": 1.0, "cv": 0.3, "amp_ratio": 1.5},
+        "server": {"service": 0.05, "push": 0.01},
+    }  # fmt: skip
+    never: dict[str, Any] = {"events": [{"time": 1e6, "rank": 0}], "on_fault": on_fault}
+    if on_fault == "restart":
+        never["checkpoint"] = {"updates": 7}
+    tables = [
+        simulate(Scenario.of(declared | more), policy, 3, engine=engine).updates
+        for more in ({}, {"failures": never})
+    ]
+    for name in tables[0]:
+        assert list(tables[0][name]) == list(tables[1][name])
+
+
 def test_a_run_that_never_gets_beyond_its_failures_ends(engine: str) -> None:
     with pytest.raises(StallError, match=r"no headway .* version 0: ranks failed 1,000 times"):
         run(engine, "bsp", 1, mtbf=0.05, on_fault="restart")
