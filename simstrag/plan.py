@@ -437,6 +437,19 @@ class Plan:
         """
         return self._with({"pause": self.pause + seconds})
 
+    def without(self, lost: Set[int], world_size: int) -> Plan | None:
+        """This resolved plan without lost ranks, resolved; None where none of its ranks is left.
+
+        The others of a quorum still make updates.
+
+        >>> plan = Plan((Quorum((0, 1, 2), count=2),)).resolved(3)
+        >>> [quorum.members for quorum in plan.without({1}, 3).quorums]
+        [(0, 2)]
+        """
+        quorums = [quorum.without(lost) for quorum in self.quorums]
+        left = tuple(quorum for quorum in quorums if quorum is not None)
+        return self._with({"quorums": left}).resolved(world_size) if left else None
+
     def changes(self, old: Plan) -> set[str]:
         """The fields whose values differ from those of another plan.
 

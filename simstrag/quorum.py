@@ -6,7 +6,7 @@ import enum
 import functools
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -257,6 +257,23 @@ class Quorum:
         if named and max(named) >= world_size:
             raise PlanError(f"rank {max(named)} is beyond a world of {world_size} ranks")
         return _resolve_all(self, world_size) if self.ranks is ALL else self
+
+    def without(self, lost: Set[int]) -> Quorum | None:
+        """This resolved quorum without lost ranks; None where none is left.
+
+        Riders whose parent is lost ride with the lowest member, or are the members if none is left.
+        """
+        left = tuple(rank for rank in self.members if rank not in lost)
+        riders = [pair for pair in self.riders if pair[0] not in lost]
+        if not left:
+            left, riders = tuple(child for child, _ in riders), []
+        if not left:
+            return None
+        count = None if self.count is None else min(self.count, len(left))
+        kept = tuple((c, parent if parent in left else left[0]) for c, parent in riders)
+        parents = tuple(pair for pair in self.parents if lost.isdisjoint(pair))
+        steps = self.steps if self.riders else tuple(map(self.steps_of, left))
+        return replace(self, ranks=left, count=count, riders=kept, parents=parents, steps=steps)
 
     @property
     def members(self) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,14 @@ from simstrag.learning.noise_scale import unmodelled
 from simstrag.policy import WINDOW, Hints, Late, Plan, Policy, Precision, Quorum, Via, View, Weigh
 from simstrag.scenario.scenario import Scenario
 
-FINISH, CLOSING, END, EXPIRY, SERVE = range(5)  # the classes of rule 15
+FINISH, CLOSING, END, EXPIRY, SERVE, OUTSIDE = range(6)  # the classes of rule 15
+FAIL, LOSE, RETURN = range(3)  # what happens outside, in the order of one instant [19a]
+
+
+STATE = (
+    "version", "samples", "booked", "own", "stale", "known", "asked", "plan", "full_plan", "policy",
+)  # fmt: skip
+"""What a restart goes back to [19c]."""
 
 
 class Applied(NamedTuple):
@@ -35,6 +43,10 @@ class Applied(NamedTuple):
     staleness: int
     samples: int
     weight: float
+
+
+Event = tuple[float, int, int, Callable[[], None]]
+"""When it happens, its class and its key, and what it does."""
 
 
 @dataclass(frozen=True)
@@ -212,14 +224,30 @@ class _Run:
         self.own = 0  # samples of the open visible update
         self.stale = 0  # of the open visible update: the sum over samples of those they missed
         self.missed: list[int] = []  # of each gradient: samples applied between pull and update
+        self.failures = scenario.failures
+        self.coming = iter(self.failures.coming(seed, n) if self.failures else ())
+        self.outside: list[tuple[float, int, int, float]] = []  # when, what, rank, when it is back
+        self.failed: set[int] = set()
+        self.lost: set[int] = set()  # those of them without which the others go on
+        self.hung: list[int] = []  # those of them that are in the plan
+        self.full_plan: Plan | None = None  # as if all ranks were there
+        self.cost = 0.0  # of the checkpoint of this update
+        self.saved: list[tuple[float, dict[str, Any]]] = []  # when it is complete, and the state
+        self.next_save = math.inf, math.inf  # version and time
+        self.expect_failure()
 
     # The loop
 
     def run(self) -> Result:
         self.ask()
+        if self.failures is not None and not self.failures.continues:
+            self.save(0.0)
         self.settle({})
         while not self.over:
-            event = min(self.events(), key=lambda e: e[:3], default=None)
+            inside = min(self.events(), key=lambda e: e[:3], default=None)
+            awaits = any(what != FAIL for _, what, *_ in self.outside)
+            outside = self.next_outside() if inside or awaits else None
+            event = min(filter(None, (inside, outside)), key=lambda e: e[:3], default=None)
             if event is None:
                 raise StallError(
                     f"{self.policy!r} with {self.plan} stalls at {self.now} s: nothing can happen; "
@@ -237,11 +265,13 @@ class _Run:
         if past and contention.trace_end == "error":
             raise InputError(f"the trace ends at {contention.end} s, before {self.now} s")
 
-    def events(self) -> Iterator[tuple[float, int, int, Callable[[], None]]]:
+    def events(self) -> Iterator[Event]:
         for g in (*self.work, *self.ahead):
-            if g is not None and g.state == "running":
+            if g is None or g.rank in self.failed:
+                continue
+            if g.state == "running":
                 yield g.finish, FINISH, g.rank, partial(self.finished, g)
-            if g is not None and g.state == "pushing":
+            if g.state == "pushing":
                 yield g.arrival, FINISH, g.rank, partial(self.arrived, g)
         for c in self.closings:
             if c.state == "pushing":
@@ -266,6 +296,103 @@ class _Run:
             yield self.serving[0].end, END, self.serving[0].number, self.served
         elif self.jobs:
             yield self.now, SERVE, 0, self.serve
+
+    # Failures [19a to 19c]
+
+    def next_outside(self) -> Event | None:
+        event = min(self.outside, default=None)
+        return event and (event[0], OUTSIDE, event[1], partial(self.happen, event))
+
+    def expect_failure(self) -> None:
+        self.outside += [(f.time, FAIL, f.rank, f.back) for f in islice(self.coming, 1)]
+
+    def happen(self, event: tuple[float, int, int, float]) -> None:
+        self.outside.remove(event)
+        _, what, rank, back = event
+        assert self.failures is not None
+        if what == FAIL:
+            self.expect_failure()
+        if not self.failures.continues:
+            self.halt(rank) if what == FAIL else self.restart()
+            return
+        if what == FAIL:
+            self.failed.add(rank)
+            g = self.work[rank]
+            if g is not None and g.state == "running":
+                g.finish = math.inf
+            self.outside.append((self.now + self.failures.detection, LOSE, rank, back))
+            self.outside += [(back, RETURN, rank, back)] if back < math.inf else []
+            return
+        if what == LOSE:
+            self.lost.add(rank)
+            self.hung.append(rank)
+        else:
+            self.lost.discard(rank)
+        plan = self.restricted()
+        if plan is None:
+            return
+        for other in self.hung:
+            for member in self.summing_with(other):
+                g = self.work[member]
+                if g is not None and g.state != "closed":
+                    self.leave(g, "aborted")
+        self.hung = []
+        self.failed -= {rank} if what == RETURN else set()
+        self.adopt(plan, anew=True)
+        self.settle({})
+
+    def restricted(self) -> Plan | None:
+        """The policy's plan without lost ranks."""
+        assert self.full_plan is not None
+        return self.full_plan.without(self.lost, self.n) if self.lost else self.full_plan
+
+    def summing_with(self, rank: int) -> tuple[int, ...]:
+        """The ranks whose gradients are worth nothing without that of a lost one."""
+        quorum = self.quorum_of(rank)
+        if quorum is None or quorum.via is Via.SERVER or quorum.needed < len(quorum.members):
+            return (rank,)
+        return quorum.members if rank in quorum.members else (rank,)
+
+    def halt(self, rank: int) -> None:
+        assert self.failures is not None
+        if self.failures.checkpoint is not None and self.failures.checkpoint.on_failure:
+            self.save(0.0)
+        for each in range(self.n):
+            while (g := self.work[each]) is not None:
+                self.leave(g, "aborted")
+        self.closings, self.jobs, self.serving = [], [], []
+        self.awaits, self.blocked = [None] * self.n, set()
+        self.counts, self.last_amp = [0] * self.n, [None] * self.n
+        up = self.now + self.failures.detection + self.failures.restart
+        self.outside = [event for event in self.outside if event[1] == FAIL]
+        self.outside.append((up, RETURN, rank, math.inf))
+        self.saved = self.usable(self.now)[:1]
+
+    def usable(self, at: float) -> list[tuple[float, dict[str, Any]]]:
+        """The last checkpoint that is complete, and those under way."""
+        complete = [saved for saved in self.saved if saved[0] <= at]
+        return complete[-1:] + [saved for saved in self.saved if saved[0] > at]
+
+    def save(self, cost: float) -> None:
+        state = {name: copy.deepcopy(getattr(self, name)) for name in STATE}
+        self.saved = [*self.usable(self.now), (self.now + cost, state)]
+        self.cost = cost
+        self.plan_save(self.now + cost)
+
+    def plan_save(self, since: float) -> None:
+        due = self.failures.checkpoint if self.failures else None
+        if due is not None:
+            self.next_save = (
+                math.inf if due.updates is None else self.version + due.updates,
+                math.inf if due.seconds is None else since + due.seconds,
+            )
+
+    def restart(self) -> None:
+        vars(self).update(copy.deepcopy(self.saved[0][1]))
+        self.sizes = self.standing.samples(self.batch, self.n)
+        self.filings += 1
+        self.plan_save(self.now)
+        self.settle({})
 
     # Who is what under the plan in force
 
@@ -363,7 +490,7 @@ class _Run:
         if self.last_amp[rank] not in (None, amp):
             begin = got + self.timing.step.amp_switch  # [5]
         if not kept and pauses:
-            begin += self.standing.pause  # [5a]
+            begin += self.standing.pause + self.cost  # [5a, 19c]
         k, asked = self.steps[rank], self.sizes[rank]
         share, deadline = asked / self.batch, self.standing.deadline
         parts = done = self.timing.step.microbatches
@@ -371,6 +498,8 @@ class _Run:
             finish = self.timing.compute(rank, k, begin, amp, share, loaded=self.loaded)
         else:
             finish, done = self.timing.cut(rank, k, begin, amp, share, deadline, loaded=self.loaded)
+        if rank in self.failed:
+            finish = math.inf
         samples = max(1, asked * done // parts)  # [6a]
         g = Gradient(
             rank, k, version, seen, amp, asked, samples, self.now, got, begin, finish, kept, rounds
@@ -613,6 +742,10 @@ class _Run:
             self.over = self.reached_limit()
             if self.over:
                 return
+            if self.version >= self.next_save[0] or self.now >= self.next_save[1]:
+                assert self.failures is not None
+                assert self.failures.checkpoint is not None
+                self.save(self.failures.checkpoint.cost)
             version, samples, time = self.asked
             since = self.version - version, self.samples - samples, self.now - time
             if self.standing.review.due(*since):
@@ -679,6 +812,7 @@ class _Run:
                     self.start(rank, released.get(rank))
                 else:
                     self.blocked.add(rank)
+        self.cost = 0.0
 
     def is_free(self, rank: int) -> bool:
         """Whether it waits for no update, and has a run-on behind it or no gradient."""
@@ -694,7 +828,17 @@ class _Run:
         return bound is None or self.counts[rank] - least <= bound
 
     def ask(self) -> None:
-        old, new = self.plan, self.policy.plan(self.view()).resolved(self.n)
+        self.full_plan = self.policy.plan(self.view()).resolved(self.n)
+        new = self.restricted()
+        if new is None:
+            raise PlanError("all ranks of the plan are lost")
+        if self.failures and self.failures.continues and any(q.overlap for q in new.quorums):
+            raise PlanError("a plan with overlap keeps its quorums")
+        self.asked = (self.version, self.samples, self.now)
+        self.adopt(new)
+
+    def adopt(self, new: Plan, anew: bool = False) -> None:
+        old = self.plan
         self.sizes = new.samples(self.batch, self.n)
         reason = unmodelled(new)
         if reason is not None:
@@ -707,10 +851,11 @@ class _Run:
             if (steps - 1) * self.batch >= limit:  # [6b]
                 raise PlanError(f"{steps} private steps have more samples than the run, {limit}")
         self.result.plans.append((self.version, new))
-        self.asked = (self.version, self.samples, self.now)
         before = set() if old is None else self.named()
         self.plan = new
-        if old is None or (old.quorums, old.bound, old.fuse) == (new.quorums, new.bound, new.fuse):
+        if old is None:
+            return
+        if not anew and (old.quorums, old.bound, old.fuse) == (new.quorums, new.bound, new.fuse):
             return
         if any(quorum.overlap for quorum in old.quorums):
             raise PlanError("gradients of a plan with overlap cannot be filed anew")  # [6c]
@@ -839,5 +984,5 @@ class _Run:
     def makespan(self) -> float:
         """When `samples` were reached, even where the run goes on towards a target beside it."""
         target = self.scenario.sample_target or 0
-        reached = [entry.time for entry in self.result.log if entry.samples >= target]
-        return self.now if self.scenario.sample_target is None else reached[0]
+        reached = takewhile(lambda entry: entry.samples >= target, reversed(self.result.log))
+        return self.now if self.scenario.sample_target is None else [*reached][-1].time

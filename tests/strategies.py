@@ -154,7 +154,9 @@ def traces(draw: st.DrawFn, workers: int) -> list[dict[str, Any]]:
         node = draw(st.integers(0, workers - 1))
         resource = draw(st.sampled_from(("gpu", "host", "net", "step")))
         time, value = draw(st.sampled_from(TIMES)), draw(st.sampled_from(SLOWDOWNS))
-        if node not in recorded or resource == "net":
+        if resource == "net" and draw(st.booleans()):
+            rows.append(_row(time, node, resource, "delay", draw(st.sampled_from(SECONDS))))
+        elif node not in recorded or resource == "net":
             rows.append(_row(time, node, resource, "slowdown", value))
     rows.sort(key=lambda row: float(row["time"]))
     return rows
@@ -211,6 +213,35 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
         data["target_progress"] = draw(st.sampled_from((0.01, 0.5, 1.0, 2.0)))
         data["learner"] |= {"batch": 64, "noise_scale": 100.0}
     return Scenario.of(data)
+
+
+@st.composite
+def failing(draw: st.DrawFn, workers: int) -> dict[str, Any]:
+    """The section `failures` of a scenario in whose few seconds ranks may well fail."""
+    detection, times = draw(st.sampled_from(SECONDS)), st.sampled_from(TIMES)
+    section: dict[str, Any] = {"detection": detection}
+    goes_on = draw(st.booleans())
+    drawn = draw(st.booleans())
+    if drawn:
+        section["mtbf"] = workers * draw(st.sampled_from((2.0, 5.0, 20.0)))
+    else:
+        ranks = draw(st.sets(st.integers(0, workers - 1), min_size=1, max_size=4))
+        section["events"] = [{"time": draw(times), "rank": rank} for rank in sorted(ranks)]
+    if goes_on:
+        section["on_fault"] = "continue"
+        away = st.none() | st.sampled_from((0.125, 0.25, 0.3, 1.0))
+        for event in (section, *section.get("events", ())):
+            seconds = draw(away)
+            if seconds is not None and (event is not section or drawn):
+                since, name = (0.0, "rejoin") if event is section else (event["time"], "back")
+                event[name] = since + max(seconds, detection)
+    else:
+        section |= {"on_fault": "restart", "restart": draw(st.sampled_from(SECONDS))}
+        every = draw(st.sampled_from((None, {"updates": 1}, {"updates": 3}, {"seconds": 0.5})))
+        if every is not None:
+            cost, written = draw(st.sampled_from(SECONDS)), draw(st.booleans())
+            section["checkpoint"] = {**every, "cost": cost, "on_failure": written}
+    return section
 
 
 @st.composite

@@ -74,7 +74,7 @@ def moved(trace: Trace, offset: float) -> list[tuple[Any, ...]]:
     for key, recorded in sorted(trace.by_key().items()):
         own = recorded
         if key[2] != "duration":
-            held = stepwise.of(recorded, trace.end, before=0.0 if key[2] == "utilisation" else 1.0)
+            held = stepwise.of(recorded, trace.end, before=float(key[2] == "slowdown"))
             own = list(zip(held.times, held.values, strict=True))
             rows += [(time, *key, stepwise.at(held, offset)) for time in (0.0, trace.end)]
         rows += [(t - offset, *key, value) for t, value in own if t >= offset]

@@ -33,6 +33,7 @@ from tests.strategies import (
     Switching,
     Watching,
     churning,
+    failing,
     overlapping,
     plans,
     policies,
@@ -241,6 +242,25 @@ def test_both_engines_agree_on_a_plan_with_overlap(
 @given(data=st.data(), seed=st.integers(0, 3))
 def test_both_engines_agree_while_bounds_change(data: st.DataObject, seed: int) -> None:
     assert_agreement(*drawn(data, "bounded"), seed)
+
+
+@settings(quickly, max_examples=settings().max_examples)  # they are many
+@given(data=st.data(), scenario=scenarios() | uneven(), policy=policies(), seed=st.integers(0, 3))
+def test_both_engines_agree_on_every_policy_while_ranks_fail(
+    data: st.DataObject, scenario: Scenario, policy: Policy, seed: int
+) -> None:
+    failures = data.draw(failing(scenario.workers), label="failures")
+    assert_agreement(scenario.replaced(failures=failures), policy, seed)
+
+
+@quickly
+@given(data=st.data(), seed=st.integers(0, 3))
+def test_both_engines_agree_while_the_plan_changes_and_ranks_fail(
+    data: st.DataObject, seed: int
+) -> None:
+    scenario, script = drawn(data, data.draw(st.sampled_from((None, "groups", "bounded"))))
+    failures = data.draw(failing(scenario.workers), label="failures")
+    assert_agreement(scenario.replaced(failures=failures), script, seed)
 
 
 @quickly

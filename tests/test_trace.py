@@ -302,7 +302,7 @@ def test_a_row_with_too_few_or_too_many_fields_is_refused(file: Path, line: str)
         (
             "60,3,gpu,slow-down,2",
             "unknown kind 'slow-down'. Did you mean 'slowdown'?; "
-            "allowed: slowdown, utilisation, duration",
+            "allowed: slowdown, utilisation, duration, delay",
         ),
         ("60,3,,slowdown,2", "unknown resource ''; allowed: gpu, host, net, step"),
     ],

@@ -96,7 +96,7 @@ def describe(trace: Trace) -> TraceDescription:
             })  # fmt: skip
             continue
         values = [value for _, value in rows]
-        over_time = kind == "utilisation"
+        over_time = kind != "duration"
         mean = _mean(held["value"], held["seconds"]) if over_time else sum(values) / len(values)
         others.append(row | {"kind": kind, "rows": len(values), "mean": mean, "max": max(values)})
     table = pd.DataFrame(slowdowns, columns=_named(SLOWDOWN_COLUMNS, trace))
@@ -236,7 +236,10 @@ def _of_others(rows: list[dict[str, Any]]) -> list[str]:
         sentences.append(
             f"{steps}; a node's mean step takes {min(means):.4g} to {max(means):.4g} s."
         )
-    if len(recorded) < len(rows):
+    delays = [row["max"] for row in rows if row["kind"] == "delay"]
+    if delays:
+        sentences.append(f"Messages of a node take at most {max(delays):.4g} s more each.")
+    if len(recorded) + len(delays) < len(rows):
         sentences.append(
             "Utilisation is simulated only with a profile whose response makes slowdowns of it."
         )

@@ -109,6 +109,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     tables = {
         "ranking": comparison_tables.ranking_table(s),
         "accuracy": comparison_tables.accuracy_table(s),
+        "failures": comparison_tables.failures_table(s),
         "paired-differences": comparison_tables.differences_table(s),
         "behind-the-ranking": comparison_tables.behind_table(s),
         "where-time-went": run_tables.time_table(means),

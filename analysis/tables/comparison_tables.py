@@ -172,6 +172,35 @@ def accuracy_table(s: Standings) -> Table | None:
     return Table(headers, tuple(rows), 1, (), tuple(notes))
 
 
+FAILED: tuple[tuple[str, str], ...] = (
+    ("useful samples per second", "useful_throughput"), ("all samples per second", "throughput"),
+    ("failures", "failures"), ("updates lost", "lost_updates"), ("samples lost", "lost_samples"),
+    ("checkpoints", "checkpoints"), ("seconds at rest", "down_seconds"),
+    ("gradients aborted", "aborted"),
+)  # fmt: skip
+"""Header, and column of the runs."""
+
+
+def failures_table(s: Standings) -> Table | None:
+    """What failures of ranks cost each policy, means over seeds; None where none is declared."""
+    section = s.comparison.scenario.failures
+    if section is None:
+        return None
+    columns = [column for column in FAILED if column[1] in s.comparison.runs]
+    rows = tuple(
+        (p.policy, *(Number.of(_mean(s, p.policy, key)) for _, key in columns)) for p in s.policies
+    )
+    after = (
+        "Ranks that are left go on. Aborted gradients are those of failed ranks, and those that "
+        "others had to compute again."
+        if section.continues
+        else "All ranks go back to the last checkpoint. What was applied since then is lost, and "
+        "repeated; at rest all ranks wait for detection and restart."
+    )
+    note = f"Means over seeds; failures come at the same times under every policy. {after}"
+    return Table(("policy", *(header for header, _ in columns)), rows, 1, (), (note,))
+
+
 CUT = "cut_share"
 BEHIND: tuple[tuple[str, str, Callable[[float], Number]], ...] = (
     ("goodput (samples/s)", "goodput", Number.of),

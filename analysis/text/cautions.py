@@ -348,6 +348,8 @@ def contended(s: Standings) -> str:
     texts = [f"{STRETCHED[resource]} ({resource})" for resource in _slowed(s)]
     busy -= {*_slowed(s)}
     texts += [f"steps and transfers by the utilisation of {join(sorted(busy))}"] if busy else []
+    if any(r.kind == "delay" and r.value > 0 for r in rows):
+        texts.append("messages by a delay of each")
     if texts and (response := assumed_response(s.comparison.scenario)):
         texts[-1] += f", as is assumed: a load u by {law_of(response)}"
     if replays(s):

@@ -134,6 +134,7 @@ def _print_ranking(comparison: Comparison) -> None:
     from simstrag.analysis.tables.comparison_tables import (
         accuracy_table,
         explain_dashes,
+        failures_table,
         ranking_table,
     )
 
@@ -144,6 +145,7 @@ def _print_ranking(comparison: Comparison) -> None:
     print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
     for note in explain_dashes(found):
         print_sentences(note)
-    if accuracy is not None:
-        print_table(accuracy.headers, accuracy.rows)
+    for table in (accuracy, failures_table(found)):
+        if table is not None:
+            print_table(table.headers, table.rows)
     print_paragraphs(*comparison.answer.sentences)

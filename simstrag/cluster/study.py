@@ -180,6 +180,11 @@ class ClusterStudy(Section):
                 f"{source}: trace names node {trace.nodes[-1]}, but the study's nodes are 0 to "
                 f"{last}; add nodes, or correct the trace"
             )
+        if trace is not None and any(kind == "delay" for *_, kind in trace.keys):
+            raise InputError(
+                f"{source}: trace: delays of messages are not modelled where jobs share nodes; "
+                "leave these rows out, or compare one job by itself"
+            )
         study.others(0)
         study.arriving(study.policies[0], study.seed_list[0])
         return study

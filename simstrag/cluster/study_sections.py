@@ -66,6 +66,11 @@ class WorkloadSection(Section):
                 raise ValueError(
                     f"scenario.{key}: contention follows from the jobs of the cluster; leave it out"
                 )
+        if "failures" in self.scenario:
+            raise ValueError(
+                "scenario.failures: what the nodes of a failed rank do for other jobs is not "
+                "modelled; leave it out, and compare one job by itself"
+            )
         learner = self.scenario.get("learner")
         if isinstance(learner, dict) and learner.get("kind") == "real":
             raise ValueError(

@@ -154,6 +154,18 @@ class Accounts:
             )
 
     @property
+    def reached(self) -> dict[str, float]:
+        """When the samples and the target were reached; NaN where they were not."""
+        return {name: self._sums[name] for name in ("makespan", "target")}
+
+    def restore(self, windows: dict[str, npt.NDArray[Any]], reached: dict[str, float]) -> None:
+        """Go back to what views showed, and to the limits that were reached."""
+        for shown in self._shown:
+            shown.clear()
+        self.windows = windows
+        self._sums |= reached
+
+    @property
     def applied(self) -> npt.NDArray[np.int64]:
         """Gradients of each rank so far."""
         return np.array(self._applied)

@@ -21,6 +21,10 @@ class Agenda:
         """Keep a fact until its time."""
         heapq.heappush(self._heap, (time, TURNS[type(fact)], fact))
 
+    def clear(self) -> None:
+        """Forget all facts."""
+        self._heap = []
+
     @property
     def next(self) -> float:
         """The time of the next fact that still matters; infinity where there is none."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,14 @@ BUDGET = 1 << 22
 """Gradients after which native code returns, so that Python sees Ctrl-C and reports progress."""
 
 
+SAVED = (
+    "version", "samples", "booked", "began_at", "own", "stale", "stale_samples", "makespan",
+    "target", "reviewed_updates", "reviewed_samples", "reviewed_time",
+)  # fmt: skip
+SAVED_TABLES = ("known", *(f"shown_{name}" for name in SHOWN))
+"""Fields and tables of the job that a checkpoint has."""
+
+
 class Stop(enum.Enum):
     """Why `Kernel.advance` came back."""
 
@@ -46,6 +54,15 @@ class Stop(enum.Enum):
     REVIEW = "REVIEW"
     HORIZON = "HORIZON"
     STALLED = "STALLED"
+    CHECKPOINT = "CHECKPOINT"
+
+
+class _Saved(NamedTuple):
+    """A checkpoint."""
+
+    plan: Plan
+    fields: dict[str, Any]
+    tables: dict[str, npt.NDArray[Any]]
 
 
 class Kernel:
@@ -75,6 +92,7 @@ class Kernel:
             built, world_size, recorder.keeps("steps"), recorder.keeps("gradients")
         )
         m = self._machine = self.memory.job
+        self._hung: set[int] = set()  # failed ranks that are still in the plan
         self._fields = [self.memory.record[name] for name in FIELDS]
         shown = {name: getattr(self.memory, f"shown_{name}") for name in SHOWN}
         self._shown = {
@@ -90,6 +108,7 @@ class Kernel:
         m["most_updates"] = -1 if limits.updates is None else limits.updates
         m["most_samples"] = -1 if limits.samples is None else limits.samples
         m["most_progress"] = math.nan if limits.progress is None else limits.progress
+        m["mark_version"] = m["mark_time"] = math.inf
         m["every"] = 0 if recorder.keeps_updates else 1
         m["keeps_steps"], m["keeps_fates"] = recorder.keeps("steps"), recorder.keeps("gradients")
         m["budget"] = BUDGET
@@ -126,8 +145,8 @@ class Kernel:
         """Go on to the next moment at which the driver must act; events at `until` included."""
         while True:
             stop = self._stops[self._native.advance(self.memory.address, until)]
-            if stop == "REVIEW":
-                return Stop.REVIEW
+            if stop in ("REVIEW", "CHECKPOINT"):
+                return Stop(stop)
             if stop in ("DONE", "HORIZON", "STALLED"):
                 self._take_over(least=0 if stop == "DONE" else 0.5)
                 return Stop(stop)
@@ -135,13 +154,17 @@ class Kernel:
 
     def replan(self, plan: Plan) -> None:
         """Answer a review with a resolved plan; its releases and starts follow in `advance`."""
+        if plan is not self.plan:
+            self._change(plan)
+
+    def _change(self, plan: Plan, anew: bool = False) -> None:
+        """Put another plan in force, and file gradients anew if it says so, or in any case."""
         old = self.plan
-        if plan is old:
-            return
         changed = plan.changes(old)
-        moved = not changed.isdisjoint(("quorums", "bound", "fuse"))
-        if moved:
+        moved = anew or not changed.isdisjoint(("quorums", "bound", "fuse"))
+        if moved and not anew:
             check_refiling(old)
+        if moved:
             self._native.disband_all(self.memory.address)
         if changed == {"bound"}:  # then steps, updates and reviews stay the same
             self.plan = plan
@@ -174,6 +197,57 @@ class Kernel:
     def change_pause(self, plan: Plan) -> None:
         """Between reviews, after `pause`: the plan in force with another pause."""
         self._adopt(plan, {"pause"})
+
+    # -- failures and checkpoints (rules 19a to 19c) ------------------------------------------
+
+    def fail(self, at: float, rank: int) -> None:
+        """From `at` on no step and no push of a rank ends, after `pause`."""
+        self._native.fail(self.memory.address, rank)
+        self._hung.add(rank)
+        self._machine["may_lockstep"] = 0
+
+    def regroup(self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int]) -> None:
+        """From `at` on a plan without lost ranks, and with those that are back, after `pause`."""
+        for rank in lost:
+            self._native.lose(self.memory.address, at, rank)
+        self.memory.ranks["failed"][list(back)] = 0
+        self._hung.difference_update(lost, back)
+        self._machine["now"] = at
+        self._change(plan, anew=True)
+        standing.allow_lockstep(plan, self.memory.job, self._hung)
+        self._native.start_waiting(self.memory.address, at)
+
+    def halt(self, at: float) -> None:
+        """All ranks stop, and lose what is under way, after `pause`."""
+        self._native.halt(self.memory.address, at)
+
+    def save(self) -> object:
+        """A checkpoint of the present state, for `restart`."""
+        memory = self.memory
+        tables = {name: getattr(memory, name).copy() for name in SAVED_TABLES}
+        return _Saved(self.plan, {name: memory.job[name] for name in SAVED}, tables)
+
+    def mark(self, version: float, time: float) -> None:
+        """The next checkpoint is due at the first update at or past a version or a time."""
+        self._machine["mark_version"], self._machine["mark_time"] = version, time
+
+    def saved(self, cost: float) -> None:
+        """Go on after `Stop.CHECKPOINT`; what the update lets go starts so much later."""
+        self._machine["cost"] = cost
+
+    def restart(self, at: float, saved: object) -> None:
+        """All ranks start anew from a checkpoint at `at`, after `halt`."""
+        assert isinstance(saved, _Saved)
+        m, old, memory = self._machine, self.plan, self.memory
+        for name, value in saved.fields.items():
+            m[name] = value
+        for name, table in saved.tables.items():
+            getattr(memory, name)[:] = table
+        m["now"], m["entering"] = at, 1
+        self._adopt(saved.plan, saved.plan.changes(old))
+        self._file(saved.plan, old)
+        self._native.find_least(memory.address)
+        self._native.start_waiting(memory.address, at)
 
     def usage(self, at: float) -> tuple[Floats, Floats, Floats]:
         """Seconds that each rank computed until `at`, and communicated.
@@ -265,6 +339,8 @@ class Kernel:
         if not changed <= standing.BY_RANK:
             self.learner.lost = self.learner.lost or unmodelled(plan)
         standing.adopt(plan, changed, self._loading, self.learner.lost is not None)
+        if self._hung:
+            self._machine["may_lockstep"] = 0
         self.recorder.planned(plan, self.version, self.now, changed)
 
     def _file(self, plan: Plan, old: Plan | None) -> None:
@@ -278,7 +354,9 @@ class Kernel:
         if stop == "REDUCE":
             closing = int(m["call"])
             m["call"] = -1
-            members = tuple(sorted(self._contributors(closing)))
+            quorum = self.plan.quorums[int(self.memory.closings[closing]["quorum"])]
+            among = quorum.members if quorum.partial else self._contributors(closing)
+            members = tuple(sorted(among))
             end = self.timing.reduce(members, self.now, bool(m["loaded"]), self.plan.fragments)
             self.memory.closings[closing]["busy"] = end - self.now
             self._native.ends(self.memory.address, closing, end)

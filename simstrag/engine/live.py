@@ -353,23 +353,10 @@ class Live:
         return plan
 
     def _without_lost(self, plan: Plan) -> Plan:
-        """The plan without lost ranks; the others of a quorum still make updates."""
+        """The plan without lost ranks. Raises `NobodyLeft` where none of its ranks is left."""
         if not self.lost:
             return plan
-        quorums = []
-        for quorum in plan.quorums:
-            left = tuple(rank for rank in quorum.members if rank not in self.lost)
-            riders = [pair for pair in quorum.riders if pair[0] not in self.lost]
-            if not left:  # then its riders become its members
-                left, riders = tuple(child for child, _ in riders), []
-            if left:
-                count = None if quorum.count is None else min(quorum.count, len(left))
-                kept = tuple((c, parent if parent in left else left[0]) for c, parent in riders)
-                parents = tuple(pair for pair in quorum.parents if self.lost.isdisjoint(pair))
-                steps = quorum.steps if quorum.riders else tuple(map(quorum.steps_of, left))
-                quorums.append(replace(
-                    quorum, ranks=left, count=count, riders=kept, parents=parents, steps=steps
-                ))  # fmt: skip
-        if not quorums:
+        left = plan.without(self.lost, self._workers)
+        if left is None:
             raise NobodyLeft(f"policy {self.name}: all ranks of its plan are gone")
-        return replace(plan, quorums=tuple(quorums)).resolved(self._workers)
+        return left

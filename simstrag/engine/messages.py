@@ -199,6 +199,10 @@ class Lost(NamedTuple):
     closing: int | None
 
 
+class Save(NamedTuple):
+    """A checkpoint is due; the action goes on when it is taken [19c]."""
+
+
 class Ask(NamedTuple):
     """The policy is due: `Rules.replan` must follow."""
 
@@ -208,5 +212,16 @@ class Finished(NamedTuple):
 
 
 Decision = (
-    Start | Push | CallOff | Reduction | PushSum | Serve | Wake | Update | Lost | Ask | Finished
+    Start
+    | Push
+    | CallOff
+    | Reduction
+    | PushSum
+    | Serve
+    | Wake
+    | Update
+    | Lost
+    | Save
+    | Ask
+    | Finished
 )

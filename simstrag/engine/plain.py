@@ -6,9 +6,11 @@ of the native engine, to the last bit.
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,7 @@ from simstrag.engine.messages import (
     PushEnded,
     PushSum,
     Reduction,
+    Save,
     Serve,
     Start,
     StepEnded,
@@ -44,6 +47,17 @@ from simstrag.timing.timing import Timing
 from simstrag.view import Hints, View
 
 __all__ = ["Plain"]
+
+
+class _Saved(NamedTuple):
+    """A checkpoint: what the ranks go on from, what views show, and which limits were reached."""
+
+    plan: Plan
+    version: int
+    reviewed: tuple[int, int, float]
+    learner: NoiseScale
+    windows: dict[str, npt.NDArray[Any]]
+    reached: dict[str, float]
 
 
 class Plain:
@@ -121,6 +135,50 @@ class Plain:
         """Between reviews: the plan in force with another pause."""
         self.recorder.planned(plan, self.version, self.now)
         self._carry_out(self.rules.change(plan))
+
+    # -- failures and checkpoints (rules 19a to 19c) ------------------------------------------
+
+    def fail(self, at: float, rank: int) -> None:
+        """From `at` on no step and no push of a rank ends."""
+        if self.rules.is_computing(rank):
+            self._accounts.step(rank).finish = math.inf
+        self.rules.failed.add(rank)
+
+    def regroup(self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int]) -> None:
+        """From `at` on a plan without lost ranks, and with those that are back."""
+        if plan is not self.plan:
+            self.recorder.planned(plan, self.version, at)
+        self._carry_out(self.rules.regroup(at, plan, lost, back))
+
+    def halt(self, at: float) -> None:
+        """All ranks stop, and lose what is under way."""
+        self._agenda.clear()
+        self._carry_out(self.rules.halt(at))
+
+    def save(self) -> object:
+        """A checkpoint of the present state, for `restart`."""
+        rules, accounts = self.rules, self._accounts
+        return _Saved(
+            rules.plan, rules.version, rules.reviewed, copy.copy(rules.learner), accounts.windows,
+            accounts.reached,
+        )  # fmt: skip
+
+    def mark(self, version: float, time: float) -> None:
+        """The next checkpoint is due at the first update at or past a version or a time."""
+        self.rules.marks = version, time
+
+    def saved(self, cost: float) -> None:
+        """Go on after `Stop.CHECKPOINT`; what the update lets go starts so much later."""
+        self._carry_out(self.rules.saved(cost))
+
+    def restart(self, at: float, saved: object) -> None:
+        """All ranks start anew from a checkpoint at `at`, after `halt`."""
+        assert isinstance(saved, _Saved)
+        vars(self.rules.learner).update(vars(saved.learner) | {"lost": self.rules.learner.lost})
+        self._accounts.restore(saved.windows, saved.reached)
+        if saved.plan is not self.plan:
+            self.recorder.planned(saved.plan, saved.version, at)
+        self._carry_out(self.rules.restart(at, saved.plan, saved.version, saved.reviewed))
 
     def retime(self, at: float, timing: Timing) -> None:
         """From `at` on, another timing with other constant slowdowns (rule 8a)."""
@@ -247,6 +305,8 @@ class Plain:
                 case Update():
                     accounts.update(decision)
                     self._judge()
+                case Save():
+                    self._stop = Stop.CHECKPOINT
                 case Ask():
                     self._stop = Stop.REVIEW
                 case Finished():
@@ -266,6 +326,8 @@ class Plain:
             finish, done = timing.cut(rank, start.step, begin, start.amp, share, deadline, loaded)
             if done < timing.step.microbatches:
                 samples = max(samples * done // timing.step.microbatches, 1)  # rule 6a
+        if rank in self.rules.failed:
+            finish = math.inf
         self._accounts.begin(start, samples, got, begin, finish, pause, relayed)
         self._agenda.add(finish, StepEnded(rank, start.step, samples))
 

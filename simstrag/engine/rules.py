@@ -27,8 +27,8 @@ finished waits too, until all its children's gradients are there.  Then they boa
 which is pushed and served for all of them.
 
 An action is everything that follows from one fact at once; `receive` returns its decisions.  Where
-the policy must be asked, `Ask` is the last of them, and `replan` returns the rest of the action.
-Nothing follows `Finished`.
+the policy must be asked, `Ask` is the last of them, and `replan` returns the rest of the action;
+where a checkpoint is due, `Save` is, and `saved` does.  Nothing follows `Finished`.
 
 Overlap.  A rank may *run on* while its contribution is under way: it takes the first steps of its
 next one on its own model, and after them waits (RAN_ON) for the update of the one before.
@@ -69,6 +69,7 @@ from simstrag.engine.messages import (
     PushEnded,
     PushSum,
     Reduction,
+    Save,
     Serve,
     ServerFree,
     Start,
@@ -283,6 +284,9 @@ class Rules:
         self._serving: list[Job] = []
         self._serial = 0  # numbers closings and jobs in the order of their start [15]
         self._released: Mapping[int, Closing] | None = None  # of the update that asked the policy
+        self.marks = math.inf, math.inf  # version and time from which a checkpoint is due [19c]
+        self._cost = 0.0  # of the checkpoint that was just taken
+        self.failed: set[int] = set()  # ranks whose steps and pushes do not end [19a]
         self._decisions: list[Decision] = []
         self._adopt(plan)
         self._file(plan)
@@ -305,7 +309,12 @@ class Rules:
         match fact:
             case StepEnded() | PushEnded():
                 g, state = self._latest(fact.rank), STATES[type(fact)]
-                if g is None or g.step != fact.step or g.state is not state:
+                if (
+                    fact.rank in self.failed
+                    or g is None
+                    or g.step != fact.step
+                    or g.state is not state
+                ):
                     return False
                 return isinstance(fact, StepEnded) or g.cancelled == fact.cancelled
             case Enough(index):
@@ -367,15 +376,74 @@ class Rules:
             self._settle(released)
         return self._decided()
 
-    def change(self, plan: Plan) -> list[Decision]:
+    def change(self, plan: Plan, anew: bool = False) -> list[Decision]:
         """Adopt another resolved plan between reviews; the next review is due as before.
 
-        It has another pause, or lacks ranks that are lost.
+        It has another pause, or lacks ranks that are lost.  anew: file gradients anew in any case.
         """
         reviewed = self.reviewed
-        self._change(plan)
+        self._change(plan, anew)
         self.reviewed = reviewed
         self._settle({})
+        return self._decided()
+
+    # -- failures and checkpoints [19a to 19c] -----------------------------------------------------
+
+    def regroup(
+        self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int]
+    ) -> list[Decision]:
+        """Go on under a plan without lost ranks, and with ranks that are back."""
+        self.now = at
+        for rank in lost:
+            for member in self._repeat(rank):
+                g = self.gradients[member]
+                if g is not None and g.state is not State.CLOSED:
+                    self._leave_parent(g)
+                    self._lose(g, "aborted")
+                    self._idle.add(member)
+        self.failed.difference_update(back)
+        return self.change(plan, anew=True)
+
+    def _repeat(self, lost: int) -> tuple[int, ...]:
+        """Who loses its step with a lost rank: all that sum their gradients with it [19b]."""
+        gathering = self._gathering_of[lost]
+        if gathering is None or gathering.quorum.via is Via.SERVER:
+            return (lost,)
+        members = gathering.quorum.members
+        sums = gathering.needed == len(members) and lost in members
+        return members if sums else (lost,)
+
+    def halt(self, at: float) -> list[Decision]:
+        """All ranks stop, and lose what they hold and what is under way [19c]."""
+        self.now = at
+        for rank in range(self.workers):
+            while (g := self.gradients[rank]) is not None:
+                self._lose(g, "aborted")
+        self._closings, self._jobs, self._serving = {}, [], []
+        self._idle, self._blocked = set(range(self.workers)), set()
+        self._counts = [0] * self.workers
+        self._precisions = [None] * self.workers
+        self._file(self.plan)
+        return self._decided()
+
+    def restart(
+        self, at: float, plan: Plan, version: int, reviewed: tuple[int, int, float]
+    ) -> list[Decision]:
+        """All ranks start anew from a checkpoint, after `halt`."""
+        self.now, self.version, self.reviewed = at, version, reviewed
+        self._adopt(plan)
+        self._file(plan)
+        return self.begin()
+
+    def saved(self, cost: float) -> list[Decision]:
+        """Answer `Save`; what its update lets go pauses so many seconds more."""
+        released, self._released = self._released, None
+        assert released is not None
+        self._cost = cost
+        if self._is_due():
+            self._ask(released)
+        else:
+            self._settle(released)
         return self._decided()
 
     def _decided(self) -> list[Decision]:
@@ -472,7 +540,7 @@ class Rules:
         step, samples, amp = self.steps[rank], self._sizes[rank], self._in_amp[rank]
         switches = self._precisions[rank] not in (None, amp)
         private = bool(kept) or before is not None
-        pause = 0.0 if private else self.plan.pause
+        pause = 0.0 if private else self.plan.pause + self._cost
         self.steps[rank], self._precisions[rank] = step + 1, amp
         g = Gradient(rank, step, version, seen, samples, kept, rounds, run_on)
         if before is None:
@@ -715,6 +783,9 @@ class Rules:
         self._apply(fresh)
         if self.limits.reached(self.version, self.learner):
             self._decisions.append(Finished())
+        elif self.version >= self.marks[0] or self.now >= self.marks[1]:
+            self._released = released
+            self._decisions.append(Save())
         elif self._is_due():
             self._ask(released)
         else:
@@ -814,6 +885,7 @@ class Rules:
             if rank not in self._blocked:
                 self._idle.discard(rank)
                 self._start(rank, released.get(rank))
+        self._cost = 0.0
         return bool(self._blocked - before)
 
     def _beyond_bound(self, ranks: Sequence[int]) -> set[int]:
@@ -840,14 +912,13 @@ class Rules:
         self._released = released
         self._decisions.append(Ask())
 
-    def _change(self, plan: Plan) -> None:
+    def _change(self, plan: Plan, anew: bool = False) -> None:
         """Adopt another plan; file again the gradients that are finished and not closed."""
         self.reviewed = self.version, self.learner.samples, self.now
         old, before = self.plan, self._planned
-        if plan is old:
-            return
-        self._adopt(plan)
-        if not _moves(old, plan):
+        if plan is not old:
+            self._adopt(plan)
+        if not (anew or (plan is not old and _moves(old, plan))):
             return
         self._file(plan)
         if old.bound is None:
@@ -894,8 +965,7 @@ class Rules:
         """File a finished gradient that is not closed in the quorum of its rank."""
         gathering, parent = self._gathering_of[g.rank], self._parents.get(g.rank)
         if g.aboard is not None and g.aboard.rank != parent:
-            g.aboard.riders = tuple(rider for rider in g.aboard.riders if rider is not g)
-            g.aboard = None
+            self._leave_parent(g)
         if gathering is None:
             self._drop(g, None)
         elif gathering.quorum.parents and (parent is not None or g.rank in self._children):
@@ -909,6 +979,13 @@ class Rules:
             self._gather(g, gathering)
         elif g.state is not State.PUSHING:
             self._refile_at_server(g, gathering)
+
+    @staticmethod
+    def _leave_parent(g: Gradient) -> None:
+        """It goes off board, if it is on board."""
+        if g.aboard is not None:
+            g.aboard.riders = tuple(rider for rider in g.aboard.riders if rider is not g)
+            g.aboard = None
 
     def _refile_at_server(self, g: Gradient, gathering: Gathering) -> None:
         if g.job is None:

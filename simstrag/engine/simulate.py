@@ -18,6 +18,7 @@ import simpy
 
 from simstrag import policies
 from simstrag.engine.excerpt import Excerpt
+from simstrag.engine.failures import Continue, Failures
 from simstrag.engine.kernel import Kernel, Stop, Truth
 from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.plain import Plain
@@ -217,12 +218,16 @@ class Simulation:
         self._permit, self._permitted = permit, Plan()
         self._refused = False
         self._delay, self._delayed = 0.0, (Plan(), Plan())
+        section, workers = scenario.failures, scenario.workers
+        self._failures = None if section is None else Failures.of(section, seed, workers)
         self._truth_error: InputError | None = None
         self.kernel: Engine = _engine(engine)(
             scenario.workers, self.timing, self._ask(self._first_view()), self.learner, limits,
             self.recorder, scenario.straggler_ratio,
         )  # fmt: skip
         self._shown_truth = self._truth(self.kernel.truth)
+        if self._failures is not None:
+            self._failures.begin(self)
 
     def run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """Advance the run from one event of the clock to the next."""
@@ -232,18 +237,41 @@ class Simulation:
 
     def advance(self, until: float) -> bool:
         """Go on until the run ends, or to what happens at `until`; whether it ends."""
-        kernel = self.kernel
-        while (stop := kernel.advance(until)) is Stop.REVIEW:
-            kernel.replan(self._ask(kernel.view(self.hints, self._shown_truth, self._refused)))
-        if stop is Stop.STALLED:
+        failures = self._failures
+        while failures is not None and failures.next <= until:
+            if self._advance(failures.next):
+                return True
+            failures.happen(self)
+        return self._advance(until)
+
+    def _advance(self, until: float) -> bool:
+        """The same, while no rank fails, is lost or comes back."""
+        kernel, failures = self.kernel, self._failures
+        while (stop := kernel.advance(until)) in (Stop.REVIEW, Stop.CHECKPOINT):
+            if stop is Stop.REVIEW:
+                kernel.replan(self._ask(kernel.view(self.hints, self._shown_truth, self._refused)))
+            else:
+                assert failures is not None
+                failures.save(self)
+        if stop is Stop.STALLED and not (failures is not None and failures.awaits):
             raise self._stalled()
         return stop is Stop.DONE
+
+    @property
+    def full_plan(self) -> Plan:
+        """The policy's plan, as if all ranks were there."""
+        return self._permitted
+
+    def go_back(self, policy: Policy, plan: Plan) -> None:
+        """Ask this policy from now on, and take this plan for its last answer."""
+        self.policy, self._permitted = policy, plan
+        self._asked = self._answered = None
 
     def delay(self, at: float, seconds: float) -> None:
         """From `at` on, to which the run was advanced, every pause is so much longer (rule 5a)."""
         self._delay = seconds
         self.kernel.pause(at)
-        self.kernel.change_pause(self._with_delay(self._permitted))
+        self.kernel.change_pause(self._in_force(self._permitted))
 
     def result(self) -> Run:
         """The finished run."""
@@ -251,7 +279,13 @@ class Simulation:
         if self.trained is not None:
             self.recorder.evaluated(self.trained.evaluations)
         summary, warnings = summarise(
-            self.scenario, self.policy, self.name, self.recorder, self.learner, self.trained
+            self.scenario,
+            self.policy,
+            self.name,
+            self.recorder,
+            self.learner,
+            self.trained,
+            None if self._failures is None else self._failures.counts,
         )
         hashes = {
             name: None if given is None else given.sha256
@@ -292,10 +326,20 @@ class Simulation:
         plan = self._plan(view)
         self._permitted = plan if self._permit is None else self._permit(plan)
         self._refused = self._permitted is not plan
-        return self._with_delay(self._permitted)
+        return self._in_force(self._permitted)
 
-    def _with_delay(self, plan: Plan) -> Plan:
-        """A plan with a longer pause; the same object for the same plan and delay."""
+    def _in_force(self, plan: Plan) -> Plan:
+        """A plan without lost ranks, and with a longer pause; the same object for the same plan."""
+        if self._failures is not None:
+            if isinstance(self._failures, Continue) and any(q.overlap for q in plan.quorums):
+                raise PlanError(
+                    f"policy {self.name} cannot go on without a rank: a plan with overlap keeps "
+                    "its quorums; say failures.on_fault: restart, or leave the policy out"
+                )
+            left = self._failures.restrict(plan)
+            if left is None:
+                raise PlanError(f"policy {self.name}: all ranks of its plan have failed: {plan}")
+            plan = left
         if not self._delay:
             return plan
         of, delayed = self._delayed

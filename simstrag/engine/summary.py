@@ -25,27 +25,31 @@ def summarise(
     recorder: Recorder,
     learner: NoiseScale,
     trained: Trained | None = None,
+    failed: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The summary of `run.json` and the warnings that go with it.
 
     `architecture` says how updates were made, such as by a server, in the order of the plans.
-    Times in seconds; `throughput` in applied samples per second; `goodput` is throughput times
-    statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
-    al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
-    the factor of rule 25a; `cut_share` the share of the samples of all started steps that a
-    deadline cut away; `hits`, `false_alarms` and `misses` count ranks at updates: suspected
-    stragglers, other suspects, stragglers that were not suspected; None if the policy judges no
-    rank.  Values that depend on progress are None if a plan made it unknown.
+    Times in seconds; `throughput` in applied samples per second, `useful_throughput` in those that
+    no restart took back, where ranks fail; `goodput` is the latter times statistical efficiency,
+    which is progress per sample relative to one worker's batch (Qiao et al., "Pollux", OSDI 2021);
+    `effective_staleness` is S_stale / batch of rule 25, `deviation` the factor of rule 25a;
+    `cut_share` the share of the samples of all started steps that a deadline cut away; `hits`,
+    `false_alarms` and `misses` count ranks at updates: suspected stragglers, other suspects,
+    stragglers that were not suspected; None if the policy judges no rank.  Values that depend on
+    progress are None if a plan made it unknown.
 
     trained: of a real learner.  `accuracy` and `loss` are those of its last evaluation, `diverged`
         the seconds at which its loss was no longer finite, else None.  Its progress is measured by
         its accuracy, so `progress`, `goodput` and `efficiency`, which are of the formula, are None.
+    failed: counts of failures, where the scenario declares some; see `engine.failures`.
     """
     counts = recorder.counts
     last_time, updates = recorder.time, recorder.version
     samples, progress = learner.samples, learner.progress
     makespan = _known(recorder.makespan) or last_time
-    throughput = samples / last_time if last_time else math.inf
+    useful = samples / last_time if last_time else math.inf
+    lost = 0.0 if failed is None else failed.get("lost_samples", 0)
     efficiency = None if progress is None else progress / _fresh_progress(learner)
     fates = counts["applied"] + counts["dropped"] + counts["aborted"]
     computed = sum(recorder.compute)
@@ -68,8 +72,8 @@ def summarise(
         "deviation": None if learner.lost else recorder.deviation / counts["applied"],
         **{name: counts[name] for name in ("started", "applied", "dropped", "aborted")},
         "in_flight": counts["started"] - fates,
-        "throughput": throughput,
-        "goodput": None if efficiency is None else efficiency * throughput,
+        "throughput": (samples + lost) / last_time if last_time else math.inf,
+        "goodput": None if efficiency is None else efficiency * useful,
         "efficiency": efficiency,
         "amp_share": counts["amp"] / counts["started"],
         "rebatched_share": counts["rebatched"] / counts["started"],
@@ -80,6 +84,8 @@ def summarise(
         "beyond_trace": beyond,
         **_detection(recorder),
     }
+    if failed is not None:
+        summary |= {"useful_throughput": useful, **failed}
     if trained is not None:
         found = trained.evaluations
         summary |= {

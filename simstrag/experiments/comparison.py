@@ -74,6 +74,7 @@ WORDS = ("unit", "kind", "rival")
 OF_RUN = (
     "accuracy",
     "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
+    "useful_throughput", "failures", "checkpoints", "lost_updates", "lost_samples", "down_seconds",
     "efficiency", "amp_share", "rebatched_share", "switches", "efficacy_stops", "probes",
     "detection_precision", "detection_recall", "beyond_trace",
 )  # fmt: skip

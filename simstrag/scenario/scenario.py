@@ -30,6 +30,7 @@ from simstrag.profile.batch_laws import times_at
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import ProfilePart
 from simstrag.profile.responses import responses_for, translate
+from simstrag.scenario.failures import FailuresSection
 from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
     MOST,
@@ -90,6 +91,7 @@ class Scenario(Section):
     learner: LearnerSection = LearnerSection()
     contention: ContentionSection = ContentionSection()
     cost: CostSection = CostSection()
+    failures: FailuresSection | None = None
     profile: str | None = None
     trace: str | InlineTrace | None = None
     trace_end: Literal["hold", "loop", "error"] = "hold"
@@ -166,6 +168,24 @@ class Scenario(Section):
             )
         if self.target_accuracy is not None and not self.learner.is_real:
             self.learner.progress_for(self.target_accuracy)
+        return self
+
+    @model_validator(mode="after")
+    def _check_failures(self) -> Self:
+        failures = self.failures
+        if failures is None:
+            return self
+        if self.learner.is_real and not failures.continues:
+            raise ValueError(
+                "failures.on_fault is restart, and a real learner has no checkpoint of its model "
+                "to go back to; say continue, or leave learner.kind out"
+            )
+        for event in failures.events or ():
+            if event.rank >= self.workers:
+                raise ValueError(
+                    f"failures.events: rank {event.rank} fails, and there are {self.workers} "
+                    f"workers, 0 to {self.workers - 1}"
+                )
         return self
 
     @model_validator(mode="after")

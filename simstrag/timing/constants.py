@@ -94,6 +94,10 @@ class AllReduce:
         bandwidth = self.bandwidth if self.intra_bandwidth is None else self.intra_bandwidth
         return alpha, bandwidth
 
+    def delayed(self, seconds: float) -> AllReduce:
+        """The same with hops between nodes that take so many seconds more."""
+        return replace(self, alpha=self.alpha + seconds)
+
     def seconds(self, ranks_per_node: Sequence[int], fragments: int = 1) -> float:
         """Seconds that backward does not hide, on an idle network.
 

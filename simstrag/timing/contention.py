@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError
 from simstrag.timing.worker import WorkerRanks
-from simstrag.trace.row_validation import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
+from simstrag.trace.row_validation import DELAY, DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
-from simstrag.trace.step_functions import Pieces, pick
+from simstrag.trace.step_functions import Pieces, owners, pick
 from simstrag.trace.trace import RESOURCES, Trace
 
 Ints = npt.NDArray[np.int64]
@@ -28,25 +28,30 @@ Ints = npt.NDArray[np.int64]
 class Contention:
     """The contention of a job's ranks.
 
-    pieces: step functions of slowdowns; the first one is no contention.
+    pieces: step functions of slowdowns, then of delays; the first one is no contention.
     places: the place (row of `felt`) of each rank; further ranks have the last place.
     felt: shape (places, resources): the number in `pieces` of each resource, in the order of
         `RESOURCES`; 0 in the last place.
+    delayed: shape (places,): the number in `pieces` of the seconds that each message takes more; 0
+        for none.
     durations: rank to recorded local times.
     unshortened: rank to the part of each of them that reduced precision does not shorten; empty if
         it shortens all of them whole.
     worker: the ranks that make a worker, to which each `rank` above then belongs; None if it is one
         rank.
     members: of such workers the numbers in `pieces` of each of their ranks, shape (places, ranks of
-        a worker, resources); `felt` then has the largest slowdown of each resource among them.
-    end: seconds after which no slowdown is recorded; infinite without slowdowns (recorded durations
-        are replayed by step, not by time) and with constant ones only (all rows are at time 0).
+        a worker, resources); `felt` then has the largest slowdown of each resource among them, and
+        `delayed` their largest delay.
+    end: seconds after which no slowdown or delay is recorded; infinite without any (recorded
+        durations are replayed by step, not by time) and with constant ones only (all rows are at
+        time 0).
     trace_end: the slowdowns after `end`: hold, loop or error.
     """
 
     pieces: Pieces = field(default_factory=lambda: Pieces.constants([1.0]))
     places: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     felt: Ints = field(default_factory=lambda: np.zeros((1, len(RESOURCES)), np.int64))
+    delayed: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     durations: dict[int, tuple[float, ...]] = field(default_factory=dict)
     unshortened: dict[int, tuple[float, ...]] = field(default_factory=dict)
     worker: WorkerRanks | None = None
@@ -85,6 +90,11 @@ class Contention:
         slowed = h.appearance[(here & (h.kind == SLOWDOWN))[h.appearance]]
         rows, starts = pick(h.starts, slowed)
         slowdowns = Pieces.of(h.time[rows], h.value[rows], starts, period)
+        late = h.appearance[(here & (h.kind == DELAY))[h.appearance]]
+        rows, starts = pick(h.starts, late)
+        delays = Pieces.of(h.time[rows], h.value[rows], starts, period, before=0.0)
+        delayed = np.zeros(len(known) + 1, np.int64)
+        delayed[of_key[late]] = np.arange(len(late)) + 1 + len(slowed)
         felt = np.zeros((len(known) + 1, len(RESOURCES)), np.int64)
         felt[of_key[slowed], h.resource[slowed]] = np.arange(len(slowed)) + 1
         durations: dict[int, tuple[float, ...]] = {}
@@ -93,8 +103,9 @@ class Contention:
             recorded = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
             durations |= dict.fromkeys(ranks[int(of_key[key])], recorded)
         found = cls(
-            slowdowns.after(Pieces.constants([1.0])), places, felt, durations,
-            end=trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end=trace_end,
+            delays.after(slowdowns.after(Pieces.constants([1.0]))), places, felt, delayed,
+            durations, end=trace.end if len(slowed) + len(late) and trace.end > 0 else math.inf,
+            trace_end=trace_end,
         )  # fmt: skip
         return found if worker is None else found._of_workers(worker, trace.recorded.source)
 
@@ -114,8 +125,15 @@ class Contention:
                 for place, resource in np.argwhere(slowed).tolist()
             ]
             pieces = Pieces.of_each(largest).after(pieces)
+        late = self.delayed[np.concatenate([of_ranks, clean])]
+        delayed = np.zeros(len(late), np.int64)
+        for place in np.flatnonzero(late.any(axis=1)).tolist():
+            delayed[place] = len(pieces)
+            own = self.pieces.taken(late[place][late[place] > 0]).largest()
+            pieces = Pieces.of_each([own]).after(pieces)
         return replace(
-            self, pieces=pieces, places=places.ravel(), felt=felt, worker=worker, members=members,
+            self, pieces=pieces, places=places.ravel(), felt=felt, delayed=delayed, worker=worker,
+            members=members,
             durations=_durations_of_workers(self.durations, worker, len(places), source),
         )  # fmt: skip
 
@@ -148,7 +166,7 @@ class Contention:
         felt = np.zeros((len(table) + 1, len(RESOURCES)), np.int64)
         felt[:-1][slowed] = np.arange(np.count_nonzero(slowed)) + 1
         pieces = Pieces.constants([1.0, *table[slowed]])
-        return cls(pieces, np.arange(len(table)), felt)
+        return cls(pieces, np.arange(len(table)), felt, np.zeros(len(table) + 1, np.int64))
 
     @functools.cached_property
     def slowdowns(self) -> dict[tuple[int, str], Piecewise]:
@@ -162,8 +180,17 @@ class Contention:
 
     @functools.cached_property
     def first_slowdown(self) -> float:
-        """Seconds at which a rank first runs at another speed than alone; infinite if none does."""
-        return float(np.min(self.pieces.times[self.pieces.values != 1], initial=math.inf))
+        """Seconds at which a rank is first slower or later than alone; infinite if none is."""
+        alone = np.ones(len(self.pieces))
+        alone[self.delayed[self.delayed > 0]] = 0.0
+        differs = self.pieces.values != alone[owners(self.pieces.starts)]
+        return float(np.min(self.pieces.times[differs], initial=math.inf))
+
+    @functools.cached_property
+    def delays(self) -> dict[int, Piecewise]:
+        """Seconds that each message of a rank takes more, of the ranks that have any."""
+        numbers = enumerate(self.delayed[self.places].tolist())
+        return {rank: self.pieces[number] for rank, number in numbers if number}
 
     def places_of(self, workers: int) -> Ints:
         """The places of the first `workers` ranks."""

@@ -138,16 +138,33 @@ class Timing:
         self, members: tuple[int, ...], start: float, loaded: bool = False, fragments: int = 1
     ) -> float:
         """The end of an all-reduce among `members` of one of so many fragments (11, 11b)."""
-        seconds = self.allreduce.seconds(ranks_per_node(members, self.nodes), fragments)
+        late = self.delay(members, start)
+        allreduce = self.allreduce.delayed(late) if late else self.allreduce
+        seconds = allreduce.seconds(ranks_per_node(members, self.nodes), fragments)
         return finish(start, seconds, self.slowest_net(members, loaded))
 
     def push(self, rank: int, start: float, loaded: bool = False) -> float:
         """The arrival of the gradient of `rank` at the server."""
-        return finish(start, self.server.push, self.slowest_net((rank,), loaded))
+        seconds = self.server.push + self.delay((rank,), start)
+        return finish(start, seconds, self.slowest_net((rank,), loaded))
 
     def pull(self, rank: int, start: float, loaded: bool = False) -> float:
         """The arrival of the parameters at `rank`."""
-        return finish(start, self.server.pull, self.slowest_net((rank,), loaded))
+        seconds = self.server.pull + self.delay((rank,), start)
+        return finish(start, seconds, self.slowest_net((rank,), loaded))
+
+    def delay(self, members: tuple[int, ...], start: float) -> float:
+        """Seconds that each hop of a message takes more that begins at `start` (rule 8b).
+
+        Of an all-reduce the mean over its members by ring, and else the largest.
+        """
+        delays = self.contention.delays
+        if not delays:
+            return 0.0
+        late = [delays[rank].at(start)[0] if rank in delays else 0.0 for rank in members]
+        if self.allreduce.algorithm in ("ring", "hierarchical"):
+            return sum(late) / len(late)
+        return max(late)
 
     def serve(self, start: float, union: tuple[int, ...] = (), loaded: bool = False) -> float:
         """The end of a job of the server.
@@ -244,6 +261,11 @@ class Timing:
         """Whether the network of any of these ranks is ever slowed."""
         slowed = self._slowed | self.load.ranks if loaded else self._slowed
         return bool(slowed) and not slowed.isdisjoint(ranks)
+
+    def is_late(self, ranks: Iterable[int]) -> bool:
+        """Whether messages of any of these ranks are ever delayed."""
+        delays = self.contention.delays
+        return bool(delays) and not delays.keys().isdisjoint(ranks)
 
     def _net_factor(self, rank: int, loaded: bool) -> float:
         return self.load.net if loaded and rank in self.load.ranks else 1.0

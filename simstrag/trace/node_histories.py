@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.trace.row_validation import (
+    DELAY,
     DURATION,
     KIND_NAMES,
     RESOURCES,
@@ -86,16 +87,21 @@ class Histories:
         return np.repeat(chosen, np.diff(self.starts))
 
     def pieces(self) -> Pieces:
-        """Step functions of time; before the first row a slowdown is 1, a utilisation 0."""
-        before = np.where(self.kind == UTILISATION, 0.0, 1.0)
-        return Pieces.of(self.time, self.value, self.starts, before=before)
+        """Step functions of time; before the first row a slowdown is 1, all else 0."""
+        return Pieces.of(self.time, self.value, self.starts, before=self._before)
+
+    @property
+    def _before(self) -> Floats:
+        """The value of each history before its first row."""
+        return np.where((self.kind == UTILISATION) | (self.kind == DELAY), 0.0, 1.0)
 
     def without_contention(self, places: Sequence[int]) -> Histories:
-        """Recorded durations at the median of their step over ranks, slowdowns at 1.
+        """Recorded durations at the median of their step over ranks, slowdowns at 1, delays at 0.
 
         places: the node of each rank.
         """
         value = np.where(self.rows_of(self.kind == SLOWDOWN), 1.0, self.value)
+        value = np.where(self.rows_of(self.kind == DELAY), 0.0, value)
         of_node = {int(self.node[k]): k for k in np.flatnonzero(self.kind == DURATION)}
         rows = {k: slice(self.starts[k], self.starts[k + 1]) for k in of_node.values()}
         recorded = [self.value[rows[of_node[node]]] for node in places if node in of_node]
@@ -122,7 +128,7 @@ class Histories:
         is_recorded = self.kind == DURATION
         slowed, recorded = np.flatnonzero(~is_recorded), np.flatnonzero(is_recorded)
         rows = Pieces(self.time, self.value, self.starts, np.full(len(self.node), np.inf))
-        part, before = rows.taken(slowed), np.where(self.kind == UTILISATION, 0.0, 1.0)[slowed]
+        part, before = rows.taken(slowed), self._before[slowed]
         held = Pieces.of(part.times, part.values, part.starts, end, before)
         rows = rows.taken(recorded).after(held).taken(np.argsort(np.append(slowed, recorded)))
         owner = owners(rows.starts)

@@ -22,11 +22,11 @@ BEGAN = "began"
 HOST = "host"
 """The optional column with the names of nodes."""
 RESOURCES = ("gpu", "host", "net", "step")
-KINDS = ("slowdown", "utilisation", "duration")
+KINDS = ("slowdown", "utilisation", "duration", "delay")
 KIND_NAMES = tuple(sorted(KINDS))
 """In columns resources and kinds are numbers: their places in `RESOURCES` and here."""
-DURATION, SLOWDOWN, UTILISATION = range(3)
-STEP = RESOURCES.index("step")
+DELAY, DURATION, SLOWDOWN, UTILISATION = range(4)
+NET, STEP = RESOURCES.index("net"), RESOURCES.index("step")
 
 UNITS = {"time": "in seconds from the start", "node": "the number of a node, from 0 on"}
 """Hints for users who write dates or names of machines."""
@@ -68,10 +68,11 @@ def validate(
 ) -> Columns | None:
     """These columns, or None if any row of them may not be in a trace."""
     in_range = (value > 0) & np.where(kind == UTILISATION, value <= 1, value < math.inf)
-    in_range |= (kind == UTILISATION) & (value == 0)
-    of_steps = (kind != DURATION) | (resource == STEP)
+    in_range |= ((kind == UTILISATION) | (kind == DELAY)) & (value == 0)
+    fits = (kind != DURATION) | (resource == STEP)
+    fits &= (kind != DELAY) | (resource == NET)
     is_node = (node >= 0) & (node < MOST_NODE) & (node == np.floor(node))
-    if not np.all(in_range & of_steps & is_node & (time >= 0) & (time < math.inf)):
+    if not np.all(in_range & fits & is_node & (time >= 0) & (time < math.inf)):
         return None
     return Columns(time, node.astype(np.int64), resource, kind, value, line)
 
@@ -162,6 +163,10 @@ def _row(raw: Sequence[Any] | Mapping[str, Any], where: str) -> Row:
         raise InputError(f"{where}: utilisation {row.value:g} must lie between 0 and 1")
     if row.kind == "duration" and row.value <= 0:
         raise InputError(f"{where}: duration {row.value:g} must be positive seconds")
+    if row.kind == "delay" and row.value < 0:
+        raise InputError(f"{where}: delay {row.value:g} must be 0 or more seconds")
+    if row.kind == "delay" and row.resource != "net":
+        raise InputError(f"{where}: a delay is of resource net, not {row.resource}")
     if row.kind == "duration" and row.resource != "step":
         raise InputError(f"{where}: a duration is of resource step, not {row.resource}")
     return row

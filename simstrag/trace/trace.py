@@ -1,10 +1,11 @@
 """Contention traces: which nodes were slowed, when and by how much.
 
 A trace is a table in long form, one row per change: `time` (seconds), `node` (number), `resource`
-(gpu, host, net, step), `kind` (slowdown, utilisation, duration) and `value`.  A value holds until
+(gpu, host, net, step), `kind` (slowdown, utilisation, duration, delay), `value`.  It holds until
 the next row of the same node, resource and kind.  "gpu" is the computing device, a CPU included;
 "step" stretches the whole step.  Rows of kind `duration` are recorded local times of steps, which
-are replayed one per step in their order.  A sixth column `host` may name the nodes.
+are replayed one per step in their order; of kind `delay`, seconds that each message takes more.  A
+sixth column `host` may name the nodes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -31,6 +33,7 @@ from simstrag.trace.node_histories import Histories
 from simstrag.trace.row_validation import (
     BEGAN,
     COLUMNS,
+    DELAY,
     DURATION,
     HOST,
     KIND_NAMES,
@@ -352,9 +355,10 @@ class Trace:
 
     @property
     def contends(self) -> bool:
-        """Whether it has a slowdown above 1, or recorded durations."""
+        """Whether it has a slowdown above 1, a delay, or recorded durations."""
         h = self.histories
-        return self.replays or bool(np.any(h.value[h.rows_of(h.kind == SLOWDOWN)] > 1))
+        least = np.where(h.kind == SLOWDOWN, 1.0, np.where(h.kind == DELAY, 0.0, math.inf))
+        return self.replays or bool(np.any(h.value > np.repeat(least, np.diff(h.starts))))
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas DataFrame with the columns `COLUMNS`."""

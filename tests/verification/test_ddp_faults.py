@@ -100,12 +100,17 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, policy: str, on_fault: str, *more: str, ranks: int = RANKS
+    folder: Path,
+    policy: str,
+    on_fault: str,
+    *more: str,
+    ranks: int = RANKS,
+    workload: str = "digits",
 ) -> Iterator[Running]:
     """A job in its stride: it has written a checkpoint."""
     mark = uuid.uuid4().hex
     command = [
-        sys.executable, "-P", "-m", "simstrag", "ddp", "digits", "--policy", policy,
+        sys.executable, "-P", "-m", "simstrag", "ddp", workload, "--policy", policy,
         "--ranks", str(ranks), "--batch", "64", "--samples", str(1 << 40), "--out", str(folder),
         "--checkpoint", "5", "--stall-limit", str(STALL), "--on-fault", on_fault, *more,
     ]  # fmt: skip

@@ -61,9 +61,14 @@ static inline double finish(struct job *m, whole piece, whole hint, double start
     return walk(m, p, &s, start, work);
 }
 
-/* When a push or pull of a rank ends. */
+/* When a push or pull of a rank ends, which may take longer by a delay (rule 8b). */
 static double transfer(struct job *m, whole rank, double start, double seconds) {
-    return finish(m, m->ranks[rank].net[m->loaded], 0, start, seconds);
+    const struct rank_row *r = &m->ranks[rank];
+    if (r->delay >= 0) {
+        const struct piece_row *p = &m->pieces[r->delay];
+        seconds += m->values[p->at + segment_at(m, p, 0, start).k];
+    }
+    return finish(m, r->net[m->loaded], 0, start, seconds);
 }
 
 /* See `constants.Step.effort`. */

@@ -83,14 +83,19 @@ static void wait_for(struct job *m, whole rank, whole closing) {
     m->closings[closing].waiting = rank;
 }
 
-/* Cancel its step or push; the rank goes on with the update of the closing. */
-static void abort_step(struct job *m, whole rank, whole closing) {
+/* Cancel its step or push. */
+static void cancel(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     give_up(m, rank);
     r->got = least(r->got, m->now);
     r->ended = least(m->now, r->finish);
-    m->aborted += r->kept + 1;
+    m->aborted += contributed(r);
     show(m, rank, most(r->ended - r->start, 0.0), m->now < r->finish);
     tell(m, rank, ABORTED, -1, 0.0, 1);
+}
+
+/* The same; the rank goes on with the update of the closing. */
+static void abort_step(struct job *m, whole rank, whole closing) {
+    cancel(m, rank);
     wait_for(m, rank, closing);
 }

@@ -24,6 +24,7 @@
 #include "queues.c"
 #include "disband.c"
 #include "retiming.c"
+#include "failing.c"
 #include "showing.c"
 #include "columns.c"
 #include "clusters.c"
@@ -55,23 +56,45 @@ static void handle(struct job *m, struct event_row e) {
     else finished(m, key);
 }
 
-/* After a review: what its update was about to let go. */
-static void go_on(struct job *m) {
+/* What an update was about to let go before the driver had to act; after a checkpoint that costs
+   time it pauses so much more. */
+static void let_go(struct job *m) {
+    double pause = m->pause;
+    flag may_lockstep = m->may_lockstep;
+    if (m->cost > 0) {
+        disband_all(m);
+        m->may_lockstep = 0; m->pause += m->cost; m->cost = 0.0;
+    }
     whole closing = m->to_release;
-    m->to_release = -1; m->reviewing = 0; m->reviewed_updates = m->version;
-    m->reviewed_samples = m->samples; m->reviewed_time = m->now;
+    m->to_release = -1;
     if (goes_alone(m, RACE)) restart(m, 0);
     else if (goes_alone(m, QUEUED)) go_on_alone(m);
     else release(m, closing, -1);
+    m->pause = pause; m->may_lockstep = may_lockstep;
+}
+
+/* After a review. */
+static void go_on(struct job *m) {
+    m->reviewing = 0; m->reviewed_updates = m->version;
+    m->reviewed_samples = m->samples; m->reviewed_time = m->now;
+    let_go(m);
+}
+
+/* After a checkpoint; a review may be due at the same update. */
+static void go_on_saved(struct job *m) {
+    m->saving = 0;
+    if (due(m)) m->stop = REVIEW;
+    else let_go(m);
 }
 
 /* Go on to the next moment at which the driver must act; events at `until` included. */
 EXPORT int advance(struct job *m, double until) {
     m->spent = 0;
-    if (m->reviewing) go_on(m);
+    if (m->saving) go_on_saved(m);
+    else if (m->reviewing) go_on(m);
     for (;;) {
         int call = wanted(m);
-        m->reviewing = call == REVIEW;
+        m->reviewing = call == REVIEW; m->saving = call == CHECKPOINT;
         if (call == m->stop) m->stop = GO_ON;
         if (call != GO_ON) return call;
         if (goes_alone(m, RACE) || goes_alone(m, QUEUED)) {

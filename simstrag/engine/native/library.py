@@ -22,7 +22,8 @@ TYPES = {"double": "f8", "whole": "i8", "flag": "i1", "word": "u8"}
 FUNCTIONS = {
     "advance": "f", "end": "", "refile": "", "report": "", "resize": "", "disband_all": "",
     "find_least": "", "serve_until": "f", "ends": "if", "threshold": "if", "newest": "piip",
-    "retime": "fpppf", "usage": "fp", "next_event": "",
+    "retime": "fpppf", "fail": "i", "lose": "fi", "halt": "f",
+    "start_waiting": "f", "usage": "fp", "next_event": "",
 }  # fmt: skip
 """Arguments after the first, an address: f, a float; i, a whole number; p, an address."""
 RESULTS = {"advance": ctypes.c_int, "threshold": ctypes.c_double, "next_event": ctypes.c_double}

@@ -45,7 +45,7 @@ class Loading:
         memory = self.memory
         memory.pieces = np.zeros(0, memory.pieces.dtype)
         memory.times, memory.values = np.zeros(0), np.zeros(0)
-        memory.ranks["net"] = -1
+        memory.ranks["net"] = memory.ranks["delay"] = -1
         self._constants()
         self._nets()  # first, as they are few: what is in memory is copied when more is put there
         self.stretches(amp=False)
@@ -139,7 +139,7 @@ class Loading:
         rows["stretch"][computed, 2 + amp] = numbers[computed]
 
     def _nets(self) -> None:
-        """Slowdowns of networks over time."""
+        """Slowdowns and delays of networks over time."""
         rows, timing = self.memory.ranks, self.timing
         felt = timing.contention.felt[timing.contention.places_of(len(rows)), NET]
         slowed, which = np.unique(felt[felt > 0], return_inverse=True)
@@ -147,6 +147,8 @@ class Loading:
             those = timing.contention.pieces.taken(slowed)
             numbers = self._put(those.changing(those.values)) + which
             rows["net"][felt > 0] = numbers[:, np.newaxis]
+        for rank, delay in timing.contention.delays.items():
+            rows["delay"][rank] = self.piece(delay)
         for rank in timing.load.ranks:
             net = timing.net(rank, loaded=True)
             assert net is not None, "a server in use weighs on it"

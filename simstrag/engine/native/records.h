@@ -44,9 +44,10 @@ enum { APPLIED, DROPPED, ABORTED, IN_FLIGHT };
 
 /* Why `advance` comes back.  REDUCE, SERVE: it asks when a collective, or a job that fuses groups,
    ends.  FLUSH: a log is full.  ROOM: a rank keeps more gradients than there is room for.
-   DURATIONS: a rank has no recorded duration left.  PAUSE: it has worked for a while. */
+   DURATIONS: a rank has no recorded duration left.  PAUSE: it has worked for a while.  CHECKPOINT:
+   one is due. */
 #define STOPS(S) S(GO_ON) S(DONE) S(REVIEW) S(HORIZON) S(STALLED) S(REDUCE) S(SERVE) \
-    S(FLUSH) S(ROOM) S(DURATIONS) S(PAUSE)
+    S(FLUSH) S(ROOM) S(DURATIONS) S(PAUSE) S(CHECKPOINT)
 enum { STOPS(NAME) };
 
 #define SCALARS(F, A) \
@@ -74,6 +75,8 @@ enum { STOPS(NAME) };
     F(double, review_seconds) F(flag, on_block) \
     F(whole, reviewed_updates) F(whole, reviewed_samples) F(double, reviewed_time) \
     F(flag, reviewing) F(flag, has_asked) \
+    /* from when on a checkpoint is due, and what the one cost that was just taken */ \
+    F(double, mark_version) F(double, mark_time) F(double, cost) F(flag, saving) \
     /* ends */ \
     F(whole, most_updates) F(whole, most_samples) F(double, most_progress) \
     /* lists */ \
@@ -93,7 +96,7 @@ enum { STOPS(NAME) };
     F(double, finish) F(double, arrival) F(double, pulled) F(double, rate) F(double, until) \
     F(double, share) F(whole, version) F(whole, seen) F(whole, samples) F(whole, started) \
     F(double, compute) F(double, communication) F(double, wait) F(whole, applied) \
-    F(whole, staleness) F(flag, amp) F(flag, blocked) F(flag, named) F(flag, idle) F(flag, state) \
+    F(whole, staleness) F(flag, amp) F(flag, blocked) F(flag, named) F(flag, idle) F(flag, state) F(flag, failed) \
     F(whole, quorum) F(whole, link) \
     /* gradients that count for the bound; gradients that it keeps of its contribution */ \
     F(whole, count) F(whole, bound) F(whole, kept) F(whole, rounds) \
@@ -107,7 +110,7 @@ enum { STOPS(NAME) };
     F(whole, step) F(double, due) \
     /* inputs: where its recorded durations are; pieces by precision and load */ \
     F(whole, recorded_at) F(whole, recorded) \
-    A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(double, clean) \
+    A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(whole, delay) F(double, clean) \
     F(whole, clean_step) \
     /* its job at the server; the closing it was late for; its parent and its riders */ \
     F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \

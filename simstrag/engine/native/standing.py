@@ -13,7 +13,7 @@ from simstrag.engine.native.loading import Loading
 from simstrag.plan import NEVER, Plan, Weigh
 from simstrag.quorum import Late, Quorum, Via
 
-__all__ = ["adopt", "file", "retime"]
+__all__ = ["adopt", "allow_lockstep", "file", "retime"]
 
 VIA, LATE = tuple(Via), tuple(Late)
 """In the order of their numbers in records.h."""
@@ -47,9 +47,7 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
     new_rules, switches = not changed <= BY_RANK | {"quorums"}, "precision" in changed
     stays = not (switches and m["amp_switch"])  # a switch takes its time
     if new_rules:
-        logs = m["keeps_steps"] or m["keeps_fates"]
-        cuts = plan.damping.cutoff is not None or plan.deadline is not None
-        m["may_lockstep"] = not (logs or cuts or plan.pause)
+        allow_lockstep(plan, m)
         stays = stays and m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
     if (new_rules or "suspects" in changed) and memory.quorums[0]["shape"] == QUEUED:
         stays = stays and not plan.review.on_block and m["judged"] == plan.judges
@@ -72,6 +70,13 @@ def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> Non
         m["unknown"] = unknown
     if new_rules:
         _adopt_rules(plan, loading)
+
+
+def allow_lockstep(plan: Plan, m: Any, hung: Set[int] = frozenset()) -> None:
+    """Whether ranks may be in lockstep (lockstep.c); hung: failed ranks of the plan."""
+    logs = m["keeps_steps"] or m["keeps_fates"]
+    cuts = plan.damping.cutoff is not None or plan.deadline is not None
+    m["may_lockstep"] = not (logs or cuts or plan.pause or hung)
 
 
 def _resize(plan: Plan, loading: Loading) -> bool:
@@ -221,10 +226,12 @@ def _file_collectives(
 def _file_collective(row: Any, quorum: Quorum, fragments: int, loading: Loading) -> None:
     timing, loaded = loading.timing, bool(loading.memory.job["loaded"])
     row["seconds"] = loading.seconds(quorum.members, fragments)
-    felt = timing.feels_net(quorum.members, loaded)
+    felt, late = timing.feels_net(quorum.members, loaded), timing.is_late(quorum.members)
     if (quorum.count is not None or quorum.window < math.inf) and not quorum.partial:
-        row["asks"] = felt or timing.nodes is not None
+        row["asks"] = felt or late or timing.nodes is not None
         loading.seconds_by_count(fragments)
+    elif late:
+        row["asks"] = 1
     elif felt:
         row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
 
@@ -238,7 +245,7 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
     if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
         free = _is_free(quorum, loading)
         simple = free and (loading.timing.nodes is None if reduces else quorum.via is Via.SERVER)
-        if simple or (full and reduces):
+        if simple or (full and reduces and not loading.timing.is_late(quorum.members)):
             return RACE
     if queues:
         return QUEUED
@@ -257,6 +264,7 @@ def _queues(plan: Plan, examples: tuple[Quorum, ...], loading: Loading) -> bool:
         )
         and sum([len(quorum.indices) for quorum in plan.quorums]) == len(ranks)
         and not loading.timing.feels_net(ranks, bool(loading.memory.job["loaded"]))
+        and not loading.timing.is_late(ranks)
     )
 
 
@@ -268,8 +276,8 @@ def _needs_events(quorum: Quorum) -> bool:
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:
     """Whether no member ever feels contention of the network."""
-    loaded = bool(loading.memory.job["loaded"])
-    return not loading.timing.feels_net(quorum.members, loaded)
+    loaded, timing = bool(loading.memory.job["loaded"]), loading.timing
+    return not timing.feels_net(quorum.members, loaded) and not timing.is_late(quorum.members)
 
 
 def _file_children(quorum: Quorum, loading: Loading, at: int) -> int:

@@ -14,7 +14,8 @@ static void begin_step(struct job *m, whole rank, double got, double pause) {
         part = (double)done / m->microbatches;
         samples = larger(samples * done / m->microbatches, 1);
     }
-    r->finish = r->ended = compute(m, rank, start, amp, share, factor, part);
+    r->finish = r->ended =
+        r->failed ? INFINITY : compute(m, rank, start, amp, share, factor, part);
     r->pulled = m->now; r->got = got; r->start = start; r->samples = samples;
     r->share = share; r->amp = r->last_amp = amp;
     r->step = r->started++;

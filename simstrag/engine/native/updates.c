@@ -73,7 +73,7 @@ static int due(struct job *m) {
            m->now - m->reviewed_time >= m->review_seconds;
 }
 
-/* Version + 1, stop test, review if due; whether the run goes on without one.
+/* Version + 1, stop test, checkpoint or review if due; whether the run goes on without one.
    n: the ranks whose gradients were applied; they stand in `scratch`, unless their set has a name,
    its token, or only a sample of updates is kept (`every`). */
 static int conclude(struct job *m, const struct tally *t, whole n, whole token) {
@@ -91,6 +91,7 @@ static int conclude(struct job *m, const struct tally *t, whole n, whole token) 
     }
     if (m->judged) judge(m);
     if (enough(m)) m->stop = DONE;
+    else if (m->version >= m->mark_version || m->now >= m->mark_time) m->stop = CHECKPOINT;
     else if (due(m)) m->stop = REVIEW;
     return m->stop == GO_ON;
 }

@@ -1,0 +1,191 @@
+"""Failures of ranks, worked out by hand, and what a scenario may say of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from simstrag.engine.simulate import simulate
+from simstrag.errors import InputError, PlanError, StallError
+from simstrag.runs.run import Run
+from simstrag.scenario.failures import FailuresSection
+from simstrag.scenario.scenario import Scenario
+
+pytestmark = pytest.mark.parametrize("engine", ["native", "plain"])
+
+
+def run(engine: str, policy: str, updates: int, workers: int = 2, **failures: Any) -> Run:
+    """A run of steps of one second and free communication, with a row for each step."""
+    scenario = Scenario(workers=workers, updates=updates, step={"compute": 1.0}, failures=failures)
+    return simulate(scenario, policy, engine=engine, record_steps=True)
+
+
+def test_the_others_wait_until_they_know_and_repeat_their_step(engine: str) -> None:
+    """Rank 1 fails in the second step, at 1.5 s.  Rank 0 ends its own at 2 s, and at 2.25 s it is
+    known: rank 0 computes that step anew, to 3.25 s, and then goes on alone."""
+    events = [{"time": 1.5, "rank": 1}]
+    found = run(engine, "bsp", 3, events=events, on_fault="continue", detection=0.75)
+    assert list(found.updates["time"]) == [1.0, 3.25, 4.25]
+    assert list(found.updates["members"]) == [(0, 1), (0,), (0,)]
+    assert found.summary["aborted"] == 2
+    assert found.summary["useful_throughput"] == 4 * 128 / 4.25
+
+
+def test_who_waits_for_nobody_goes_on_at_once(engine: str) -> None:
+    """Rank 1 fails at 1.5 s and is back at 3.25 s, with the parameters of then."""
+    events = [{"time": 1.5, "rank": 1, "back": 3.25}]
+    found = run(engine, "asgd", 6, events=events, on_fault="continue", detection=0.25)
+    assert list(found.updates["time"]) == [1.0, 1.0, 2.0, 3.0, 4.0, 4.25]
+    assert list(found.updates["members"]) == [(0,), (1,), (0,), (0,), (0,), (1,)]
+    assert found.updates["staleness_mean"][5] == 1
+
+
+def test_a_bound_holds_the_others_until_they_know(engine: str) -> None:
+    """Rank 1 fails at 0.5 s.  Rank 0 may be one step ahead: it ends two, and waits from 2 s until
+    it is known, at 5.5 s."""
+    events = [{"time": 0.5, "rank": 1}]
+    found = run(engine, "ssp:bound=1", 3, events=events, on_fault="continue", detection=5.0)
+    assert list(found.updates["time"]) == [1.0, 2.0, 6.5]
+
+
+def test_a_rank_that_is_back_is_waited_for_again(engine: str) -> None:
+    """Rank 1 is away from 0.5 s to 2.25 s, known at once.  Rank 0 repeats its step from 0.5 s;
+    rank 1 starts in the middle of the step that rank 0 has begun at 1.5 s."""
+    events = [{"time": 0.5, "rank": 1, "back": 2.25}]
+    found = run(engine, "bsp", 3, events=events, on_fault="continue")
+    assert list(found.updates["time"]) == [1.5, 3.25, 4.25]
+    assert list(found.updates["members"]) == [(0,), (0, 1), (0, 1)]
+
+
+def test_with_the_last_rank_all_wait_until_one_is_back(engine: str) -> None:
+    events = [{"time": 0.5, "rank": 0, "back": 7.0}, {"time": 0.75, "rank": 1, "back": 9.0}]
+    found = run(engine, "asgd", 2, events=events, on_fault="continue")
+    assert list(found.updates["time"]) == [8.0, 9.0]
+    never = [{"time": 0.5, "rank": rank} for rank in (0, 1)]
+    with pytest.raises(StallError, match="asgd waits for ever"):
+        run(engine, "asgd", 2, events=never, on_fault="continue")
+
+
+def test_a_restart_repeats_what_no_checkpoint_holds(engine: str) -> None:
+    """Checkpoints of 0.5 s follow the updates at 2 s and 4.5 s.  Rank 1 fails at 6.25 s, in the
+    third step since: at 10.25 s both go on from the checkpoint of 4.5 s, which holds 4 updates."""
+    found = run(
+        engine, "bsp", 7, events=[{"time": 6.25, "rank": 1}], on_fault="restart", detection=1.0,
+        restart=3.0, checkpoint={"updates": 2, "cost": 0.5},
+    )  # fmt: skip
+    times = [1.0, 2.0, 3.5, 4.5, 6.0, 11.25, 12.25, 13.75]
+    assert list(found.updates["time"]) == times
+    assert list(found.updates["version"]) == [1, 2, 3, 4, 5, 5, 6, 7]
+    counts = {name: found.summary[name] for name in ("updates", "checkpoints", "lost_updates")}
+    assert counts == {"updates": 7, "checkpoints": 3, "lost_updates": 1}
+    assert found.summary["lost_samples"] == 256
+    assert found.summary["throughput"] == 8 * 256 / 13.75
+    assert found.summary["useful_throughput"] == 7 * 256 / 13.75
+    assert found.summary["down_seconds"] == 4.0
+    assert found.summary["wait_by_rank"] == [4.0 + 3 * 0.5] * 2
+
+
+def test_a_checkpoint_that_is_not_complete_is_worth_nothing(engine: str) -> None:
+    """The checkpoint of the update at 2 s takes until 4 s; rank 0 fails at 3 s."""
+    found = run(
+        engine, "bsp", 3, events=[{"time": 3.0, "rank": 0}], on_fault="restart",
+        checkpoint={"updates": 2, "cost": 2.0},
+    )  # fmt: skip
+    assert list(found.updates["version"]) == [1, 2, 1, 2, 3]
+    assert list(found.updates["time"]) == [1.0, 2.0, 4.0, 5.0, 8.0]
+
+
+def test_ranks_that_are_left_may_write_a_checkpoint_at_a_failure(engine: str) -> None:
+    """Rank 1 fails at 2.5 s; the two updates until then are kept, and the third step is not."""
+    found = run(
+        engine, "bsp", 3, events=[{"time": 2.5, "rank": 1}], on_fault="restart", restart=2.0,
+        checkpoint={"on_failure": True},
+    )  # fmt: skip
+    assert list(found.updates["time"]) == [1.0, 2.0, 5.5]
+    assert found.summary["lost_updates"] == 0
+
+
+def test_a_failure_during_a_restart_begins_it_anew(engine: str) -> None:
+    events = [{"time": 0.5, "rank": 0}, {"time": 2.5, "rank": 1}]
+    found = run(engine, "bsp", 1, events=events, on_fault="restart", restart=3.0)
+    assert list(found.updates["time"]) == [6.5]
+    assert (found.summary["failures"], found.summary["down_seconds"]) == (2, 5.0)
+
+
+def test_failures_come_at_the_same_times_under_every_policy(engine: str) -> None:
+    section = FailuresSection(mtbf=50.0, on_fault="continue", rejoin=5.0)
+    times = [[*itertools.islice(section.coming(seed, 3), 9)] for seed in (0, 0, 1)]
+    assert times[0] == times[1] != times[2]
+    failures = {"mtbf": 50.0, "on_fault": "continue", "rejoin": 5.0}
+    makespan = {
+        policy: run(engine, policy, n, 3, **failures).summary for policy, n in
+        (("bsp", 40), ("asgd", 120))
+    }  # fmt: skip
+    within = [sum(f.time <= s["makespan"] for f in times[0]) for s in makespan.values()]
+    assert [s["failures"] for s in makespan.values()] == within
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asgd", "korel", "cgp", "local_sgd"])
+@pytest.mark.parametrize("on_fault", ["continue", "restart"])
+def test_failures_that_do_not_come_change_nothing(engine: str, policy: str, on_fault: str) -> None:
+    declared: dict[str, Any] = {
+        "workers": 4, "updates": 60, "step": {"compute": 1.0, "cv": 0.3, "amp_ratio": 1.5},
+        "server": {"service": 0.05, "push": 0.01},
+    }  # fmt: skip
+    never: dict[str, Any] = {"events": [{"time": 1e6, "rank": 0}], "on_fault": on_fault}
+    if on_fault == "restart":
+        never["checkpoint"] = {"updates": 7}
+    tables = [
+        simulate(Scenario.of(declared | more), policy, 3, engine=engine).updates
+        for more in ({}, {"failures": never})
+    ]
+    for name in tables[0]:
+        assert list(tables[0][name]) == list(tables[1][name])
+
+
+def test_a_run_that_never_gets_beyond_its_failures_ends(engine: str) -> None:
+    with pytest.raises(StallError, match=r"no headway .* version 0: ranks failed 1,000 times"):
+        run(engine, "bsp", 1, mtbf=0.05, on_fault="restart")
+
+
+def test_a_policy_that_cannot_go_on_without_a_rank_is_refused(engine: str) -> None:
+    with pytest.raises(PlanError, match=r"streaming_diloco.* cannot go on without a rank"):
+        run(engine, "streaming_diloco:h=4,p=2,tau=1", 3, mtbf=9.0, on_fault="continue")
+
+
+CONTINUE, RESTART = {"on_fault": "continue"}, {"on_fault": "restart"}
+EVENT = {"time": 5.0, "rank": 1}
+WRONG = (
+    (CONTINUE, "nothing says when ranks fail: give mtbf or events"),
+    ({"mtbf": 1.0, "events": [EVENT], **CONTINUE}, "give mtbf or events, one of the two"),
+    ({"events": [EVENT], "rejoin": 3.0, **CONTINUE}, "give each of the events its own back"),
+    ({"mtbf": 9.0, "restart": 3.0, **CONTINUE}, "restart is a key of on_fault: restart"),
+    ({"mtbf": 9.0, "rejoin": 3.0, **RESTART}, "rejoin is a key of on_fault: continue"),
+    ({"events": [EVENT | {"back": 9.0}], **RESTART}, "back is a key of on_fault: continue"),
+    ({"mtbf": 9.0, "rejoin": 1.0, "detection": 2.0, **CONTINUE}, "rejoin 1 is before"),
+    ({"events": [EVENT | {"back": 5.5}], "detection": 1.0, **CONTINUE}, "is back at 5.5 s, before"),
+    ({"events": [EVENT, EVENT | {"time": 7.0}], **CONTINUE}, "rank 1 fails at 7 s, and is not"),
+    ({"events": [{"time": 5.0, "rank": 2}], **CONTINUE}, "rank 2 fails, and there are 2 workers"),
+    ({"mtbf": 9.0, "checkpoint": {"cost": 1.0}, **RESTART}, "needs an interval: give seconds or"),
+    ({"mtbf": 9.0, "checkpoint": {"seconds": 1, "updates": 1}, **RESTART}, "has one interval"),
+    ({"mtbf": 9.0, "on_fault": "shrink"}, "on_fault"),
+)
+
+
+@pytest.mark.parametrize(("section", "reason"), WRONG, ids=lambda value: str(value)[:40])
+def test_what_a_section_of_failures_rules_out(
+    section: dict[str, Any], reason: str, engine: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        run(engine, "bsp", 1, **section)
+
+
+def test_a_real_learner_has_no_restarts(engine: str) -> None:
+    declared: dict[str, Any] = {
+        "workers": 2, "samples": 256, "step": {"compute": 1.0},
+        "learner": {"kind": "real", "task": "digits"}, "failures": {"mtbf": 9.0, **RESTART},
+    }  # fmt: skip
+    with pytest.raises(InputError, match="a real learner has no checkpoint"):
+        Scenario.of(declared)
