@@ -76,6 +76,7 @@ class Claim:
     scenario: its keys.
     axes: one or two constants of the map.
     real: the keys of a scenario that trains; or the reason why none can tell.
+    trained: whether only training can tell.
     untestable: the reason why nothing can be said; empty where something can.
     """
 
@@ -91,6 +92,7 @@ class Claim:
     scenario: Mapping[str, Any]
     axes: tuple[Axis, ...]
     real: Mapping[str, Any] | str
+    trained: bool = False
     untestable: str = ""
 
     @property
@@ -98,12 +100,12 @@ class Claim:
         """The learners that can answer."""
         if self.untestable:
             return ()
-        formula: tuple[Learner, ...] = () if self.measure.needs_accuracy else ("formula",)
+        formula: tuple[Learner, ...] = () if self.trained else ("formula",)
         return formula if isinstance(self.real, str) else (*formula, "real")
 
     def tried(self, quick: bool) -> tuple[Learner, ...]:
-        """The learners of a scoreboard; a quick one trains only where the formula cannot tell."""
-        return self.learners[:1] if quick else self.learners
+        """The learners of a scoreboard; a quick one trains nothing."""
+        return tuple(each for each in self.learners if not quick or each == "formula")
 
     def drawn_axes(self, learner: Learner, quick: bool) -> tuple[Axis, ...]:
         """The axes of a learner's points; training has a map only where the formula has none."""

@@ -36,9 +36,10 @@ class PointRuns:
 
     def misses(self, policy: str) -> int:
         """How many runs ended before they reached the target, or diverged; 0 without a target."""
-        runs = self.summaries[policy]
-        with_target = any(run["time_to_target"] is not None for r in self.summaries.values() for run in r)
-        return sum(run["time_to_target"] is None for run in runs) if with_target else 0
+        everyone = (run for runs in self.summaries.values() for run in runs)
+        if all(run["time_to_target"] is None for run in everyone):
+            return 0
+        return sum(run["time_to_target"] is None for run in self.summaries[policy])
 
 
 def seconds(runs: Sequence[Mapping[str, Any]]) -> Array:
@@ -54,14 +55,12 @@ class Measure(NamedTuple):
     unit: "%" for a share, "x" for a ratio.
     of: the estimate from the runs, the policy and its rivals.
     needs_clean: whether bsp is also simulated without contention.
-    needs_accuracy: whether only training can tell.
     """
 
     words: str
     unit: str
     of: Callable[[PointRuns, str, Sequence[str]], Estimate]
     needs_clean: bool = False
-    needs_accuracy: bool = False
 
 
 def _delay_removed(runs: PointRuns, policy: str, _: Sequence[str]) -> Estimate:
@@ -81,7 +80,8 @@ def _mean_speedup(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estima
 
 
 def _least_saving(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
-    return Estimate(*(1 - 1 / x if x > 0 else math.nan for x in _least_speedup(runs, policy, rivals)))
+    found = _least_speedup(runs, policy, rivals)
+    return Estimate(*(1 - 1 / x if x > 0 else math.nan for x in found))
 
 
 def _equal_work(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
@@ -105,9 +105,5 @@ SPEEDUP = Measure("speed-up over the fastest of the others", "x", _least_speedup
 MEAN_SPEEDUP = Measure("speed-up over the mean time of the others", "x", _mean_speedup)
 SAVING = Measure("time saved against the fastest of the others", "%", _least_saving)
 EQUAL_WORK = Measure("speed-up at equal samples", "x", _equal_work)
-ACCURACY_GAIN = Measure(
-    "final accuracy above the mean of the others", "%", _accuracy_gain, needs_accuracy=True
-)
-ACCURACY_POINTS = Measure(
-    "difference of final accuracy", "%", _accuracy_points, needs_accuracy=True
-)
+ACCURACY_GAIN = Measure("final accuracy above the mean of the others", "%", _accuracy_gain)
+ACCURACY_POINTS = Measure("difference of final accuracy", "%", _accuracy_points)

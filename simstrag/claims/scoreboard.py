@@ -21,7 +21,7 @@ from simstrag.claims.registry import CLAIMS
 from simstrag.documents.file_io import write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.paired_statistics import Estimate, speedup
 from simstrag.experiments.sweep import Sweep, sweep
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import plain
@@ -33,6 +33,9 @@ FOLDER = Path("reports/claims")
 FOUND = "found finished"
 """What a sweep reports of runs that an earlier command finished."""
 
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+NO_DELAY = "stragglers cost bsp nothing to speak of"
+
 
 class Verdict(StrEnum):
     """What the scoreboard says of a claim."""
@@ -41,6 +44,7 @@ class Verdict(StrEnum):
     REGION = "holds in a region"
     OPEN = "undecided by these seeds"
     NOT = "not reproduced"
+    UNTRIED = "not tried: only training can tell"
     UNTESTABLE = "cannot be tested"
 
 
@@ -50,12 +54,14 @@ class Reached:
 
     place: index along each axis.
     estimate: NaN where it is not known.
+    versus: the speed-up over each rival.
     note: why it is not known, or which runs missed the target.
     holds: whether the whole interval reaches the claimed number; None where the interval holds it.
     """
 
     place: tuple[int, ...]
     estimate: Estimate
+    versus: Mapping[str, Estimate]
     note: str
     holds: bool | None
 
@@ -119,7 +125,8 @@ class Row:
     @property
     def verdict(self) -> Verdict:
         """That of the trial which has the map."""
-        return next((t.verdict for t in self.trials.values()), Verdict.UNTESTABLE)
+        nothing = Verdict.UNTRIED if self.claim.learners else Verdict.UNTESTABLE
+        return next((trial.verdict for trial in self.trials.values()), nothing)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -127,6 +134,7 @@ class Row:
         trials = {
             learner: {
                 **trial.here.estimate._asdict(), "holds": trial.here.holds,
+                "versus": {name: e._asdict() for name, e in trial.here.versus.items()},
                 "note": trial.here.note, "verdict": trial.verdict, "region": trial.region,
                 "points": [{
                     **{a.key: a.values[k] for a, k in zip(trial.axes, p.place, strict=True)},
@@ -195,8 +203,8 @@ def judge(
 
     only: their names; all by default.
     folder: for the runs, which are not computed again by the next call.
-    quick: coarse maps, three seeds, and nothing is trained unless only training can tell.
-    jobs: processes, all cores by default; 1 is this process.
+    quick: coarse maps, three seeds, and nothing is trained.
+    jobs: processes, all cores by default, or this process alone where it is quick.
     on_progress: called as (done, total, what).
     Raises `InputError` for an unknown name.  On Ctrl-C, the `KeyboardInterrupt` says how many runs
     are kept.
@@ -220,7 +228,7 @@ def judge(
 
             study = claim.study(learner, quick)
             try:
-                found = sweep(study, kept, jobs=jobs, on_progress=show)
+                found = sweep(study, kept, jobs=1 if quick and jobs is None else jobs, on_progress=show)
             except KeyboardInterrupt:
                 kept_so_far = f"about {done} of {total} runs are finished and kept in {folder}"
                 raise KeyboardInterrupt(kept_so_far) from None
@@ -250,7 +258,7 @@ def _trial(claim: Claim, learner: Learner, quick: bool, found: Sweep) -> Trial:
         if claim.measure.needs_clean:
             clean = summaries[by_values[_values({**values, SEVERITY: 0.0})]]["bsp"]
         if number in failed:
-            reached.append(Reached(place, Estimate(*[math.nan] * 3), failed[number], False))
+            reached.append(Reached(place, UNKNOWN, {}, failed[number], False))
         else:
             reached.append(_reached(claim, place, PointRuns(summaries[number], clean)))
     return Trial(learner, axes, tuple(reached))
@@ -271,9 +279,11 @@ def _reached(claim: Claim, place: tuple[int, ...], runs: PointRuns) -> Reached:
     seeds = len(runs.summaries[claim.policy])
     note = "; ".join(f"{n} missed the target in {k} of {seeds}" for n, k in misses.items() if k)
     if misses[claim.policy]:
-        return Reached(place, Estimate(*[math.nan] * 3), note, False)
+        return Reached(place, UNKNOWN, {}, note, False)
+    own = runs.times(claim.policy)
+    versus = {name: speedup(own, runs.times(name)) for name in claim.rivals}
     found = claim.measure.of(runs, claim.policy, claim.rivals)
     if math.isnan(found.value):
-        return Reached(place, found, note or "stragglers cost bsp nothing to speak of", False)
+        return Reached(place, found, versus, note or NO_DELAY, False)
     holds = True if found.low >= claim.number else False if found.high < claim.number else None
-    return Reached(place, found, note, holds)
+    return Reached(place, found, versus, note, holds)
