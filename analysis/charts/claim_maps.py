@@ -6,7 +6,7 @@ import textwrap
 
 from simstrag.analysis.charts.chart import INK, LINE, MUTED, SERIES, Paint
 from simstrag.analysis.charts.matplotlib_renderer import Picture, boxes, canvas, svg
-from simstrag.analysis.text.number_format import MISSING, number, percent
+from simstrag.analysis.text.claim_text import value_text
 from simstrag.claims.claim import Claim
 from simstrag.claims.scoreboard import Trial
 
@@ -59,15 +59,3 @@ def draw_map(claim: Claim, trial: Trial) -> Picture:
 def _at(place: tuple[int, ...]) -> tuple[int, int]:
     """Column and row of a point."""
     return place[0], place[1] if len(place) > 1 else 0
-
-
-def value_text(claim: Claim, value: float) -> str:
-    """A value of the claim's measure with its unit.
-
-    >>> from simstrag.claims.registry import CLAIMS
-    >>> value_text(CLAIMS[0], 0.794), value_text(CLAIMS[1], 1.14)
-    ('79.4 %', '1.14×')
-    """
-    if value != value:
-        return MISSING
-    return f"{percent(value)} %" if claim.measure.unit == "%" else f"{number(value)}×"

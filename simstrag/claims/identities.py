@@ -33,19 +33,22 @@ class Identity(NamedTuple):
 
 def identities(quick: bool = False) -> tuple[Identity, ...]:
     """All of them; quick: from fewer random states."""
-    low, high = contention_cost(MITIGATION, 1 + FASTER), contention_cost(MITIGATION, 1 / (1 - FASTER))
+    low, high = (
+        contention_cost(MITIGATION, 1 + FASTER),
+        contention_cost(MITIGATION, 1 / (1 - FASTER)),
+    )
     ratio = needed_ratio(MITIGATION, 2.0)
     states = 30 if quick else 200
     alone, groups = star_choices(states)
     gain = progress_one_by_one(8, BATCH, 500) / progress_together(8, BATCH, 500) - 1
     return (
         Identity(
-            "Korel's two numbers together say what contention cost BSP",
+            "What contention cost BSP, by Korel's two numbers together",
             f"{100 * low:.1f} % (14 % faster) to {100 * high:.1f} % (14 % less time)",
             "T_bsp/T_clean = 1 / (1 - (1 - T/T_bsp) / M) with M = 79.4 %",
         ),
         Identity(
-            "the gain of reduced precision that 79.4 % needs at twice the time",
+            "The gain of reduced precision that 79.4 % needs where contention doubles a step",
             f"{ratio:.2f}; simulated with it, all but Korel's first 7 steps: "
             f"{100 * simulated_mitigation(ratio):.1f} %",
             "c / (1 + (1 - M)(c - 1)) at c = 2; 1,000 slow steps without noise",
@@ -58,7 +61,7 @@ def identities(quick: bool = False) -> tuple[Identity, ...]:
             "noise scales",
         ),
         Identity(
-            "booking each gradient by itself would give SSP(0) progress for nothing",
+            "Booking each gradient by itself would give SSP(0) progress for nothing",
             f"{100 * gain:.0f} % more than BSP from the same gradients at the same times",
             "8 workers, batch 128, noise scale 500, c_tau 1; booked by visible updates it is BSP's",
         ),

@@ -21,16 +21,16 @@ from simstrag.claims.measures import (
 )
 
 PERIOD = 120.0
-"""Seconds of one turn of contention: the script released with STAR slows a worker for 60 s of it."""
+"""Seconds of a turn of contention; the script released with STAR slows a worker for 60 s of it."""
 
 
 def turns(share: float, ranks: int = 1, resource: str = "gpu") -> list[dict[str, Any]]:
     """Rows of a trace that loops: the first ranks take twice as long for a share of each period."""
-    changes = [(0.0, 2.0), (share * PERIOD, 1.0), (PERIOD, 1.0)] if share < 1 else [(0.0, 2.0)]
+    ends = [(share * PERIOD, 1.0), (PERIOD, 1.0)] if share < 1 else []
     return [
         {"time": time, "node": rank, "resource": resource, "kind": "slowdown", "value": value}
         for rank in range(ranks)
-        for time, value in changes
+        for time, value in [(0.0, 2.0), *ends]
     ]
 
 
@@ -72,8 +72,8 @@ STAR: dict[str, Any] = {
 }
 STAR_NEAREST = (
     "8 workers; ResNet-20's step, bytes and server as fitted to STAR's logs (docs/star.md), its "
-    "tabulated noise scale 1390; assumed: one worker's host work takes twice as long for 60 of 120 s"
-    " (the released script's rhythm), c_tau 1"
+    "tabulated noise scale 1390; assumed: one worker's host work takes twice as long for 60 of "
+    "120 s (the released script's rhythm), c_tau 1"
 )
 STAR_SETTING = "AWS, 8 workers a job, ten models, contention of co-located jobs, plain SGD"
 
@@ -91,7 +91,9 @@ def training(optimizer: dict[str, Any], target: float | None = 0.9, **keys: Any)
 def slowdown(values: tuple[float, ...], here: float, what: str = "slowdown") -> Axis:
     """How many times as long a slowed worker takes; a severity of 1 is twice."""
     labels = tuple(f"{value:g}" for value in values)
-    return Axis(f"{what} (times)", SEVERITY, tuple(v - 1 for v in values), labels, values.index(here))
+    return Axis(
+        f"{what} (times)", SEVERITY, tuple(v - 1 for v in values), labels, values.index(here)
+    )
 
 
 def constant(name: str, key: str, values: tuple[Any, ...], here: Any) -> Axis:
@@ -105,10 +107,18 @@ SHARE = Axis(
     "share of time with contention (%)", "trace", tuple(map(turns, SHARES)),
     tuple(f"{100 * share:g}" for share in SHARES), 2,
 )  # fmt: skip
-GAIN = constant("full over reduced-precision time", "step.amp_ratio", (1.1, 1.36, 1.48, 1.85, 2.26, 4.5), 1.48)
+GAIN = constant(
+    "full over reduced-precision time", "step.amp_ratio", (1.1, 1.36, 1.48, 1.85, 2.26, 4.5), 1.48
+)
 """Measured ratios (Lambda's benchmarks): ResNet-50 on H200, A100, V100; BERT on A100, V100."""
 C_TAU = constant("c_tau, cost of a stale sample", "learner.c_tau", (0.0, 0.5, 1.0, 2.0, 4.0), 1.0)
 NOISE = constant("noise of a step (cv)", "step.cv", (0.02, 0.05, 0.1, 0.2, 0.4), 0.1)
+GAUDI_NOISE = constant("noise of a step (cv)", "step.cv", (0.03, 0.06, 0.126, 0.25, 0.4), 0.126)
+GAUDIS = constant("workers", "workers", (25, 50, 100, 200), 200)
+HOP = constant("all-reduce, seconds a hop", "allreduce.alpha", (0.005, 0.02, 0.08, 0.16), 0.08)
+UNEVENNESS = constant(
+    "unevenness of the workers (1: the notebook's)", SEVERITY, (0.1, 0.25, 0.5, 1.0, 2.0), 1.0
+)
 HOST = slowdown((1.5, 2, 4, 10), 2, "slowdown of host work")
 RATES = Axis(
     "optimizer", "learner.optimizer", (SGD, MOMENTUM), ("SGD", "momentum 0.9"), 1,
@@ -162,8 +172,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "cgp-accuracy", CGP, "16.8 % more accurate than asynchronous methods [V]", 0.168,
         ACCURACY_GAIN, "cgp", ("asgd", "ssp"), CGP_SETTING,
-        f"{ASSUMED}; the methods are asgd and ssp; 32,000 samples of digits, 16 a gradient, momentum "
-        "0.9: assumed",
+        f"{ASSUMED}; the methods are asgd and ssp; 32,000 samples of digits, 16 a gradient, "
+        "momentum 0.9: assumed",
         WORLD, (RATES, WORKERS), training(MOMENTUM, None), trained=True,
     ),
     Claim(
@@ -188,8 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
         "ResNet-32 on CIFAR-10, 8 K80, 64,000 steps of 128 samples, 6.25 % of them BSP",
         "step and synchronization follow from the paper's pure BSP and ASP runs; the switch is "
         "predicted; a tenth of the steps are simulated",
-        K80, (constant("all-reduce, seconds a hop", "allreduce.alpha", (0.005, 0.02, 0.08, 0.16), 0.08),
-              constant("workers", "workers", (4, 8, 16), 8)),
+        K80, (HOP, WORKERS),
         "the claim is of time alone; sync-switch-accuracy trains",
     ),
     Claim(
@@ -219,8 +228,7 @@ CLAIMS: tuple[Claim, ...] = (
         "all-reduce of 5 % of a step, noise scale 500 batches: assumed; trained by 16 workers",
         {**progress(120, 200, 64_000), "step": {"compute": 1.0, "cv": 0.126}, "microbatches": 12,
          "allreduce": {"bytes": 0.025, "bandwidth": 1.0}},
-        (constant("noise of a step (cv)", "step.cv", (0.03, 0.06, 0.126, 0.25, 0.4), 0.126),
-         constant("workers", "workers", (25, 50, 100, 200), 200)),
+        (GAUDI_NOISE, GAUDIS),
         training(SGD, workers=16, microbatches=12),
     ),
     Claim(
@@ -242,7 +250,7 @@ CLAIMS: tuple[Claim, ...] = (
         "language models; the released notebook has four workers of 0.58 to 3.33 s a step",
         "that notebook's workers and H = 20; this project's default outer optimizers",
         UNEVEN,
-        (constant("unevenness of the workers (1: the notebook's)", SEVERITY, (0.1, 0.25, 0.5, 1.0, 2.0), 1.0),),
+        (UNEVENNESS,),
         training({"lr": 0.2}), trained=True,
     ),
     Claim(

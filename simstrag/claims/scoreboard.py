@@ -87,7 +87,10 @@ class Trial:
     @property
     def best(self) -> Reached:
         """The point with the largest known value."""
-        return max(self.points, key=lambda p: -math.inf if math.isnan(p.estimate.value) else p.estimate.value)
+        return max(
+            self.points,
+            key=lambda p: -math.inf if math.isnan(p.estimate.value) else p.estimate.value,
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -107,7 +110,7 @@ class Trial:
         for axis, places in zip(self.axes, zip(*held, strict=True), strict=True):
             low, high = axis.labels[min(places)], axis.labels[max(places)]
             spans.append(f"{axis.name} {low if low == high else f'{low} to {high}'}")
-        return f"{len(held)} of {len(self.points)} points: {'; '.join(spans)}"
+        return f"{len(held)} of {len(self.points)} points, within {'; '.join(spans)}"
 
     def describe(self, point: Reached) -> str:
         """A point by its values."""
@@ -131,7 +134,7 @@ class Row:
     @property
     def document(self) -> dict[str, Any]:
         """The row as JSON."""
-        trials = {
+        trials: dict[str, Any] = {
             learner: {
                 **trial.here.estimate._asdict(), "holds": trial.here.holds,
                 "versus": {name: e._asdict() for name, e in trial.here.versus.items()},
@@ -228,7 +231,9 @@ def judge(
 
             study = claim.study(learner, quick)
             try:
-                found = sweep(study, kept, jobs=1 if quick and jobs is None else jobs, on_progress=show)
+                found = sweep(
+                    study, kept, jobs=1 if quick and jobs is None else jobs, on_progress=show
+                )
             except KeyboardInterrupt:
                 kept_so_far = f"about {done} of {total} runs are finished and kept in {folder}"
                 raise KeyboardInterrupt(kept_so_far) from None
