@@ -29,7 +29,7 @@ def draw_map(claim: Claim, trial: Trial) -> Picture:
     columns, rows = len(x.values), len(y.values) if y else 1
     aside = textwrap.wrap(y.name, max(12, int(rows * HEIGHT / LETTER))) if y else []
     beside = (LETTER * max(map(len, y.labels)) if y else 0.0) + 0.15 * len(aside)
-    width = max(columns * CELL + beside + 0.3, LETTER * len(x.name) + 0.3, 3.2)
+    width = max(columns * CELL + beside + 0.3, LETTER * len(x.name) + 0.3, 4.4)
     with canvas(width, rows * HEIGHT + 0.85) as figure:
         ax = figure.add_subplot()
         for holds, (name, paint) in LOOKS.items():

@@ -11,6 +11,7 @@ from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables.claim_tables import claims_table, points_table
 from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.claim_text import headline, sentences
+from simstrag.claims.claim import Claim
 from simstrag.claims.scoreboard import Row, Scoreboard
 from simstrag.runs.run import provenance
 
@@ -41,6 +42,14 @@ def _section(row: Row, quick: bool) -> Mapping[str, Any]:
         "about": {**about, "measure": claim.measure.words},
         "sentences": [*sentences(row)],
         "maps": maps,
-        "scenario": facts.as_yaml(claim.scenario) if claim.scenario else "",
+        "scenario": _scenario(claim, quick),
         "command": f"simstrag claims --only {claim.name}{' --quick' if quick else ''}",
     }
+
+
+def _scenario(claim: Claim, quick: bool) -> str:
+    """The keys of its nearest scenario as YAML; that which trains where only training can tell."""
+    if not claim.learners:
+        return ""
+    scenario = claim.study(claim.learners[0], quick)["scenario"]
+    return facts.as_yaml(scenario)

@@ -30,9 +30,7 @@ def claims_table(board: Scoreboard) -> Table:
         "Formula and trained are of the nearest setting, with 95 % intervals over seeds; a dash is "
         "no result. A claim holds where the whole interval reaches the claimed number.",
     )
-    return Table(
-        HEADERS, rows, len(HEADERS), (), notes, wraps=5, least=("where it holds", "claimed")
-    )
+    return Table(HEADERS, rows, len(HEADERS), (), notes, wraps=5, least=("claimed",))
 
 
 def points_table(board: Scoreboard) -> Table:

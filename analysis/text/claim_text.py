@@ -21,12 +21,12 @@ def headline(board: Scoreboard) -> str:
 
     >>> from pathlib import Path
     >>> from simstrag.claims.registry import CLAIMS
-    >>> headline(Scoreboard(Path(), True, (Row(CLAIMS[-1], {}), Row(CLAIMS[0], {})), ()))
-    'Of 2 claims: 1 cannot be tested and 1 not tried: only training can tell.'
+    >>> headline(Scoreboard(Path(), True, (Row(CLAIMS[-1], {}), Row(CLAIMS[0], {}))))
+    '2 claims: not tried: 1; cannot be tested: 1.'
     """
     counts = Counter(row.verdict for row in board.rows)
-    listed = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
-    return f"Of {len(board.rows)} claims: {join(listed)}."
+    listed = [f"{verdict}: {counts[verdict]}" for verdict in Verdict if counts[verdict]]
+    return f"{len(board.rows)} claims: {'; '.join(listed)}."
 
 
 def value_text(claim: Claim, value: float) -> str:
@@ -46,11 +46,11 @@ def estimate_text(claim: Claim, found: Estimate) -> str:
 
     >>> from simstrag.claims.registry import CLAIMS
     >>> estimate_text(CLAIMS[0], Estimate(0.444, 0.413, 0.475))
-    '44 (41–48) %'
+    '44 % (41–48)'
     """
-    shares = claim.measure.unit == "%"
-    text = estimate(*found, percent=shares)
-    return text if text == MISSING else f"{text} %" if shares else f"{text}×"
+    is_share = claim.measure.unit == "%"
+    value, bracket, interval = estimate(*found, percent=is_share).partition(" (")
+    return value if value == MISSING else f"{value}{' %' if is_share else '×'}{bracket}{interval}"
 
 
 def sentences(row: Row) -> Iterator[str]:
@@ -69,7 +69,7 @@ def sentences(row: Row) -> Iterator[str]:
     elif isinstance(claim.real, str):
         yield f"Nothing is trained: {claim.real}."
     elif "real" not in row.trials:
-        yield "Nothing was trained by this quick scoreboard."
+        yield "This quick scoreboard trains nothing."
 
 
 def _here(claim: Claim, trial: Trial) -> str:

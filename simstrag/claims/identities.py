@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ class Identity(NamedTuple):
     how: str
 
 
+@functools.cache
 def identities(quick: bool = False) -> tuple[Identity, ...]:
     """All of them; quick: from fewer random states."""
     low, high = (
@@ -38,7 +40,7 @@ def identities(quick: bool = False) -> tuple[Identity, ...]:
         contention_cost(MITIGATION, 1 / (1 - FASTER)),
     )
     ratio = needed_ratio(MITIGATION, 2.0)
-    states = 30 if quick else 200
+    states = 10 if quick else 200
     alone, groups = star_choices(states)
     gain = progress_one_by_one(8, BATCH, 500) / progress_together(8, BATCH, 500) - 1
     return (

@@ -20,10 +20,12 @@ class PointRuns:
 
     summaries: of each policy, in the order of the seeds.
     clean: those of bsp without contention; empty where the measure needs none.
+    has_target: whether runs end at a target.
     """
 
     summaries: Mapping[str, Sequence[Mapping[str, Any]]]
-    clean: Sequence[Mapping[str, Any]] = ()
+    clean: Sequence[Mapping[str, Any]]
+    has_target: bool
 
     def column(self, policy: str, name: str) -> Array:
         """One number of a policy's runs, shape (seeds,); NaN where it is not known."""
@@ -36,10 +38,8 @@ class PointRuns:
 
     def misses(self, policy: str) -> int:
         """How many runs ended before they reached the target, or diverged; 0 without a target."""
-        everyone = (run for runs in self.summaries.values() for run in runs)
-        if all(run["time_to_target"] is None for run in everyone):
-            return 0
-        return sum(run["time_to_target"] is None for run in self.summaries[policy])
+        runs = self.summaries[policy] if self.has_target else ()
+        return sum(run["time_to_target"] is None for run in runs)
 
 
 def seconds(runs: Sequence[Mapping[str, Any]]) -> Array:

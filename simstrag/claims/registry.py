@@ -24,20 +24,19 @@ PERIOD = 120.0
 """Seconds of a turn of contention; the script released with STAR slows a worker for 60 s of it."""
 
 
-def turns(share: float, ranks: int = 1, resource: str = "gpu") -> list[dict[str, Any]]:
-    """Rows of a trace that loops: the first ranks take twice as long for a share of each period."""
+def turns(share: float, resource: str = "gpu") -> list[dict[str, Any]]:
+    """Rows of a trace that loops: rank 0 takes twice as long for a share of each period."""
     ends = [(share * PERIOD, 1.0), (PERIOD, 1.0)] if share < 1 else []
     return [
-        {"time": time, "node": rank, "resource": resource, "kind": "slowdown", "value": value}
-        for rank in range(ranks)
+        {"time": time, "node": 0, "resource": resource, "kind": "slowdown", "value": value}
         for time, value in [(0.0, 2.0), *ends]
     ]
 
 
-BATCH, SCALE, ROUNDS = 128, 500, 240
+BATCH = 128
 
 
-def progress(rounds: int, workers: int = 8, scale: float = SCALE) -> dict[str, Any]:
+def progress(rounds: int, workers: int = 8, scale: float = 500) -> dict[str, Any]:
     """The keys of a job that takes bsp so many updates."""
     samples = workers * BATCH
     return {
@@ -48,7 +47,7 @@ def progress(rounds: int, workers: int = 8, scale: float = SCALE) -> dict[str, A
 
 
 WORLD: dict[str, Any] = {
-    **progress(ROUNDS),
+    **progress(240),
     "step": {"compute": 1.0, "cv": 0.05, "amp_ratio": 1.48},
     "allreduce": {"bytes": 0.05, "bandwidth": 1.0},
     "server": {"service": 0.02},
@@ -90,10 +89,8 @@ def training(optimizer: dict[str, Any], target: float | None = 0.9, **keys: Any)
 
 def slowdown(values: tuple[float, ...], here: float, what: str = "slowdown") -> Axis:
     """How many times as long a slowed worker takes; a severity of 1 is twice."""
-    labels = tuple(f"{value:g}" for value in values)
-    return Axis(
-        f"{what} (times)", SEVERITY, tuple(v - 1 for v in values), labels, values.index(here)
-    )
+    labels = tuple(f"{value:g}\N{MULTIPLICATION SIGN}" for value in values)
+    return Axis(what, SEVERITY, tuple(v - 1 for v in values), labels, values.index(here))
 
 
 def constant(name: str, key: str, values: tuple[Any, ...], here: Any) -> Axis:
@@ -104,18 +101,19 @@ def constant(name: str, key: str, values: tuple[Any, ...], here: Any) -> Axis:
 SLOWDOWN = slowdown((1.25, 1.5, 2, 3, 4), 2)
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 SHARE = Axis(
-    "share of time with contention (%)", "trace", tuple(map(turns, SHARES)),
-    tuple(f"{100 * share:g}" for share in SHARES), 2,
+    "share of time with contention", "trace", tuple(map(turns, SHARES)),
+    tuple(f"{100 * share:g} %" for share in SHARES), 2,
 )  # fmt: skip
-GAIN = constant(
-    "full over reduced-precision time", "step.amp_ratio", (1.1, 1.36, 1.48, 1.85, 2.26, 4.5), 1.48
-)
+GAINS = (1.1, 1.36, 1.48, 1.85, 2.26, 4.5)
+GAIN = constant("gain of reduced precision", "step.amp_ratio", GAINS, 1.48)
 """Measured ratios (Lambda's benchmarks): ResNet-50 on H200, A100, V100; BERT on A100, V100."""
-C_TAU = constant("c_tau, cost of a stale sample", "learner.c_tau", (0.0, 0.5, 1.0, 2.0, 4.0), 1.0)
+C_TAU = constant("cost of a stale sample (c_tau)", "learner.c_tau", (0.0, 0.5, 1.0, 2.0, 4.0), 1.0)
 NOISE = constant("noise of a step (cv)", "step.cv", (0.02, 0.05, 0.1, 0.2, 0.4), 0.1)
 GAUDI_NOISE = constant("noise of a step (cv)", "step.cv", (0.03, 0.06, 0.126, 0.25, 0.4), 0.126)
 GAUDIS = constant("workers", "workers", (25, 50, 100, 200), 200)
-HOP = constant("all-reduce, seconds a hop", "allreduce.alpha", (0.005, 0.02, 0.08, 0.16), 0.08)
+HOP = constant(
+    "seconds of a hop of the all-reduce", "allreduce.alpha", (0.005, 0.02, 0.08, 0.16), 0.08
+)
 UNEVENNESS = constant(
     "unevenness of the workers (1: the notebook's)", SEVERITY, (0.1, 0.25, 0.5, 1.0, 2.0), 1.0
 )
@@ -132,7 +130,7 @@ K80 = {
 """BSP took 1.325 s a round and ASP 0.205 s for as many gradients (10.6 ks and 1.64 ks): here a ring
 of eight has 14 hops of 0.08 s."""
 UNEVEN = {
-    "workers": 4, "samples": 4 * 20 * 40 * 32, "learner": {"batch": 32}, "trace_end": "hold",
+    "workers": 4,
     "step": {"compute": 0.58, "cv": 0.02},
     "trace": [
         {"time": 0, "node": rank, "resource": "step", "kind": "slowdown", "value": seconds / 0.58}

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simstrag.claims.claim import SEVERITY, Axis, Claim, Learner
+from simstrag.claims.claim import SEVERITY, TARGETS, Axis, Claim, Learner
 from simstrag.claims.identities import Identity, identities
 from simstrag.claims.measures import PointRuns
 from simstrag.claims.registry import CLAIMS
 from simstrag.documents.file_io import write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
+from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate, speedup
 from simstrag.experiments.sweep import Sweep, sweep
 from simstrag.rendering import html_fragment, html_page
@@ -44,7 +46,7 @@ class Verdict(StrEnum):
     REGION = "holds in a region"
     OPEN = "undecided by these seeds"
     NOT = "not reproduced"
-    UNTRIED = "not tried: only training can tell"
+    UNTRIED = "not tried"
     UNTESTABLE = "cannot be tested"
 
 
@@ -110,7 +112,7 @@ class Trial:
         for axis, places in zip(self.axes, zip(*held, strict=True), strict=True):
             low, high = axis.labels[min(places)], axis.labels[max(places)]
             spans.append(f"{axis.name} {low if low == high else f'{low} to {high}'}")
-        return f"{len(held)} of {len(self.points)} points, within {'; '.join(spans)}"
+        return f"{len(held)} of {len(self.points)} points: {'; '.join(spans)}"
 
     def describe(self, point: Reached) -> str:
         """A point by its values."""
@@ -151,7 +153,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Scoreboard:
-    """The rows of the scoreboard and the identities; `print` shows the verdicts.
+    """The rows of the scoreboard; `print` shows the verdicts.
 
     quick: whether maps are coarse, seeds few and nothing is trained.
     """
@@ -159,11 +161,15 @@ class Scoreboard:
     folder: Path
     quick: bool
     rows: tuple[Row, ...]
-    identities: tuple[Identity, ...]
 
     def __str__(self) -> str:
         width = max(len(row.claim.name) for row in self.rows)
         return "\n".join(f"{row.claim.name:{width}}  {row.verdict}" for row in self.rows)
+
+    @property
+    def identities(self) -> tuple[Identity, ...]:
+        """What follows from the claims' numbers and from the models."""
+        return identities(self.quick)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -240,32 +246,31 @@ def judge(
             done += len(found.runs)
             trials[learner] = _trial(claim, learner, quick, found)
         rows.append(Row(claim, trials))
-    return Scoreboard(Path(folder), quick, tuple(rows), identities(quick))
+    return Scoreboard(Path(folder), quick, tuple(rows))
 
 
 def _trial(claim: Claim, learner: Learner, quick: bool, found: Sweep) -> Trial:
-    axes = claim.drawn_axes(learner, quick)
-    outcomes = found.outcomes()
-    summaries: dict[int, dict[str, list[Mapping[str, Any]]]] = {}
+    axes, outcomes = claim.drawn_axes(learner, quick), found.outcomes()
+    summaries = defaultdict[int, dict[str, list[Mapping[str, Any]]]](lambda: defaultdict(list))
     failed: dict[int, str] = {}
     for run in found.runs:
-        kept = outcomes[run]
-        if kept["error"]:
-            failed.setdefault(run.point, f"{run.policy} failed: {kept['error']}")
-        else:
-            of_point = summaries.setdefault(run.point, {})
-            of_point.setdefault(run.policy, []).append(kept["summary"])
-    by_values = {_values(values): number for number, values in enumerate(found.points)}
+        if error := outcomes[run]["error"]:
+            failed.setdefault(run.point, f"{run.policy} failed: {error}")
+        summaries[run.point][run.policy].append(outcomes[run]["summary"])
+    numbers = {_values(values): number for number, values in enumerate(found.points)}
+    has_target = any(key in found.study["scenario"] for key in TARGETS)
     reached = []
     for place in itertools.product(*(range(len(axis.values)) for axis in axes)):
         values = {axis.key: axis.values[k] for axis, k in zip(axes, place, strict=True)}
-        number, clean = by_values[_values(values)], []
+        number, clean = numbers[_values(values)], None
         if claim.measure.needs_clean:
-            clean = summaries[by_values[_values({**values, SEVERITY: 0.0})]]["bsp"]
-        if number in failed:
-            reached.append(Reached(place, UNKNOWN, {}, failed[number], False))
-        else:
-            reached.append(_reached(claim, place, PointRuns(summaries[number], clean)))
+            clean = numbers[_values({**values, SEVERITY: 0.0})]
+        if error := failed.get(number) or (failed.get(clean) if clean is not None else None):
+            reached.append(Reached(place, UNKNOWN, {}, error, False))
+            continue
+        controls = [] if clean is None else summaries[clean][BASELINE]
+        runs = PointRuns(summaries[number], controls, has_target)
+        reached.append(reach(claim, place, runs))
     return Trial(learner, axes, tuple(reached))
 
 
@@ -274,7 +279,7 @@ def _values(values: Mapping[str, Any]) -> str:
     return repr(plain(dict(sorted(values.items()))))
 
 
-def _reached(claim: Claim, place: tuple[int, ...], runs: PointRuns) -> Reached:
+def reach(claim: Claim, place: tuple[int, ...], runs: PointRuns) -> Reached:
     """The measure at a point.
 
     A policy that misses the target has not shown the claim; rivals that miss it are counted with
