@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simstrag.claims.scoreboard import Scoreboard
 from simstrag.cluster.runs import ClusterResults
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
@@ -92,3 +93,19 @@ def _(found: WhatIf, command: str | None = None) -> str:
     from simstrag.analysis.pages import whatif_report
 
     return whatif_report.render(found, command)
+
+
+@html_fragment.register
+def _(board: Scoreboard) -> str:
+    from simstrag.analysis.pages.templates import fragment
+    from simstrag.analysis.tables.claim_tables import claims_table
+    from simstrag.analysis.text.claim_text import headline
+
+    return fragment([claims_table(board)], [headline(board)])
+
+
+@html_page.register
+def _(board: Scoreboard, command: str | None = None) -> str:
+    from simstrag.analysis.pages import claims_report
+
+    return claims_report.render(board, command)

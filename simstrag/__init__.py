@@ -86,7 +86,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used; the package itself imports nothing heavy."""
-    if name in ("ddp", "whatif"):  # `simstrag.ddp.wrap` works without another import
+    if name in ("claims", "ddp", "whatif"):  # `simstrag.ddp.wrap` works without another import
         return importlib.import_module(f"simstrag.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'simstrag' has no attribute '{name}'")

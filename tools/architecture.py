@@ -31,6 +31,7 @@ BOXES = {
     "calibration": Box(2, 2, "measures this machine"),
     "analysis": Box(4, 2, "reports, charts, tables"),
     "cluster": Box(5, 3, "jobs that share nodes"),
+    "claims": Box(4, 3, "what papers claim, tried"),
     "whatif": Box(0, 4, "what stragglers cost"),
     "ddp": Box(2, 3, "policies on real ranks"),
     "experiments": Box(4, 5, "compare, sweep, sensitivity"),

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from simstrag.cli import calibrate, calibrate_show, predict
 from simstrag.cli.advise import advise
+from simstrag.cli.claims import claims
 from simstrag.cli.cluster import cluster
 from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
@@ -56,6 +57,7 @@ EXAMPLES = {
         "simstrag cluster examples/cluster.yaml --shard 1/16",
         "simstrag cluster examples/cluster.yaml --constants",
     ),
+    "claims": ("simstrag claims --quick", "simstrag claims --only korel-delay --quick"),
     "validate": (
         "simstrag validate --workload digits --batch 256 --batch 384 --batch 512",
         "simstrag validate --profile profiles/digits --out reports/validation",
@@ -117,7 +119,7 @@ EXAMPLES = {
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity, "sweep": sweep,
-    "cluster": cluster, "whatif": whatif,
+    "cluster": cluster, "whatif": whatif, "claims": claims,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
     "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,
@@ -137,6 +139,7 @@ GROUPS = {
         "sensitivity",
         "sweep",
         "cluster",
+        "claims",
         "run",
         "report",
         "policies",

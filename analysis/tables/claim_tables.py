@@ -1,0 +1,55 @@
+"""The tables of a scoreboard of claims: a row a claim, and a row a point of a map."""
+
+from __future__ import annotations
+
+import math
+
+from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.claim_text import estimate_text, value_text
+from simstrag.analysis.text.number_format import MISSING
+from simstrag.claims.claim import Learner
+from simstrag.claims.scoreboard import Row, Scoreboard
+
+HEADERS = ("claim", "claimed", "formula", "trained", "verdict", "where it holds")
+
+
+def claims_table(board: Scoreboard) -> Table:
+    """A row a claim: its number, what each learner found in the nearest setting, the verdict."""
+    rows = tuple(
+        (
+            row.claim.name,
+            MISSING if row.claim.untestable else value_text(row.claim, row.claim.number),
+            _found(row, "formula"),
+            _found(row, "real"),
+            row.verdict.value,
+            next((trial.region for trial in row.trials.values() if trial.region), MISSING),
+        )
+        for row in board.rows
+    )
+    notes = (
+        "Formula and trained are of the nearest setting, with 95 % intervals over seeds; a dash is "
+        "no result. A claim holds where the whole interval reaches the claimed number.",
+    )
+    return Table(HEADERS, rows, len(HEADERS), (), notes, wraps=5, least=("claimed",))
+
+
+def points_table(board: Scoreboard) -> Table:
+    """A row a point of every map, unrounded in the saved file."""
+    rows = tuple(
+        (
+            row.claim.name, learner, trial.describe(point),
+            Number.estimate(point.estimate, percent=row.claim.measure.unit == "%"),
+        )
+        for row in board.rows
+        for learner, trial in row.trials.items()
+        for point in trial.points
+    )  # fmt: skip
+    return Table(("claim", "learner", "at", "measure (% or times)"), rows, 3)
+
+
+def _found(row: Row, learner: Learner) -> str:
+    trial = row.trials.get(learner)
+    if trial is None:
+        return MISSING
+    here = trial.here
+    return here.note if math.isnan(here.estimate.value) else estimate_text(row.claim, here.estimate)

@@ -1,0 +1,82 @@
+"""A scoreboard of claims in words: how many hold, and what each trial found."""
+
+# ruff: noqa: RUF001, RUF002 - multiplication signs and dashes are meant
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
+from simstrag.claims.claim import Claim
+from simstrag.claims.scoreboard import Row, Scoreboard, Trial, Verdict
+from simstrag.experiments.paired_statistics import Estimate
+
+LEARNERS = {"formula": "by the formula", "real": "trained"}
+
+
+def headline(board: Scoreboard) -> str:
+    """How many claims have which verdict.
+
+    >>> from pathlib import Path
+    >>> from simstrag.claims.registry import CLAIMS
+    >>> headline(Scoreboard(Path(), True, (Row(CLAIMS[-1], {}), Row(CLAIMS[0], {}))))
+    '2 claims: not tried: 1; cannot be tested: 1.'
+    """
+    counts = Counter(row.verdict for row in board.rows)
+    listed = [f"{verdict}: {counts[verdict]}" for verdict in Verdict if counts[verdict]]
+    return f"{len(board.rows)} claims: {'; '.join(listed)}."
+
+
+def value_text(claim: Claim, value: float) -> str:
+    """A value of the claim's measure with its unit.
+
+    >>> from simstrag.claims.registry import CLAIMS
+    >>> value_text(CLAIMS[0], 0.794), value_text(CLAIMS[1], 1.14)
+    ('79.4 %', '1.14×')
+    """
+    if math.isnan(value):
+        return MISSING
+    return f"{percent(value)} %" if claim.measure.unit == "%" else f"{number(value)}×"
+
+
+def estimate_text(claim: Claim, found: Estimate) -> str:
+    """An estimate of the claim's measure with its interval and unit.
+
+    >>> from simstrag.claims.registry import CLAIMS
+    >>> estimate_text(CLAIMS[0], Estimate(0.444, 0.413, 0.475))
+    '44 % (41–48)'
+    """
+    is_share = claim.measure.unit == "%"
+    value, bracket, interval = estimate(*found, percent=is_share).partition(" (")
+    return value if value == MISSING else f"{value}{' %' if is_share else '×'}{bracket}{interval}"
+
+
+def sentences(row: Row) -> Iterator[str]:
+    """What each trial found, and why one is missing."""
+    claim = row.claim
+    for learner, trial in row.trials.items():
+        yield f"{LEARNERS[learner].capitalize()}, in the nearest setting: {_here(claim, trial)}."
+        if trial.region:
+            yield f"It holds at {trial.region}."
+        elif len(trial.points) > 1:
+            best = trial.best
+            value = value_text(claim, best.estimate.value)
+            yield f"The most on the map is {value}, at {trial.describe(best)}."
+    if claim.untestable:
+        yield f"It cannot be tested: {claim.untestable}."
+    elif isinstance(claim.real, str):
+        yield f"Nothing is trained: {claim.real}."
+    elif "real" not in row.trials:
+        yield "This quick scoreboard trains nothing."
+
+
+def _here(claim: Claim, trial: Trial) -> str:
+    here = trial.here
+    against = [f"{number(e.value)}× over {name}" for name, e in here.versus.items()]
+    if claim.measure.unit == "x" and len(against) == 1:
+        against = []
+    shown = f"{claim.measure.words} {estimate_text(claim, here.estimate)}"
+    speedups = [f"in time {join(against)}"] if against else []
+    return "; ".join([shown, *speedups, *filter(None, [here.note])])

@@ -1,0 +1,135 @@
+"""A claim of a paper as data, and the two studies that try it.
+
+A claim is tried in the nearest scenario that its setting, as far as it is known, allows; and on a
+map, a grid over the two constants that decide most about it.  Under the formula (the noise-scale
+learner) the map has every value; where a built-in task can answer too, the nearest scenario is
+trained for real.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from simstrag.claims.measures import Measure
+from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.study import with_values
+
+SEVERITY = "contention.severity"
+"""The key of a scenario whose value 0 is no contention."""
+SEEDS = {"formula": (10, 3), "real": (6, 3)}
+"""Seeds under each learner: of the full scoreboard, and of a quick one."""
+TARGETS = ("target_progress", "target_accuracy")
+
+Learner = Literal["formula", "real"]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A constant of a claim's map.
+
+    name: with its unit.
+    key: of a scenario.
+    values: of the key.
+    labels: of the values.
+    here: index of the nearest setting.
+    """
+
+    name: str
+    key: str
+    values: tuple[Any, ...]
+    labels: tuple[str, ...]
+    here: int
+
+    def coarse(self) -> Axis:
+        """The axis with its ends and the nearest setting alone.
+
+        >>> Axis("workers", "workers", (2, 4, 8, 16), ("2", "4", "8", "16"), 2).coarse().labels
+        ('2', '8', '16')
+        """
+        kept = sorted({0, self.here, len(self.values) - 1})
+        return self._of(kept)
+
+    def nearest(self) -> Axis:
+        """The axis with the nearest setting alone."""
+        return self._of([self.here])
+
+    def _of(self, kept: list[int]) -> Axis:
+        values, labels = (tuple(each[k] for k in kept) for each in (self.values, self.labels))
+        return replace(self, values=values, labels=labels, here=kept.index(self.here))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim.
+
+    name: for `--only`.
+    paper: authors, venue, year.
+    says: the claim in one sentence, with where it was read: [V] read, [D] computed from published
+        data, [M] from memory.
+    number: what the measure must reach, as a share or ratio.
+    policy, rivals: whose runs are measured.
+    setting: of the paper, as far as it is known.
+    nearest: what of the scenario is from there, and what is assumed.
+    scenario: its keys.
+    axes: one or two constants of the map.
+    real: the keys of a scenario that trains; or the reason why none can tell.
+    trained: whether only training can tell.
+    untestable: the reason why nothing can be said; empty where something can.
+    """
+
+    name: str
+    paper: str
+    says: str
+    number: float
+    measure: Measure
+    policy: str
+    rivals: tuple[str, ...]
+    setting: str
+    nearest: str
+    scenario: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+    real: Mapping[str, Any] | str
+    trained: bool = False
+    untestable: str = ""
+
+    @property
+    def learners(self) -> tuple[Learner, ...]:
+        """The learners that can answer."""
+        if self.untestable:
+            return ()
+        formula: tuple[Learner, ...] = () if self.trained else ("formula",)
+        return formula if isinstance(self.real, str) else (*formula, "real")
+
+    def tried(self, quick: bool) -> tuple[Learner, ...]:
+        """The learners of a scoreboard; a quick one trains nothing."""
+        return tuple(each for each in self.learners if not quick or each == "formula")
+
+    def drawn_axes(self, learner: Learner, quick: bool) -> tuple[Axis, ...]:
+        """The axes of a learner's points; training has a map only where the formula has none."""
+        if learner != self.learners[0]:
+            return tuple(axis.nearest() for axis in self.axes)
+        return tuple(axis.coarse() for axis in self.axes) if quick else self.axes
+
+    def study(self, learner: Learner, quick: bool) -> dict[str, Any]:
+        """The keys of the study, for `sweep`."""
+        grid = {axis.key: [*axis.values] for axis in self.drawn_axes(learner, quick)}
+        if self.measure.needs_clean:
+            grid[SEVERITY] = [0.0, *grid[SEVERITY]]
+        scenario = dict(self.scenario)
+        if learner == "real" and not isinstance(self.real, str):
+            scenario = {key: value for key, value in scenario.items() if key not in TARGETS}
+            scenario = {**with_values(scenario, {}), **self.real}
+        policies = [*dict.fromkeys((self.policy, *self.rivals, BASELINE))]
+        seeds = SEEDS[learner][quick]
+        return {"scenario": scenario, "grid": grid, "policies": policies, "seeds": seeds}
+
+    def count_runs(self, quick: bool) -> int:
+        """How many runs its studies have."""
+        studies = [self.study(learner, quick) for learner in self.tried(quick)]
+        return sum(
+            math.prod(map(len, study["grid"].values())) * len(study["policies"]) * study["seeds"]
+            for study in studies
+        )

@@ -1,0 +1,262 @@
+"""The claims as data.  Their scenarios were stated before the first run, and not changed after it.
+
+Sources of constants: the specifications of this project's policies, docs/star.md, docs/learning.md.
+Where a paper's constants are not known, the scenario is `WORLD`, that of the table in
+`tests/verification/test_cgp_table.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simstrag.claims.claim import SEVERITY, Axis, Claim
+from simstrag.claims.measures import (
+    ACCURACY_GAIN,
+    ACCURACY_POINTS,
+    DELAY_REMOVED,
+    EQUAL_WORK,
+    MEAN_SPEEDUP,
+    SAVING,
+    SPEEDUP,
+)
+
+PERIOD = 120.0
+"""Seconds of a turn of contention; the script released with STAR slows a worker for 60 s of it."""
+
+
+def turns(share: float, resource: str = "gpu") -> list[dict[str, Any]]:
+    """Rows of a trace that loops: rank 0 takes twice as long for a share of each period."""
+    ends = [(share * PERIOD, 1.0), (PERIOD, 1.0)] if share < 1 else []
+    return [
+        {"time": time, "node": 0, "resource": resource, "kind": "slowdown", "value": value}
+        for time, value in [(0.0, 2.0), *ends]
+    ]
+
+
+BATCH = 128
+
+
+def progress(rounds: int, workers: int = 8, scale: float = 500) -> dict[str, Any]:
+    """The keys of a job that takes bsp so many updates."""
+    samples = workers * BATCH
+    return {
+        "workers": workers, "samples": rounds * samples,
+        "target_progress": round(rounds * samples / (scale + samples), 3),
+        "learner": {"batch": BATCH, "noise_scale": scale, "c_tau": 1.0},
+    }  # fmt: skip
+
+
+WORLD: dict[str, Any] = {
+    **progress(240),
+    "step": {"compute": 1.0, "cv": 0.05, "amp_ratio": 1.48},
+    "allreduce": {"bytes": 0.05, "bandwidth": 1.0},
+    "server": {"service": 0.02},
+    "trace": turns(0.5),
+    "trace_end": "loop",
+    "trace_per_seed": "shift",
+}
+ASSUMED = (
+    "8 workers, steps of 1 s (cv 5 %), an all-reduce of 0.09 s, a server of 0.02 s a gradient, "
+    "batch 128, noise scale 500, c_tau 1, one worker slowed to twice its time for 60 of 120 s: "
+    "all assumed"
+)
+STAR: dict[str, Any] = {
+    **progress(400, scale=1390),
+    "step": {"compute": 0.412, "host_share": 0.697, "cv": 0.1},
+    "allreduce": {"bytes": 1.13e6, "bandwidth": 1.28e9},
+    "server": {"link": "cut_through"},
+    "trace": turns(0.5, resource="host"),
+    "trace_end": "loop",
+    "trace_per_seed": "shift",
+}
+STAR_NEAREST = (
+    "8 workers; ResNet-20's step, bytes and server as fitted to STAR's logs (docs/star.md), its "
+    "tabulated noise scale 1390; assumed: one worker's host work takes twice as long for 60 of "
+    "120 s (the released script's rhythm), c_tau 1"
+)
+STAR_SETTING = "AWS, 8 workers a job, ten models, contention of co-located jobs, plain SGD"
+
+SGD, MOMENTUM = {"lr": 0.8}, {"lr": 0.2, "momentum": 0.9}
+"""The rates that suit bsp best on digits (docs/learning.md)."""
+
+
+def training(optimizer: dict[str, Any], target: float | None = 0.9, **keys: Any) -> dict[str, Any]:
+    """The keys of a scenario that trains `digits`, to an accuracy or on 32,000 samples."""
+    learner = {"kind": "real", "task": "digits", "batch": 16, "optimizer": optimizer}
+    ends = {} if target is None else {"target_accuracy": target}
+    return {"learner": learner, "samples": 32_000, **ends, **keys}
+
+
+def slowdown(values: tuple[float, ...], here: float, what: str = "slowdown") -> Axis:
+    """How many times as long a slowed worker takes; a severity of 1 is twice."""
+    labels = tuple(f"{value:g}\N{MULTIPLICATION SIGN}" for value in values)
+    return Axis(what, SEVERITY, tuple(v - 1 for v in values), labels, values.index(here))
+
+
+def constant(name: str, key: str, values: tuple[Any, ...], here: Any) -> Axis:
+    """A number of a scenario."""
+    return Axis(name, key, values, tuple(f"{value:g}" for value in values), values.index(here))
+
+
+SLOWDOWN = slowdown((1.25, 1.5, 2, 3, 4), 2)
+SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
+SHARE = Axis(
+    "share of time with contention", "trace", tuple(map(turns, SHARES)),
+    tuple(f"{100 * share:g} %" for share in SHARES), 2,
+)  # fmt: skip
+GAINS = (1.1, 1.36, 1.48, 1.85, 2.26, 4.5)
+GAIN = constant("gain of reduced precision", "step.amp_ratio", GAINS, 1.48)
+"""Measured ratios (Lambda's benchmarks): ResNet-50 on H200, A100, V100; BERT on A100, V100."""
+C_TAU = constant("cost of a stale sample (c_tau)", "learner.c_tau", (0.0, 0.5, 1.0, 2.0, 4.0), 1.0)
+NOISE = constant("noise of a step (cv)", "step.cv", (0.02, 0.05, 0.1, 0.2, 0.4), 0.1)
+GAUDI_NOISE = constant("noise of a step (cv)", "step.cv", (0.03, 0.06, 0.126, 0.25, 0.4), 0.126)
+GAUDIS = constant("workers", "workers", (25, 50, 100, 200), 200)
+HOP = constant(
+    "seconds of a hop of the all-reduce", "allreduce.alpha", (0.005, 0.02, 0.08, 0.16), 0.08
+)
+UNEVENNESS = constant(
+    "unevenness of the workers (1: the notebook's)", SEVERITY, (0.1, 0.25, 0.5, 1.0, 2.0), 1.0
+)
+HOST = slowdown((1.5, 2, 4, 10), 2, "slowdown of host work")
+RATES = Axis(
+    "optimizer", "learner.optimizer", (SGD, MOMENTUM), ("SGD", "momentum 0.9"), 1,
+)  # fmt: skip
+WORKERS = constant("workers", "workers", (4, 8, 16), 8)
+
+K80 = {
+    "workers": 8, "samples": 8 * BATCH * 500, "learner": {"batch": BATCH},
+    "step": {"compute": 0.205, "cv": 0.05}, "allreduce": {"alpha": 0.08},
+}  # fmt: skip
+"""BSP took 1.325 s a round and ASP 0.205 s for as many gradients (10.6 ks and 1.64 ks): here a ring
+of eight has 14 hops of 0.08 s."""
+UNEVEN = {
+    "workers": 4,
+    "step": {"compute": 0.58, "cv": 0.02},
+    "trace": [
+        {"time": 0, "node": rank, "resource": "step", "kind": "slowdown", "value": seconds / 0.58}
+        for rank, seconds in enumerate((0.58, 0.75, 1.51, 3.33))
+    ],
+}  # fmt: skip
+"""The four workers of google-deepmind/asyncdiloco's notebook."""
+
+KOREL = "Jung, Kim & Yu (Korel), IEEE CLOUD 2025"
+KOREL_SETTING = (
+    "synchronous PyTorch DDP under multi-tenant contention; GPUs, models and load are not public"
+)
+CGP = "Li et al. (CGP), FGCS 168, 2025"
+CGP_SETTING = "a physical testbed; rivals, models and stragglers are not public (abstract alone)"
+STAR_PAPER = "Zhang & Shen (STAR), arXiv:2512.09685, 2025"
+SWITCH = "Li et al. (Sync-Switch), ICDCS 2021"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "korel-delay", KOREL, "up to 79.4 % of the straggler delay is removed [V]", 0.794,
+        DELAY_REMOVED, "korel", (), KOREL_SETTING,
+        f"{ASSUMED}; reduced precision 1.48 times as fast, ResNet-50's on an A100",
+        WORLD, (SLOWDOWN, GAIN), training(SGD),
+    ),
+    Claim(
+        "korel-speed", KOREL, "up to 14 % faster than BSP from start to end [V]", 1.14,
+        SPEEDUP, "korel", ("bsp",), KOREL_SETTING,
+        f"{ASSUMED}; reduced precision 1.48 times as fast, ResNet-50's on an A100",
+        WORLD, (SLOWDOWN, SHARE), training(SGD),
+    ),
+    Claim(
+        "cgp-speed", CGP, "1.94 times as fast as other methods on average [V]", 1.94,
+        MEAN_SPEEDUP, "cgp", ("bsp", "ssp", "asgd"), CGP_SETTING,
+        f"{ASSUMED}; the other methods are bsp, ssp and asgd, assumed too",
+        WORLD, (SLOWDOWN, C_TAU), training(SGD),
+    ),
+    Claim(
+        "cgp-accuracy", CGP, "16.8 % more accurate than asynchronous methods [V]", 0.168,
+        ACCURACY_GAIN, "cgp", ("asgd", "ssp"), CGP_SETTING,
+        f"{ASSUMED}; the methods are asgd and ssp; 32,000 samples of digits, 16 a gradient, "
+        "momentum 0.9: assumed",
+        WORLD, (RATES, WORKERS), training(MOMENTUM, None), trained=True,
+    ),
+    Claim(
+        "star-server", STAR_PAPER,
+        "48 to 84 % less time to accuracy than LB-BSP, LGC, Sync-Switch and Zeno++, with parameter "
+        "servers [V]", 0.48,
+        SAVING, "star_h", ("lb_bsp", "lgc", "sync_switch:via=server"), STAR_SETTING,
+        f"{STAR_NEAREST}; LB-BSP has no server form here and all-reduces; Zeno++ is left out, "
+        "because its updates have no formula",
+        STAR, (HOST, C_TAU), training(SGD),
+    ),
+    Claim(
+        "star-ring", STAR_PAPER,
+        "51 to 70 % less time to accuracy than the same systems with all-reduce [V]", 0.51,
+        SAVING, "star_ring", ("lb_bsp", "lgc:via=allreduce", "sync_switch"), STAR_SETTING,
+        f"{STAR_NEAREST}; Zeno++ is left out, because it has no all-reduce form here",
+        STAR, (HOST, C_TAU), training(SGD),
+    ),
+    Claim(
+        "sync-switch-speed", SWITCH, "up to 5.13 times as fast as BSP [V]", 5.13,
+        EQUAL_WORK, "sync_switch:share=0.0625", ("bsp",),
+        "ResNet-32 on CIFAR-10, 8 K80, 64,000 steps of 128 samples, 6.25 % of them BSP",
+        "step and synchronization follow from the paper's pure BSP and ASP runs; the switch is "
+        "predicted; a tenth of the steps are simulated",
+        K80, (HOP, WORKERS),
+        "the claim is of time alone; sync-switch-accuracy trains",
+    ),
+    Claim(
+        "sync-switch-accuracy", SWITCH, "3.8 points more accurate than ASP [V]", 0.038,
+        ACCURACY_POINTS, "sync_switch:share=0.0625", ("asgd",),
+        "ResNet-32 on CIFAR-10, 8 K80, momentum 0.9, which the paper changes at the switch",
+        f"{ASSUMED}; 32,000 samples of digits, 16 a gradient; no momentum is changed",
+        WORLD, (RATES, WORKERS), training(MOMENTUM, None), trained=True,
+    ),
+    Claim(
+        "backup-speed", "Chen et al. (backup workers), arXiv:1604.00981, 2016",
+        "faster than synchronous and asynchronous training [V]; 96 of 100 workers [M]", 1.0,
+        SPEEDUP, "backup:b=4", ("bsp:via=server", "asgd"),
+        "Inception on ImageNet, K40 GPUs and parameter servers; no number in the abstract",
+        "100 workers, 4 of them left out; steps of 1 s (cv 10 %), a server of 1 ms a gradient, "
+        "noise scale 500, c_tau 1, no contention: all assumed",
+        {**progress(60, 100), "step": {"compute": 1.0, "cv": 0.1}, "server": {"service": 0.001}},
+        (NOISE, C_TAU),
+        training(SGD, samples=96_000),
+    ),
+    Claim(
+        "dropcompute-speed", "Giladi et al. (DropCompute), NeurIPS 2023",
+        "less time than synchronous training where workers' computing varies [M]", 1.0,
+        SPEEDUP, "dropcompute", ("bsp",),
+        "BERT-1.5B on 200 Gaudi; a micro-batch is delayed by lognormal noise (released code)",
+        "200 workers, 12 micro-batches [M]; a step's cv of 12.6 % follows from that noise; "
+        "all-reduce of 5 % of a step, noise scale 500 batches: assumed; trained by 16 workers",
+        {**progress(120, 200, 64_000), "step": {"compute": 1.0, "cv": 0.126}, "microbatches": 12,
+         "allreduce": {"bytes": 0.025, "bandwidth": 1.0}},
+        (GAUDI_NOISE, GAUDIS),
+        training(SGD, workers=16, microbatches=12),
+    ),
+    Claim(
+        "ssp-speed", "Ho et al. (SSP), NIPS 2013",
+        "faster than BSP and than fully asynchronous training [M]", 1.0,
+        SPEEDUP, "ssp", ("bsp:via=server", "asgd"),
+        "topic models, matrix factorization and Lasso on a shared cluster of CPUs",
+        f"{ASSUMED}; bound 3", WORLD, (SLOWDOWN, C_TAU), training(SGD),
+    ),
+    Claim(
+        "lb-bsp-speed", "Chen et al. (LB-BSP), SoCC 2020", "up to 54 % faster than BSP [V]", 1.54,
+        SPEEDUP, "lb_bsp", ("bsp",), "non-dedicated clusters of GPUs and CPUs",
+        ASSUMED, WORLD, (SLOWDOWN, SHARE), training(SGD),
+    ),
+    Claim(
+        "async-diloco-speed", "Liu et al. (asynchronous Local-SGD), arXiv:2401.09135, 2024",
+        "faster than synchronous DiLoCo in wall-clock time [M]", 1.0,
+        SPEEDUP, "async_local_sgd:h=20", ("diloco:h=20",),
+        "language models; the released notebook has four workers of 0.58 to 3.33 s a step",
+        "that notebook's workers and H = 20; this project's default outer optimizers",
+        UNEVEN,
+        (UNEVENNESS,),
+        training({"lr": 0.2}), trained=True,
+    ),
+    Claim(
+        "decoupled-diloco-goodput", "Douillard et al. (Decoupled DiLoCo), arXiv:2604.21428, 2026",
+        "a goodput far above that of one elastic job, among failures of a million chips "
+        "(second-hand)", 0.0, EQUAL_WORK, "decoupled_diloco", (),
+        "simulated clusters of 1.2 and 2.4 million chips; repair times are not known",
+        "none", {}, (), "no rank of a simulation fails",
+        untestable="no rank of a simulation fails, so there is no goodput in this sense",
+    ),
+)  # fmt: skip

@@ -1,0 +1,299 @@
+"""The scoreboard: every claim tried in its nearest scenario and on its map, and what came out.
+
+Its runs are sweeps in the scoreboard's folder, each kept as it finishes, so that the same command
+goes on after an interrupt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simstrag.claims.claim import SEVERITY, TARGETS, Axis, Claim, Learner
+from simstrag.claims.identities import Identity, identities
+from simstrag.claims.measures import PointRuns
+from simstrag.claims.registry import CLAIMS
+from simstrag.documents.file_io import write_atomically
+from simstrag.documents.suggestions import nearest
+from simstrag.errors import InputError
+from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.paired_statistics import Estimate, speedup
+from simstrag.experiments.sweep import Sweep, sweep
+from simstrag.rendering import html_fragment, html_page
+from simstrag.runs.run import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = Path("reports/claims")
+FOUND = "found finished"
+"""What a sweep reports of runs that an earlier command finished."""
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+NO_DELAY = "stragglers cost bsp nothing to speak of"
+
+
+class Verdict(StrEnum):
+    """What the scoreboard says of a claim."""
+
+    HERE = "holds in the nearest setting"
+    REGION = "holds in a region"
+    OPEN = "undecided by these seeds"
+    NOT = "not reproduced"
+    UNTRIED = "not tried"
+    UNTESTABLE = "cannot be tested"
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The measure at one point.
+
+    place: index along each axis.
+    estimate: NaN where it is not known.
+    versus: the speed-up over each rival.
+    note: why it is not known, or which runs missed the target.
+    holds: whether the whole interval reaches the claimed number; None where the interval holds it.
+    """
+
+    place: tuple[int, ...]
+    estimate: Estimate
+    versus: Mapping[str, Estimate]
+    note: str
+    holds: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A claim under one learner.
+
+    axes: of its points; of one value each where only the nearest setting was tried.
+    points: the last axis varies fastest.
+    """
+
+    learner: Learner
+    axes: tuple[Axis, ...]
+    points: tuple[Reached, ...]
+
+    @property
+    def here(self) -> Reached:
+        """The nearest setting."""
+        place = tuple(axis.here for axis in self.axes)
+        return next(point for point in self.points if point.place == place)
+
+    @property
+    def best(self) -> Reached:
+        """The point with the largest known value."""
+        return max(
+            self.points,
+            key=lambda p: -math.inf if math.isnan(p.estimate.value) else p.estimate.value,
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the points say together."""
+        if self.here.holds:
+            return Verdict.HERE
+        found = {point.holds for point in self.points}
+        return Verdict.REGION if True in found else Verdict.OPEN if None in found else Verdict.NOT
+
+    @property
+    def region(self) -> str:
+        """Where the claim holds: how many points, and the values of each axis that they span."""
+        held = [point.place for point in self.points if point.holds]
+        if not held or len(self.points) == 1:
+            return ""
+        spans = []
+        for axis, places in zip(self.axes, zip(*held, strict=True), strict=True):
+            low, high = axis.labels[min(places)], axis.labels[max(places)]
+            spans.append(f"{axis.name} {low if low == high else f'{low} to {high}'}")
+        return f"{len(held)} of {len(self.points)} points: {'; '.join(spans)}"
+
+    def describe(self, point: Reached) -> str:
+        """A point by its values."""
+        pairs = zip(self.axes, point.place, strict=True)
+        return ", ".join(f"{axis.name} {axis.labels[k]}" for axis, k in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A claim and what came out; trials by learner."""
+
+    claim: Claim
+    trials: Mapping[Learner, Trial]
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the trial which has the map."""
+        nothing = Verdict.UNTRIED if self.claim.learners else Verdict.UNTESTABLE
+        return next((trial.verdict for trial in self.trials.values()), nothing)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The row as JSON."""
+        trials: dict[str, Any] = {
+            learner: {
+                **trial.here.estimate._asdict(), "holds": trial.here.holds,
+                "versus": {name: e._asdict() for name, e in trial.here.versus.items()},
+                "note": trial.here.note, "verdict": trial.verdict, "region": trial.region,
+                "points": [{
+                    **{a.key: a.values[k] for a, k in zip(trial.axes, p.place, strict=True)},
+                    **p.estimate._asdict(), "holds": p.holds,
+                } for p in trial.points],
+            } for learner, trial in self.trials.items()
+        }  # fmt: skip
+        about = {name: getattr(self.claim, name) for name in ("name", "paper", "says", "number")}
+        return {**about, "measure": self.claim.measure.words, "verdict": self.verdict, **trials}
+
+
+@dataclass(frozen=True, slots=True)
+class Scoreboard:
+    """The rows of the scoreboard; `print` shows the verdicts.
+
+    quick: whether maps are coarse, seeds few and nothing is trained.
+    """
+
+    folder: Path
+    quick: bool
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        width = max(len(row.claim.name) for row in self.rows)
+        return "\n".join(f"{row.claim.name:{width}}  {row.verdict}" for row in self.rows)
+
+    @property
+    def identities(self) -> tuple[Identity, ...]:
+        """What follows from the claims' numbers and from the models."""
+        return identities(self.quick)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        return {
+            "quick": self.quick,
+            "claims": [row.document for row in self.rows],
+            "identities": [each._asdict() for each in self.identities],
+        }
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each point of each trial: claim, learner, place by axis, value, low, high."""
+        import pandas as pd
+
+        return pd.DataFrame([
+            {"claim": row.claim.name, "learner": learner, "at": trial.describe(point),
+             "number": row.claim.number, **point.estimate._asdict(), "holds": point.holds}
+            for row in self.rows for learner, trial in row.trials.items() for point in trial.points
+        ])  # fmt: skip
+
+    def write(self, command: str | None = None) -> Path:
+        """Write its page to its folder; returns the page's path."""
+        page, path = html_page(self, command), self.folder / "claims.html"
+        write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
+        return path
+
+    def _repr_html_(self) -> str:
+        return html_fragment(self)
+
+
+def judge(
+    only: Sequence[str] = (),
+    folder: str | Path = FOLDER,
+    *,
+    quick: bool = False,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> Scoreboard:
+    """Try the papers' claims.
+
+    only: their names; all by default.
+    folder: for the runs, which are not computed again by the next call.
+    quick: coarse maps, three seeds, and nothing is trained.
+    jobs: processes, all cores by default, or this process alone where it is quick.
+    on_progress: called as (done, total, what).
+    Raises `InputError` for an unknown name.  On Ctrl-C, the `KeyboardInterrupt` says how many runs
+    are kept.
+    """
+    known = {claim.name: claim for claim in CLAIMS}
+    for name in only:
+        if name not in known:
+            hint = nearest(name, known)
+            raise InputError(f"there is no claim '{name}'; known: {', '.join(known)}{hint}")
+    claims = [known[name] for name in dict.fromkeys(only or known)]
+    total, done = sum(claim.count_runs(quick) for claim in claims), 0
+    report = on_progress or (lambda *_: None)
+    rows = []
+    for claim in claims:
+        trials: dict[Learner, Trial] = {}
+        for learner in claim.tried(quick):
+            kept = Path(folder) / f"{claim.name}-{learner}"
+
+            def show(k: int, _: int, what: str, before: int = done, name: str = claim.name) -> None:
+                report(before + k, total, what if what == FOUND else f"{name}: {what}")
+
+            study = claim.study(learner, quick)
+            try:
+                found = sweep(
+                    study, kept, jobs=1 if quick and jobs is None else jobs, on_progress=show
+                )
+            except KeyboardInterrupt:
+                kept_so_far = f"about {done} of {total} runs are finished and kept in {folder}"
+                raise KeyboardInterrupt(kept_so_far) from None
+            done += len(found.runs)
+            trials[learner] = _trial(claim, learner, quick, found)
+        rows.append(Row(claim, trials))
+    return Scoreboard(Path(folder), quick, tuple(rows))
+
+
+def _trial(claim: Claim, learner: Learner, quick: bool, found: Sweep) -> Trial:
+    axes, outcomes = claim.drawn_axes(learner, quick), found.outcomes()
+    summaries = defaultdict[int, dict[str, list[Mapping[str, Any]]]](lambda: defaultdict(list))
+    failed: dict[int, str] = {}
+    for run in found.runs:
+        if error := outcomes[run]["error"]:
+            failed.setdefault(run.point, f"{run.policy} failed: {error}")
+        summaries[run.point][run.policy].append(outcomes[run]["summary"])
+    numbers = {_values(values): number for number, values in enumerate(found.points)}
+    has_target = any(key in found.study["scenario"] for key in TARGETS)
+    reached = []
+    for place in itertools.product(*(range(len(axis.values)) for axis in axes)):
+        values = {axis.key: axis.values[k] for axis, k in zip(axes, place, strict=True)}
+        number, clean = numbers[_values(values)], None
+        if claim.measure.needs_clean:
+            clean = numbers[_values({**values, SEVERITY: 0.0})]
+        if error := failed.get(number) or (failed.get(clean) if clean is not None else None):
+            reached.append(Reached(place, UNKNOWN, {}, error, False))
+            continue
+        controls = [] if clean is None else summaries[clean][BASELINE]
+        runs = PointRuns(summaries[number], controls, has_target)
+        reached.append(reach(claim, place, runs))
+    return Trial(learner, axes, tuple(reached))
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    """The values of a point as a key."""
+    return repr(plain(dict(sorted(values.items()))))
+
+
+def reach(claim: Claim, place: tuple[int, ...], runs: PointRuns) -> Reached:
+    """The measure at a point.
+
+    A policy that misses the target has not shown the claim; rivals that miss it are counted with
+    the time at which their runs ended, which is less than they need.
+    """
+    misses = {name: runs.misses(name) for name in (claim.policy, *claim.rivals)}
+    seeds = len(runs.summaries[claim.policy])
+    note = "; ".join(f"{n} missed the target in {k} of {seeds}" for n, k in misses.items() if k)
+    if misses[claim.policy]:
+        return Reached(place, UNKNOWN, {}, note, False)
+    own = runs.times(claim.policy)
+    versus = {name: speedup(own, runs.times(name)) for name in claim.rivals}
+    found = claim.measure.of(runs, claim.policy, claim.rivals)
+    if math.isnan(found.value):
+        return Reached(place, found, versus, note or NO_DELAY, False)
+    holds = True if found.low >= claim.number else False if found.high < claim.number else None
+    return Reached(place, found, versus, note, holds)

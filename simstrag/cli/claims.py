@@ -1,0 +1,73 @@
+"""`simstrag claims`: which of the papers' claims hold here, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from simstrag.cli.console import (
+    capture_warnings,
+    command_line,
+    print_paragraphs,
+    print_result,
+    print_table,
+)
+from simstrag.cli.errors import Interrupted
+from simstrag.cli.options import Jobs, Json, Quiet, flag, option, out_option
+from simstrag.cli.progress import show_count
+
+if TYPE_CHECKING:
+    from simstrag.claims.scoreboard import Scoreboard
+
+DRAWING = 3.0
+"""About the seconds that the page takes."""
+
+
+def complete_claim(incomplete: str) -> list[str]:
+    """Claims whose names begin with `incomplete`, for shell completion."""
+    from simstrag.claims.registry import CLAIMS
+
+    return [claim.name for claim in CLAIMS if claim.name.startswith(incomplete)]
+
+
+def claims(
+    only: Annotated[
+        list[str] | None,
+        option("A claim; may be repeated.", "NAME", "--only", autocompletion=complete_claim),
+    ] = None,
+    quick: Annotated[bool, flag("Coarse maps and three seeds; train nothing.", "--quick")] = False,
+    out: Annotated[Path | None, out_option("reports/claims by default.")] = None,
+    jobs: Jobs = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say which of the papers' claims hold, and where.
+
+    Run it again after an interrupt to go on.
+    """
+    from simstrag.claims.scoreboard import FOLDER, judge
+
+    folder = FOLDER if out is None else out
+    try:
+        with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
+            board = judge(only or (), folder, quick=quick, jobs=jobs, on_progress=show)
+            show.begin_last("drawing the page")
+            page = board.write(command_line())
+    except KeyboardInterrupt as interrupt:
+        kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
+        raise Interrupted(kept or "nothing was written") from None
+    document = {**board.document, "warnings": warnings, "report": page}
+    print_result(as_json, quiet, document, lambda: _print(board), warnings, report=page)
+
+
+def _print(board: Scoreboard) -> None:
+    from simstrag.analysis.tables.claim_tables import claims_table
+    from simstrag.analysis.text.claim_text import headline
+
+    table = claims_table(board)
+    print_table(table.headers, table.rows, table.wraps, table.least)
+    print_paragraphs(
+        headline(board),
+        *(f"{each.says}: {each.found} ({each.how})." for each in board.identities),
+        *table.notes,
+    )

@@ -1,0 +1,132 @@
+"""The scoreboard of the papers' claims: its data, one claim from end to end, the identities."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag import simulate
+from simstrag.claims import CLAIMS, judge
+from simstrag.claims.claim import Claim
+from simstrag.claims.identities import Identity, contention_cost, identities, needed_ratio
+from simstrag.claims.measures import PointRuns
+from simstrag.claims.scoreboard import Verdict, reach
+from simstrag.cli.commands import EXAMPLES
+from simstrag.errors import InputError
+from simstrag.experiments.study import Study
+from simstrag.scenario.scenario import Scenario
+from tests.commands import Call
+
+SMALL: dict[str, Any] = {"samples": 8 * 128 * 40, "target_progress": 25.0}
+IDENTITIES = (Identity("What is said", "a number", "by a formula"),)
+TRAINED = [claim for claim in CLAIMS if claim.trained]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Claim:
+    """Korel's first claim over one constant, on a sixth of the work; no other claim is known."""
+    claim = replace(CLAIMS[0], scenario={**CLAIMS[0].scenario, **SMALL}, axes=CLAIMS[0].axes[:1])
+    monkeypatch.setattr("simstrag.claims.scoreboard.CLAIMS", (claim,))
+    return claim
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_every_claim_has_a_valid_study_whose_map_holds_the_nearest_setting(claim: Claim) -> None:
+    assert bool(claim.learners) != bool(claim.untestable)
+    for learner in claim.learners:
+        quick = claim.study(learner, quick=True)
+        points = Study.of(quick).points()
+        assert claim.policy in points[0].scenario.policies
+        for axis in claim.drawn_axes(learner, quick=True):
+            assert axis.values[axis.here] in quick["grid"][axis.key]
+
+
+def test_names_are_unique_and_the_nearest_value_is_that_of_the_scenario() -> None:
+    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
+    for claim in CLAIMS:
+        for axis in claim.axes:
+            section, _, key = axis.key.partition(".")
+            stated = claim.study(claim.learners[0], quick=True)["scenario"].get(section, {})
+            value = stated.get(key, 1.0 if section == "contention" else None) if key else stated
+            assert axis.values[axis.here] == value, (claim.name, axis.key)
+
+
+def test_a_claim_is_judged_at_every_point_by_runs_that_the_folder_keeps(
+    tiny: Claim, tmp_path: Path
+) -> None:
+    (row,) = judge(folder=tmp_path, quick=True).rows
+    trial = row.trials["formula"]
+    assert [point.place for point in trial.points] == [(0,), (1,), (2,)]
+    scenario = Scenario.of(tiny.study("formula", quick=True)["scenario"])
+    clean, bsp, korel = (
+        sum(simulate(world, policy, seed).summary["time_to_target"] for seed in range(3))
+        for world, policy in (
+            (scenario.without_contention(), "bsp"), (scenario, "bsp"), (scenario, "korel"),
+        )
+    )  # fmt: skip
+    assert trial.here.estimate.value == pytest.approx((bsp - korel) / (bsp - clean), rel=1e-9)
+    told: list[str] = []
+    judge(folder=tmp_path, quick=True, on_progress=lambda _, __, what: told.append(what))
+    assert {*told} == {"korel-delay: reading", "found finished"}
+
+
+def test_the_examples_of_the_help_write_a_page_with_map_and_command(
+    tiny: Claim, folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simstrag.claims.scoreboard.identities", lambda _: IDENTITIES)
+    for example in EXAMPLES["claims"]:
+        code, out, err = call(*example.removeprefix("simstrag ").split())
+        assert (code, err) == (0, "")
+        assert tiny.name in out
+    page = (folder / "reports" / "claims" / "claims.html").read_text(encoding="utf-8")
+    assert f"simstrag claims --only {tiny.name} --quick" in page
+    assert f'{tiny.name}, by formula"' in page
+    document = json.loads(call("claims", "--quick", "--json")[1])
+    assert document["claims"][0]["formula"]["points"][0].keys() >= {"value", "low", "high"}
+
+
+def test_a_policy_that_misses_the_target_has_not_shown_its_claim(
+    tiny: Claim,
+) -> None:
+    runs = {
+        "bsp": [{"time_to_target": 2.0, "makespan": 2.0}] * 2,
+        "korel": [{"time_to_target": None, "makespan": 1.0}] * 2,
+    }
+    found = reach(replace(tiny, rivals=("bsp",)), (0,), PointRuns(runs, runs["bsp"], True))
+    assert (found.holds, found.note) == (False, "korel missed the target in 2 of 2")
+
+
+def test_an_unknown_claim_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"there is no claim 'korel-dela'; known: korel-delay, .*Did you"
+    ):
+        judge(["korel-dela"], tmp_path)
+
+
+def test_what_only_training_can_tell_is_not_tried_by_a_quick_scoreboard(tmp_path: Path) -> None:
+    names = [TRAINED[0].name, CLAIMS[-1].name]
+    board = judge(names, tmp_path, quick=True)
+    assert [row.verdict for row in board.rows] == [Verdict.UNTRIED, Verdict.UNTESTABLE]
+    assert board.frame().empty
+
+
+def test_the_identities_have_the_numbers_that_they_are_known_by() -> None:
+    texts = [each.found for each in identities(quick=True)]
+    assert texts[0].startswith("18.3 % (14 % faster) to 21.4 %")
+    assert texts[1].startswith("1.66; ")
+    assert texts[2] == "x = 1 in 10 of 10; groups beat every x in 10 of 10"
+    assert texts[3].startswith("54 % more")
+
+
+def test_the_cost_of_contention_and_the_ratio_invert_the_metric() -> None:
+    slow, clean = 1.2, 1.0
+    mitigated = slow - 0.5 * (slow - clean)
+    assert contention_cost(0.5, slow / mitigated) == pytest.approx(slow / clean - 1)
+    rho = needed_ratio(0.7, 3.0)
+    assert (3.0 - 3.0 / rho) / (3.0 - 1) == pytest.approx(0.7)
+    assert math.isclose(needed_ratio(1.0, 2.0), 2.0)
