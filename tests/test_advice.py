@@ -122,6 +122,17 @@ def test_the_command_advises_on_a_trace(call: Call, tmp_path: Path) -> None:
     assert (out / "report.html").exists()
 
 
+def test_the_command_advises_on_a_record(call: Call, tmp_path: Path) -> None:
+    record = tmp_path / "steps.csv"
+    lines = [f"{rank},{step},{0.2 if rank else 0.1}" for step in range(30) for rank in range(2)]
+    record.write_text("rank,step,seconds\n" + "\n".join(lines) + "\n")
+    out = tmp_path / "advice"
+    code, text, _ = call("advise", str(record), "-p", "lb_bsp", "-j", "1", "--out", str(out))
+    assert code == 0
+    assert 'policy="lb_bsp"' in text
+    assert json.loads((out / "advice.json").read_text())["choice"] == "lb_bsp"
+
+
 def test_the_facts_of_a_job_are_refused_beside_a_scenario(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("workers: 2\nsamples: 640\nstep: {compute: 0.1}\n")

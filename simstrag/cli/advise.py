@@ -37,7 +37,7 @@ from simstrag.cli.options import (
     policy_option,
 )
 from simstrag.cli.progress import show_count
-from simstrag.cli.read_inputs import TRACES, check_trace, partial_folder, read_scenario
+from simstrag.cli.read_inputs import SCENARIOS, TRACES, check_trace, partial_folder, read_scenario
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ SHOWN = 12
 
 def advise(
     context: typer.Context,
-    job: Annotated[Path, argument("A scenario in YAML, or a trace.", "SCENARIO|TRACE")],
+    job: Annotated[
+        Path, argument("A scenario in YAML, a trace, or a record.", "SCENARIO|TRACE|RECORD")
+    ],
     policy: Annotated[
         list[str] | None, policy_option("A candidate instead of all; may be repeated.")
     ] = None,
@@ -124,14 +126,26 @@ def advise(
 
 
 def _scenario(path: Path, job: JobDescription, given: list[str]) -> Scenario:
-    """The scenario of a file, or the first scenario of a trace."""
+    """The scenario of a file, of a record, or the first scenario of a trace."""
     from simstrag.cli.first_scenario import read_first_scenario
+    from simstrag.whatif.job_scenario import read_job_scenario
 
+    refused = None
     if path.suffix in TRACES:
-        return read_first_scenario(check_trace(path), job)
+        try:
+            return read_first_scenario(check_trace(path), job)
+        except InputError as error:
+            refused = error
+    is_scenario = path.suffix in SCENARIOS
     if given:
-        raise InputError(f"{given[0]}: {path} is a scenario, which says that itself")
-    return read_scenario(path)
+        kind = "a scenario" if is_scenario else "a record"
+        raise refused or InputError(f"{given[0]}: {path} is {kind}, which says that itself")
+    if is_scenario:
+        return read_scenario(path)
+    try:
+        return read_job_scenario(path)
+    except InputError as error:
+        raise refused or error from None
 
 
 def _print(advice: Advice, points: tuple[PowerPoint, ...]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.whatif.layout import Layout
+from simstrag.whatif.read_record import read_record
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Record
 from simstrag.whatif.replay import JobReplay
 
@@ -111,6 +113,17 @@ def job_scenario(
     shares = host_shares(record, layout) if any(reduces) else (0.0,)
     readings = (scenario.replaced(contention={"host_share": share}) for share in shares)
     return JobScenario(durations, communication, tuple(readings))
+
+
+def read_job_scenario(path: str | Path) -> Scenario:
+    """The scenario of the record in a file or folder, for policies in full precision.
+
+    Raises `InputError` as `read_record` and `job_scenario` do.
+    """
+    record = read_record(path)
+    layout = Layout.of(record)
+    gpus = record.gpus or len(np.unique(layout.rank))
+    return job_scenario(record, JobReplay.of(layout), (), gpus=gpus).readings[0]
 
 
 def trace_of(durations: Floats, together: Floats) -> Trace:
