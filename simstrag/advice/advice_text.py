@@ -77,10 +77,12 @@ def _regret(advice: Advice) -> str:
         return f"{tried} candidates were tried; one seed says nothing of their spread: run more."
     behind = percent(advice.regret, 2)
     seeds = advice.decision.s.seeds
+    sure = f"{seeds} seed{'s' * (seeds > 1)}, 95 %"
+    if advice.decision.s.certain:
+        sure = "nothing in it is random"
     how = f"at most {behind} % slower than" if advice.regret >= 0.0005 else "not slower than"
     return (
-        f"Of {tried} candidates, {advice.choice} is {how} the best, if the scenario holds "
-        f"({seeds} seed{'s' * (seeds > 1)}, 95 %)."
+        f"Of {tried} candidates, {advice.choice} is {how} the best, if the scenario holds ({sure})."
     )
 
 
