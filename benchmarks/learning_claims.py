@@ -83,9 +83,20 @@ class Claim:
             for name, count in ((self.policy, own), (self.other, others)) if count
         ]  # fmt: skip
         shown = "; ".join(([] if math.isnan(gap.value) else [_points(gap)]) + lost)
+        if not any(_learned(s, name) for name in (self.policy, self.other)):
+            return shown, "nothing was learned"
         if own or others == s.seeds:
             return shown, "no" if own >= others else "yes" if own == 0 else "not shown"
         return shown, as_accurate(gap, s.comparison.scenario.learner.margin if self.keeps else 0.0)
+
+
+def _learned(s: Standings, policy: str) -> bool:
+    """Whether its mean accuracy at the end is above that at the beginning by the margin."""
+    table = s.comparison.evaluations
+    own = (table["policy"] == policy) & (table["variant"] == "contended")
+    accuracy = table[own].groupby("seed")["accuracy"]
+    gain = (accuracy.last() - accuracy.first()).mean()
+    return bool(gain > s.comparison.scenario.learner.margin)
 
 
 CLAIMS = (

@@ -72,6 +72,15 @@ def test_compare_prints_a_table_and_writes_one_row_per_policy_and_seed(
 
 
 @pytest.mark.usefixtures("no_page")
+def test_compare_says_on_the_terminal_which_updates_overshoot_the_work(
+    folder: Path, call: Call
+) -> None:
+    (folder / "few.yaml").write_text("workers: 2\nsamples: 256\nstep: {compute: 0.1}\nseeds: 1\n")
+    _, out, _ = call("compare", "few.yaml", "--policy", "diloco:h=2", "--out", "c", "--jobs", "1")
+    assert "runs overshoot the work, and makespans are of more work: diloco:h=2 by 100 %" in out
+
+
+@pytest.mark.usefixtures("no_page")
 def test_two_scenarios_of_one_name_do_not_overwrite_each_others_report(
     folder: Path, call: Call
 ) -> None:

@@ -220,6 +220,13 @@ def test_a_real_learner_drops_no_contribution_that_a_rank_has_gone_on_from() -> 
         UpdateRule.of(plan)
 
 
+def test_momentum_of_async_local_sgd_is_delayed_by_as_many_updates_as_there_are_ranks() -> None:
+    for policy, delay in (("", 3), (":nesterov=no", 1), (":delay=2", 2)):
+        (outer,) = {load(f"async_local_sgd{policy}").plan(View(3)).outer}
+        assert outer is not None
+        assert outer.delay == delay
+
+
 def test_seconds_must_be_of_every_rank() -> None:
     policy = load("async_local_sgd:grace=1,seconds=1/2")
     with pytest.raises(PlanError, match="2 seconds for 3 ranks"):

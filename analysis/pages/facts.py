@@ -39,8 +39,8 @@ def question(scenario: Scenario) -> dict[str, str]:
         }[scenario.trace_per_seed]
         facts["contention trace"] = f"{where}; {per_seed}; after its end: {scenario.trace_end}"
         facts["trace sha256"] = inputs.trace.sha256
-    if scenario.places is not None:
-        facts["node of each rank"] = ", ".join(map(str, scenario.places))
+    if scenario.rank_places is not None:
+        facts["node of each rank"] = ", ".join(map(str, scenario.rank_places))
     if inputs.profile is not None:
         facts |= {"profile": inputs.profile.name, "profile sha256": inputs.profile.sha256}
     listed = ", ".join(map(str, seeds))

@@ -222,7 +222,7 @@ def _whose(s: Standings, share: str) -> list[str]:
 
 def _work(s: Standings) -> Iterator[str]:
     """With a target, the assumptions of the progress model; else the overshoot of large updates."""
-    wanted, learner = s.comparison.scenario.sample_target, s.comparison.scenario.learner
+    learner = s.comparison.scenario.learner
     if s.costs:
         yield (
             "Times to target come from a model of progress; nothing was trained. Its constants are "
@@ -242,14 +242,27 @@ def _work(s: Standings) -> Iterator[str]:
             "same loss under bsp and under asgd with `simstrag ddp`, note how many times the "
             "samples of bsp asgd needed, and choose the c_tau that gives the same ratio here."
         )
-    elif wanted is not None:
-        over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
-        far = [f"{p} by {100 * share:.2g} %" for p, share in over.items() if share > OVERSHOOT]
-        if far:
-            yield (
-                "Updates are large, so runs overshoot the work, and makespans are of more work: "
-                f"{join(far)}."
-            )
+    elif text := describe_overshoot(s):
+        yield text
+
+
+def describe_overshoot(s: Standings) -> str:
+    """Which policies did far more than the work, because their updates are large; "" for none."""
+    wanted = s.comparison.scenario.sample_target
+    if s.costs or wanted is None:
+        return ""
+    over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
+    far = [
+        f"{p} by {float(f'{100 * share:.2g}'):g} %"
+        for p, share in over.items()
+        if share > OVERSHOOT
+    ]
+    if not far:
+        return ""
+    return (
+        "Updates are large, so runs overshoot the work, and makespans are of more work: "
+        f"{join(far)}."
+    )
 
 
 def _deadlines(s: Standings) -> Iterator[str]:

@@ -137,13 +137,14 @@ def _print_ranking(comparison: Comparison) -> None:
         failures_table,
         ranking_table,
     )
+    from simstrag.analysis.text.cautions import describe_overshoot
 
     if banner := str(comparison.placeholders):
         print_sentences(f"{banner}\n")
     found = standings(comparison)
     ranking, accuracy = ranking_table(found), accuracy_table(found)
     print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
-    for note in explain_dashes(found):
+    for note in filter(None, [*explain_dashes(found), describe_overshoot(found)]):
         print_sentences(note)
     for table in (accuracy, failures_table(found)):
         if table is not None:

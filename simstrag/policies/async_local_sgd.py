@@ -7,11 +7,13 @@ Source: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 202
 the window and the weight are those of its code (google-deepmind/asyncdiloco).
 
 The paper's: outer steps on arrival; delayed Nesterov momentum (`delay`), which changes the momentum
-once in so many outer steps; steps by speed (`dylu`).  The code's: a rank waits only if another one
-will finish within the window, which its scheduler knows beforehand; a weight of 1/sqrt(N).  Ours:
-the defaults; times of other ranks are stated (`seconds`) or predicted by the median of recent
-steps, and a rank whose times are unknown is not waited for.  A prediction is judged at updates
-alone: who waits for a rank that comes late waits for the next update.
+once in so many outer steps, against momentum of stale gradients; steps by speed (`dylu`).  The
+code's: a rank waits only if another one will finish within the window, which its scheduler knows
+beforehand; a weight of 1/sqrt(N); h=20, lr=0.07, momentum without Nesterov's.  Ours: the defaults,
+which are DiLoCo's outer optimizer with a delay of N; times of other ranks are stated (`seconds`) or
+predicted by the median of recent steps, and a rank whose times are unknown is not waited for.  A
+prediction is judged at updates alone: who waits for a rank that comes late waits for the next
+update.
 """
 
 import math
@@ -58,7 +60,8 @@ class AsyncLocalSgd:
     lr: learning rate of the outer optimizer.
     momentum: of the outer optimizer.
     nesterov: whether that is Nesterov's.
-    delay: outer steps from one change of the momentum to the next; above 1 it needs Nesterov's.
+    delay: outer steps from one change of the momentum to the next; above 1 it needs Nesterov's. By
+        default as many as there are ranks, and 1 without Nesterov's.
     root_weight: whether each outer gradient weighs 1/sqrt(N).
     grace: seconds after a first contribution in which others may start together with its rank.
     dylu: whether slower ranks take fewer steps, in proportion to their speed.
@@ -72,7 +75,7 @@ class AsyncLocalSgd:
     lr: float = 0.7
     momentum: float = 0.9
     nesterov: bool = True
-    delay: int = 1
+    delay: int | None = None
     root_weight: bool = True
     grace: float = 0.0
     dylu: bool = False
@@ -174,4 +177,5 @@ class AsyncLocalSgd:
 
     def _outer(self, n: int) -> Outer:
         lr = self.lr / math.sqrt(n) if self.root_weight else self.lr
-        return Outer(lr, self.momentum, self.nesterov, delay=self.delay)
+        delay = (n if self.nesterov else 1) if self.delay is None else self.delay
+        return Outer(lr, self.momentum, self.nesterov, delay=delay)
