@@ -188,6 +188,7 @@ def test_every_command_of_a_page_answers_as_shown(
     page: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
     monkeypatch.setenv("COLUMNS", "100" if page == "../README.md" else "200")
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")  # processes would import more than they compute
     drawn = 0

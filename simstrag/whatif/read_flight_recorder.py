@@ -82,7 +82,7 @@ def read_dumps(folder: str | Path) -> Record:
     edges = np.cumsum(np.pad(seconds, ((0, 0), (1, 0))), axis=1)[:, ends + 1]
     communication = np.diff(edges).T
     computing = whole[:, None] - communication
-    kept = (computing > 0).all(axis=1)
+    kept = np.all(computing > 0, axis=1)
     if kept.sum() < len(kept) / 2:
         raise InputError(
             f"{folder}: in most steps the collectives of a rank last as long as the step: they "
@@ -179,8 +179,8 @@ def _collectives(dump: Any, group: str, source: str) -> _Rank:
             unfinished += 1
             continue
         seconds = (end - begin) * NANO if device is None else float(device) * MILLI
-        what = f"{entry.get('profiling_name')} {entry.get('input_sizes')}"
-        rows[int(entry["collective_seq_id"])] = what, end * NANO, seconds, device is not None
+        call = f"{entry.get('profiling_name')} {entry.get('input_sizes')}"
+        rows[int(entry["collective_seq_id"])] = call, end * NANO, seconds, device is not None
     if not rows:
         raise InputError(
             f"{source}: {unfinished} collectives, none with the times of its start and end; set "
@@ -207,7 +207,6 @@ def _period(what: list[str], folder: str | Path) -> tuple[int, int]:
 
 def _ends(exits: Floats, seconds: Floats, period: int) -> Ints:
     """The last collective of each step: the longest pause follows it."""
-    places = np.arange(exits.shape[1])
     pauses = np.median((exits - seconds)[:, 1:] - exits[:, :-1], axis=0)
-    phase = np.argmax([np.median(pauses[k::period]) for k in range(period)])
-    return places[places % period == phase]
+    phase = int(np.argmax([np.median(pauses[k::period]) for k in range(period)]))
+    return np.arange(phase, exits.shape[1], period)

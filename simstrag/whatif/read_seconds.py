@@ -154,12 +154,12 @@ def _arrange(
             f"{source}: rank {ranks[k]} has no stage '{parts[p]}'; all ranks must have the "
             "same stages, which are parts of their step (a pipeline needs all operations)"
         )
-    present = (grid >= 0).any(axis=1)
-    whole = (present == (grid >= 0).all(axis=1)).all(axis=1)
+    present = np.any(grid >= 0, axis=1)
+    whole = ~np.any(present & np.any(grid < 0, axis=1), axis=1)
     if not whole.any():
         raise InputError(f"{source}: no step has seconds of all {len(ranks)} ranks")
     patterns, counts = np.unique(present[whole], axis=0, return_counts=True)
     usual = patterns[np.argmax(counts)]
-    kept = whole & (present == usual).all(axis=1)
+    kept = whole & np.all(present == usual, axis=1)
     names = [name for name, is_kept in zip(parts, usual, strict=True) if is_kept]
     return grid[kept][..., usual], steps[kept], ranks, names

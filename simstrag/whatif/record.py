@@ -86,7 +86,7 @@ class Record:
         cls,
         steps: Ints,
         ranks: Ints,
-        parts: Mapping[str | tuple[str, int], Floats],
+        parts: Mapping[str, Floats] | Mapping[tuple[str, int], Floats],
         source: str,
         form: str,
         **more: Any,

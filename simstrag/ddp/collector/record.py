@@ -30,7 +30,7 @@ from simstrag.ddp.local_step_timer import measure_cores_per_rank
 from simstrag.errors import InputError
 
 HEADER = "rank,step,stage,seconds\n"
-BEFORE, PART = "optimizer-and-input", ("forward-and-backward", "all-reduce")
+BEFORE, PART = "optimizer-and-input", ("compute", "all-reduce")
 """Stages of a step; those of `PART` have numbers where the rank waits more than once."""
 META = "meta.yaml"
 FLUSH = 1.0
