@@ -21,7 +21,7 @@ SLOW = [{"time": 0, "node": 0, "resource": "step", "kind": "slowdown", "value": 
 def job(**changes: object) -> Scenario:
     """Four workers with noise, one of them slow all the time."""
     case = {
-        "workers": 4, "target_progress": 40, "seeds": 4, "step": {"compute": 0.1, "cv": 0.05},
+        "workers": 4, "target_progress": 10, "seeds": 2, "step": {"compute": 0.1, "cv": 0.05},
         "server": {"service": 0.001}, "learner": {"noise_scale": 64, "batch": 8}, "trace": SLOW,
     }  # fmt: skip
     return Scenario(**(case | changes))
@@ -29,7 +29,7 @@ def job(**changes: object) -> Scenario:
 
 @pytest.fixture(scope="module")
 def advice() -> Advice:
-    return advise(job(), ["lb_bsp", "drain", "fewer", "asgd", "ringmaster", "tree"], jobs=1)
+    return advise(job(), ["lb_bsp", "asgd", "ringmaster"], jobs=1)
 
 
 def test_every_candidate_is_in_the_shortest_spelling() -> None:
@@ -86,7 +86,7 @@ def test_nothing_is_changed_without_contention() -> None:
 def test_halving_gives_more_seeds_to_what_may_be_the_best() -> None:
     specs = ["lb_bsp", "lb_bsp:window=16", "drain", "fewer", "tree", "backup", "ssp", "ssp:bound=1",
              "dssp", "lgc", "hot_spare"]  # fmt: skip
-    found = advise(job(), specs, jobs=1)
+    found = advise(job(seeds=4), specs, jobs=1)
     seeds = {trial.policy: trial.seeds for trial in found.trials}
     assert seeds["lb_bsp"] == 4
     assert min(seeds.values()) == 2

@@ -54,9 +54,9 @@ def scenario(**changes: Any) -> Scenario:
     return Scenario(**KEYS | {"learner": learner} | changes)
 
 
-def log_of(policy: str, seed: int = 0) -> GradientLog:
+def log_of(policy: str, seed: int = 0, **keys: Any) -> GradientLog:
     log = GradientLog()
-    plain = Scenario(**KEYS, learner={"batch": BATCH})
+    plain = Scenario(**KEYS, learner={"batch": BATCH}, **keys)
     simulate_into(Recorder(keep_gradients=True, storage=log), plain, policy, seed)
     return log
 
@@ -246,6 +246,16 @@ def test_parameters_are_those_of_one_gradient_at_a_time(policy: str) -> None:
     reduced = log.gradients["amp"].any()  # in float32 the order of a sum shows
     rtol, atol = (1e-4, 1e-6) if reduced else (1e-9, 1e-12)
     assert torch.allclose(found, wanted, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asgd"])
+def test_a_model_learns_on_without_a_rank_that_fails(policy: str) -> None:
+    events = [{"time": 1.05, "rank": 2, "back": 2.5}]
+    failures = {"events": events, "on_fault": "continue", "detection": 0.1}
+    log = log_of(policy, failures=failures)
+    found = train(log, tasks.load("tabular"), OptimizerChoice("sgd", 0.05, 0.9)).parameters
+    wanted = one_at_a_time(log, tasks.load("tabular"), torch.optim.SGD, lr=0.05, momentum=0.9)
+    assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(

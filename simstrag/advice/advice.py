@@ -142,8 +142,7 @@ class Advice:
         pairs = 1 if s.certain else _pairs(bsp - own)
         if pairs is None:
             return None
-        devices = scenario.workers * scenario.cost.gpus
-        hours = pairs * float(own.mean() + bsp.mean()) * devices / 3600
+        hours = pairs * float(own.mean() + bsp.mean()) * scenario.gpus / 3600
         return Attempt(pairs, hours)
 
     @property

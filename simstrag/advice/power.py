@@ -138,8 +138,8 @@ def _point(
 ) -> PowerPoint:  # fmt: skip
     cost = scenario.cost
     idle = min(watts, cost.idle_watts or watts)
-    kwh = cost.gpus * (busy * watts + rest * idle) / JOULES
-    hours = seconds * scenario.workers * cost.gpus / 3600
+    kwh = scenario.gpus / scenario.workers * (busy * watts + rest * idle) / JOULES
+    hours = seconds * scenario.gpus / 3600
     return PowerPoint(
         policy, cap, float(seconds), float(kwh), cost.gpu_hour and cost.gpu_hour * float(hours)
     )

@@ -55,10 +55,11 @@ def killed(folder: Path, policy: str, on_fault: str) -> tuple[Seen, float, Seen]
     return before, at, after
 
 
-def pause(seen: Seen) -> float:
-    """The longest time without an update."""
+def resumed(seen: Seen) -> float:
+    """When the longest time without an update ended."""
     news = [now[0] for last, now in itertools.pairwise(seen) if now[1] > last[1]]
-    return max(b - a for a, b in itertools.pairwise([seen[0][0], *news]))
+    pauses = [(b - a, b) for a, b in itertools.pairwise([seen[0][0], *news])]
+    return max(pauses)[1]
 
 
 @pytest.mark.parametrize("on_fault", ["continue", "restart"])
@@ -77,12 +78,13 @@ def test_samples_per_second_of_a_job_whose_rank_is_killed_are_predicted(
         "events": [{"time": at - begin, "rank": 1}], "on_fault": on_fault,
         "detection": DETECTION[policy],
     }  # fmt: skip
+    step = interval * RANKS / gradients
     if on_fault == "restart":
-        failures["restart"] = pause(after) - DETECTION[policy] - interval * RANKS / gradients
+        failures["restart"] = resumed(after) - at - DETECTION[policy] - step
         failures["checkpoint"] = {"on_failure": True}
     scenario = Scenario.of({
         "workers": RANKS, "samples": samples, "learner": {"batch": BATCH}, "failures": failures,
-        "step": {"compute": interval * RANKS / gradients},
+        "step": {"compute": step},
     })  # fmt: skip
     run = simulate(scenario, policy)
     predicted, measured = run.summary["useful_throughput"], samples / (end - begin)
