@@ -15,7 +15,7 @@ from simstrag.claims import CLAIMS, judge
 from simstrag.claims.claim import Claim
 from simstrag.claims.identities import Identity, contention_cost, identities, needed_ratio
 from simstrag.claims.measures import PointRuns
-from simstrag.claims.scoreboard import Verdict, reach
+from simstrag.claims.scoreboard import ClaimVerdict, reach
 from simstrag.cli.commands import EXAMPLES
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study
@@ -111,7 +111,7 @@ def test_an_unknown_claim_is_answered_with_the_known_ones(tmp_path: Path) -> Non
 def test_what_only_training_can_tell_is_not_tried_by_a_quick_scoreboard(tmp_path: Path) -> None:
     names = [TRAINED[0].name, CLAIMS[-1].name]
     board = judge(names, tmp_path, quick=True)
-    assert [row.verdict for row in board.rows] == [Verdict.UNTRIED, Verdict.UNTESTABLE]
+    assert [row.verdict for row in board.rows] == [ClaimVerdict.UNTRIED, ClaimVerdict.UNTESTABLE]
     assert board.frame().empty
 
 

@@ -12,7 +12,7 @@ from simstrag.analysis.tables.claim_tables import claims_table, points_table
 from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.claim_text import headline, sentences
 from simstrag.claims.claim import Claim
-from simstrag.claims.scoreboard import Row, Scoreboard
+from simstrag.claims.scoreboard import ClaimResult, Scoreboard
 from simstrag.runs.run import provenance
 
 
@@ -31,7 +31,7 @@ def render(board: Scoreboard, command: str | None = None) -> str:
     )
 
 
-def _section(row: Row, quick: bool) -> Mapping[str, Any]:
+def _section(row: ClaimResult, quick: bool) -> Mapping[str, Any]:
     claim = row.claim
     maps = [draw_map(claim, t) for t in row.trials.values() if len(t.points) > 1]
     about = {"paper": claim.paper, "its setting": claim.setting, "nearest scenario": claim.nearest}

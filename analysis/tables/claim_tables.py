@@ -8,7 +8,7 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.claim_text import estimate_text, value_text
 from simstrag.analysis.text.number_format import MISSING
 from simstrag.claims.claim import Learner
-from simstrag.claims.scoreboard import Row, Scoreboard
+from simstrag.claims.scoreboard import ClaimResult, Scoreboard
 
 HEADERS = ("claim", "claimed", "formula", "trained", "verdict", "where it holds")
 
@@ -47,7 +47,7 @@ def points_table(board: Scoreboard) -> Table:
     return Table(("claim", "learner", "at", "measure (% or times)"), rows, 3)
 
 
-def _found(row: Row, learner: Learner) -> str:
+def _found(row: ClaimResult, learner: Learner) -> str:
     trial = row.trials.get(learner)
     if trial is None:
         return MISSING

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
 from simstrag.claims.claim import Claim
-from simstrag.claims.scoreboard import Row, Scoreboard, Trial, Verdict
+from simstrag.claims.scoreboard import ClaimResult, ClaimVerdict, Scoreboard, Trial
 from simstrag.experiments.paired_statistics import Estimate
 
 LEARNERS = {"formula": "by the formula", "real": "trained"}
@@ -21,11 +21,12 @@ def headline(board: Scoreboard) -> str:
 
     >>> from pathlib import Path
     >>> from simstrag.claims.registry import CLAIMS
-    >>> headline(Scoreboard(Path(), True, (Row(CLAIMS[-1], {}), Row(CLAIMS[0], {}))))
+    >>> rows = tuple(ClaimResult(claim, {}) for claim in (CLAIMS[-1], CLAIMS[0]))
+    >>> headline(Scoreboard(Path(), True, rows))
     '2 claims: not tried: 1; cannot be tested: 1.'
     """
     counts = Counter(row.verdict for row in board.rows)
-    listed = [f"{verdict}: {counts[verdict]}" for verdict in Verdict if counts[verdict]]
+    listed = [f"{verdict}: {counts[verdict]}" for verdict in ClaimVerdict if counts[verdict]]
     return f"{len(board.rows)} claims: {'; '.join(listed)}."
 
 
@@ -53,7 +54,7 @@ def estimate_text(claim: Claim, found: Estimate) -> str:
     return value if value == MISSING else f"{value}{' %' if is_share else '×'}{bracket}{interval}"
 
 
-def sentences(row: Row) -> Iterator[str]:
+def sentences(row: ClaimResult) -> Iterator[str]:
     """What each trial found, and why one is missing."""
     claim = row.claim
     for learner, trial in row.trials.items():

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from simstrag.claims.measures import Measure
+from simstrag.claims.measures import ClaimMeasure
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.study import with_values
 
@@ -27,7 +27,7 @@ Learner = Literal["formula", "real"]
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class MapAxis:
     """A constant of a claim's map.
 
     name: with its unit.
@@ -43,20 +43,20 @@ class Axis:
     labels: tuple[str, ...]
     here: int
 
-    def coarse(self) -> Axis:
+    def coarse(self) -> MapAxis:
         """The axis with its ends and the nearest setting alone.
 
-        >>> Axis("workers", "workers", (2, 4, 8, 16), ("2", "4", "8", "16"), 2).coarse().labels
+        >>> MapAxis("workers", "workers", (2, 4, 8, 16), ("2", "4", "8", "16"), 2).coarse().labels
         ('2', '8', '16')
         """
         kept = sorted({0, self.here, len(self.values) - 1})
         return self._of(kept)
 
-    def nearest(self) -> Axis:
+    def nearest(self) -> MapAxis:
         """The axis with the nearest setting alone."""
         return self._of([self.here])
 
-    def _of(self, kept: list[int]) -> Axis:
+    def _of(self, kept: list[int]) -> MapAxis:
         values, labels = (tuple(each[k] for k in kept) for each in (self.values, self.labels))
         return replace(self, values=values, labels=labels, here=kept.index(self.here))
 
@@ -84,13 +84,13 @@ class Claim:
     paper: str
     says: str
     number: float
-    measure: Measure
+    measure: ClaimMeasure
     policy: str
     rivals: tuple[str, ...]
     setting: str
     nearest: str
     scenario: Mapping[str, Any]
-    axes: tuple[Axis, ...]
+    axes: tuple[MapAxis, ...]
     real: Mapping[str, Any] | str
     trained: bool = False
     untestable: str = ""
@@ -107,7 +107,7 @@ class Claim:
         """The learners of a scoreboard; a quick one trains nothing."""
         return tuple(each for each in self.learners if not quick or each == "formula")
 
-    def drawn_axes(self, learner: Learner, quick: bool) -> tuple[Axis, ...]:
+    def drawn_axes(self, learner: Learner, quick: bool) -> tuple[MapAxis, ...]:
         """The axes of a learner's points; training has a map only where the formula has none."""
         if learner != self.learners[0]:
             return tuple(axis.nearest() for axis in self.axes)

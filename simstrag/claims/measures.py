@@ -48,7 +48,7 @@ def seconds(runs: Sequence[Mapping[str, Any]]) -> Array:
     return np.array([*times], dtype=np.float64)
 
 
-class Measure(NamedTuple):
+class ClaimMeasure(NamedTuple):
     """What is measured.
 
     words: its name.
@@ -100,10 +100,10 @@ def _accuracy_points(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Est
     return paired_statistics.difference(own, other)
 
 
-DELAY_REMOVED = Measure("share of bsp's straggler delay removed", "%", _delay_removed, True)
-SPEEDUP = Measure("speed-up over the fastest of the others", "x", _least_speedup)
-MEAN_SPEEDUP = Measure("speed-up over the mean time of the others", "x", _mean_speedup)
-SAVING = Measure("time saved against the fastest of the others", "%", _least_saving)
-EQUAL_WORK = Measure("speed-up at equal samples", "x", _equal_work)
-ACCURACY_GAIN = Measure("final accuracy above the mean of the others", "%", _accuracy_gain)
-ACCURACY_POINTS = Measure("difference of final accuracy", "%", _accuracy_points)
+DELAY_REMOVED = ClaimMeasure("share of bsp's straggler delay removed", "%", _delay_removed, True)
+SPEEDUP = ClaimMeasure("speed-up over the fastest of the others", "x", _least_speedup)
+MEAN_SPEEDUP = ClaimMeasure("speed-up over the mean time of the others", "x", _mean_speedup)
+SAVING = ClaimMeasure("time saved against the fastest of the others", "%", _least_saving)
+EQUAL_WORK = ClaimMeasure("speed-up at equal samples", "x", _equal_work)
+ACCURACY_GAIN = ClaimMeasure("final accuracy above the mean of the others", "%", _accuracy_gain)
+ACCURACY_POINTS = ClaimMeasure("difference of final accuracy", "%", _accuracy_points)

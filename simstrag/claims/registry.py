@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simstrag.claims.claim import SEVERITY, Axis, Claim
+from simstrag.claims.claim import SEVERITY, Claim, MapAxis
 from simstrag.claims.measures import (
     ACCURACY_GAIN,
     ACCURACY_POINTS,
@@ -87,20 +87,20 @@ def training(optimizer: dict[str, Any], target: float | None = 0.9, **keys: Any)
     return {"learner": learner, "samples": 32_000, **ends, **keys}
 
 
-def slowdown(values: tuple[float, ...], here: float, what: str = "slowdown") -> Axis:
+def slowdown(values: tuple[float, ...], here: float, what: str = "slowdown") -> MapAxis:
     """How many times as long a slowed worker takes; a severity of 1 is twice."""
     labels = tuple(f"{value:g}\N{MULTIPLICATION SIGN}" for value in values)
-    return Axis(what, SEVERITY, tuple(v - 1 for v in values), labels, values.index(here))
+    return MapAxis(what, SEVERITY, tuple(v - 1 for v in values), labels, values.index(here))
 
 
-def constant(name: str, key: str, values: tuple[Any, ...], here: Any) -> Axis:
+def constant(name: str, key: str, values: tuple[Any, ...], here: Any) -> MapAxis:
     """A number of a scenario."""
-    return Axis(name, key, values, tuple(f"{value:g}" for value in values), values.index(here))
+    return MapAxis(name, key, values, tuple(f"{value:g}" for value in values), values.index(here))
 
 
 SLOWDOWN = slowdown((1.25, 1.5, 2, 3, 4), 2)
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
-SHARE = Axis(
+SHARE = MapAxis(
     "share of time with contention", "trace", tuple(map(turns, SHARES)),
     tuple(f"{100 * share:g} %" for share in SHARES), 2,
 )  # fmt: skip
@@ -118,7 +118,7 @@ UNEVENNESS = constant(
     "unevenness of the workers (1: the notebook's)", SEVERITY, (0.1, 0.25, 0.5, 1.0, 2.0), 1.0
 )
 HOST = slowdown((1.5, 2, 4, 10), 2, "slowdown of host work")
-RATES = Axis(
+RATES = MapAxis(
     "optimizer", "learner.optimizer", (SGD, MOMENTUM), ("SGD", "momentum 0.9"), 1,
 )  # fmt: skip
 WORKERS = constant("workers", "workers", (4, 8, 16), 8)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simstrag.claims.claim import SEVERITY, TARGETS, Axis, Claim, Learner
+from simstrag.claims.claim import SEVERITY, TARGETS, Claim, Learner, MapAxis
 from simstrag.claims.identities import Identity, identities
 from simstrag.claims.measures import PointRuns
 from simstrag.claims.registry import CLAIMS
@@ -39,7 +39,7 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 NO_DELAY = "stragglers cost bsp nothing to speak of"
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What the scoreboard says of a claim."""
 
     HERE = "holds in the nearest setting"
@@ -77,7 +77,7 @@ class Trial:
     """
 
     learner: Learner
-    axes: tuple[Axis, ...]
+    axes: tuple[MapAxis, ...]
     points: tuple[Reached, ...]
 
     @property
@@ -95,12 +95,18 @@ class Trial:
         )
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ClaimVerdict:
         """What the points say together."""
         if self.here.holds:
-            return Verdict.HERE
+            return ClaimVerdict.HERE
         found = {point.holds for point in self.points}
-        return Verdict.REGION if True in found else Verdict.OPEN if None in found else Verdict.NOT
+        return (
+            ClaimVerdict.REGION
+            if True in found
+            else ClaimVerdict.OPEN
+            if None in found
+            else ClaimVerdict.NOT
+        )
 
     @property
     def region(self) -> str:
@@ -121,16 +127,16 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ClaimResult:
     """A claim and what came out; trials by learner."""
 
     claim: Claim
     trials: Mapping[Learner, Trial]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ClaimVerdict:
         """That of the trial which has the map."""
-        nothing = Verdict.UNTRIED if self.claim.learners else Verdict.UNTESTABLE
+        nothing = ClaimVerdict.UNTRIED if self.claim.learners else ClaimVerdict.UNTESTABLE
         return next((trial.verdict for trial in self.trials.values()), nothing)
 
     @property
@@ -160,7 +166,7 @@ class Scoreboard:
 
     folder: Path
     quick: bool
-    rows: tuple[Row, ...]
+    rows: tuple[ClaimResult, ...]
 
     def __str__(self) -> str:
         width = max(len(row.claim.name) for row in self.rows)
@@ -245,7 +251,7 @@ def judge(
                 raise KeyboardInterrupt(kept_so_far) from None
             done += len(found.runs)
             trials[learner] = _trial(claim, learner, quick, found)
-        rows.append(Row(claim, trials))
+        rows.append(ClaimResult(claim, trials))
     return Scoreboard(Path(folder), quick, tuple(rows))
 
 
