@@ -11,6 +11,11 @@ import pytest
 from simstrag.advice.advice import Advice, _pairs
 from simstrag.advice.advise import advise
 from simstrag.advice.candidates import candidates, grid
+from simstrag.cli.first_scenario import (
+    JobDescription,
+    read_first_scenario,
+    write_first_scenario,
+)
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from tests.commands import Call
@@ -109,17 +114,17 @@ def test_a_target_is_needed_to_advise_stale_gradients() -> None:
     assert found.choice == "lb_bsp"
 
 
-def test_the_command_advises_on_a_trace(call: Call, tmp_path: Path) -> None:
-    trace = tmp_path / "slow.csv"
+def test_a_trace_becomes_the_scenario_that_init_writes(tmp_path: Path) -> None:
+    trace, written = tmp_path / "slow.csv", tmp_path / "mine.yaml"
     trace.write_text("time,node,resource,kind,value\n0,0,step,slowdown,2\n0,3,step,slowdown,1\n")
-    out = tmp_path / "advice"
-    options = ["--step", "0.1s", "-p", "lb_bsp", "--seeds", "2", "--workers", "4", "-j", "1"]
-    code, text, _ = call("advise", str(trace), *options, "--out", str(out))
-    assert code == 0
-    assert 'policy="lb_bsp"' in text
-    written = json.loads((out / "advice.json").read_text())
-    assert written["choice"] == "lb_bsp"
-    assert (out / "report.html").exists()
+    described = JobDescription(step=0.1, workers=4)
+    read = read_first_scenario(trace, described)
+    write_first_scenario(trace, written, described)
+    again = Scenario.read(written)
+    assert read.inputs.trace is not None
+    assert again.inputs.trace is not None
+    assert read.inputs.trace.sha256 == again.inputs.trace.sha256
+    assert read.replaced(trace=None) == again.replaced(trace=None)
 
 
 def test_the_command_advises_on_a_record(call: Call, tmp_path: Path) -> None:
