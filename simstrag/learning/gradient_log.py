@@ -42,6 +42,7 @@ class GradientLog:
             columns = {"amp": _is(batch.column("precision"), "amp")} | {
                 name: batch.column(name).fill_null(NONE.get(name, 0)).to_numpy() for name in COLUMNS
             }
+            columns["round"] = columns["round"].astype(np.int32)
             kept = applied | (columns["round"] >= 0)
             self._gradients.append({key: values[kept] for key, values in columns.items()})
 
@@ -54,6 +55,7 @@ class GradientLog:
         log, gradients = cls(), run.frame("gradients")
         applied = gradients[gradients["fate"] == "applied"]
         columns = {name: applied[name].fillna(NONE.get(name, 0)).to_numpy() for name in COLUMNS}
+        columns["round"] = columns["round"].astype(np.int32)
         log._gradients = [columns | {"amp": (applied["precision"] == "amp").to_numpy()}]
         log._times = [run.frame("updates")["time"].to_numpy()]
         if len(log.times) != run.summary["updates"]:
@@ -81,7 +83,7 @@ class GradientLog:
         }
         order = np.lexsort([columns[name] for name in ("step", "rank", "amp", "version", "update")])
         found = {name: column[order] for name, column in columns.items()}
-        return found | {name: found[name].astype(np.int64) for name in NONE}
+        return found | {"update": found["update"].astype(np.int64)}
 
     @property
     def times(self) -> npt.NDArray[np.float64]:

@@ -39,7 +39,7 @@ class _Cells:
     first: npt.NDArray[np.int64]
     place: npt.NDArray[np.int64]
     known: npt.NDArray[np.int64]
-    depth: npt.NDArray[np.int64]
+    depth: npt.NDArray[np.int32]
     amp: npt.NDArray[np.bool_]
     of_update: npt.NDArray[np.int64]
     in_order: npt.NDArray[np.int64]
@@ -56,7 +56,9 @@ class _Cells:
         update, place, amp = keys[:, first]
         ends = np.concatenate([first, [keys.shape[1]]])
         of_update = np.searchsorted(update, np.arange(1, updates + 2))
-        known, depth = places.known[place], places.depth[place]
+        known, depth = place, np.broadcast_to(np.int32(0), len(place))
+        if places.known is not None and places.depth is not None:
+            known, depth = places.known[place], places.depth[place]
         order = np.argsort(known, kind="stable")
         return cls(ends, place, known, depth, amp.astype(bool), of_update, order)
 
@@ -81,15 +83,15 @@ class GradientReplay(Replay):
         self._flat = self.engine.initial.clone()
         self._at_once = max(1, min(MOST_AT_ONCE, MOST_NUMBERS // len(self._flat)))
         self._optimizer = self.optimizer.make(self._flat)
-        used = np.concatenate([self._cells.place, np.array(places.before, np.int64)])
-        self._users = np.bincount(used, minlength=len(places.known)).tolist()
+        count = places.versions + len(places.before)
+        self._users = np.bincount(self._cells.place, minlength=count).tolist()
+        for place in places.before:
+            self._users[place] += 1
         self._live: dict[int, torch.Tensor] = {}
         self._ready: dict[int, torch.Tensor] = {}
         self._known = self._cells.known[self._cells.in_order]
         self._next = 0  # of `in_order`: all cells before it have been computed
         self._computed = -1  # the version up to which that is so
-        first = self._cells.of_update[:-1]
-        self._needs = np.maximum.reduceat(self._cells.known, first)  # versions, by each update
         self._after: dict[int, torch.Tensor] = {}  # parameters after updates that were made at once
         self._now = self._flat
         self._keep(0)
@@ -111,11 +113,14 @@ class GradientReplay(Replay):
     def _apply_at_once(self, update: int, optimizer: FlatSgd) -> None:
         """Make updates up to the first that needs a version which they make."""
         cells = self._cells
-        if self._needs[update - 1] > self._computed:
+        bounds = cells.of_update[update - 1 : update + self._at_once]
+        known = cells.known[bounds[0] : bounds[-1]]
+        needs = np.maximum.reduceat(known, bounds[:-1] - bounds[0])  # versions, of each update
+        if needs[0] > self._computed:
             self._compute(update - 1)
-        later = self._needs[update - 1 : update - 1 + self._at_once] > self._computed
+        later = needs > self._computed
         count = int(later.argmax()) if later.any() else len(later)
-        bounds = cells.of_update[update - 1 : update + count].tolist()
+        bounds = bounds[: count + 1].tolist()
         sums = []
         for start, end in itertools.pairwise(bounds):
             rows = [self._ready.pop(cell) for cell in range(start, end)]

@@ -32,7 +32,9 @@ class Places:
     one at place `before[k]`, stepped by the gradients of round `round[k]`.
 
     of: the place of each gradient.
-    known: the version of the job's model by which a place can be known; shape (places,).
+    versions: U + 1.
+    known: the version of the job's model by which a place can be known; shape (places,), or None
+        where all places are versions.
     depth: 0 of a version; of a model of a group more than of any place that it comes of.
 
     >>> gradients = {"rank": [0, 0, 1], "step": [0, 1, 0], "version": [0, 0, 0]}
@@ -45,29 +47,32 @@ class Places:
     of: Whole
     before: list[int]
     round: list[int]
-    known: Whole
-    depth: Whole
+    versions: int
+    known: Whole | None = None
+    depth: npt.NDArray[np.int32] | None = None
 
     @classmethod
     def among(cls, gradients: Mapping[str, npt.NDArray[Any]], updates: int) -> Places:
         """The places of gradients with columns rank, step, version and round (-1 for none)."""
-        of, rounds = gradients["version"].astype(np.int64), gradients["round"]
-        rank, step = gradients["rank"], gradients["step"]
+        of, rounds, versions = gradients["version"], gradients["round"], updates + 1
+        if not (rounds >= 0).any():
+            return cls(of, [], [], versions)
+        of, rank, step = of.astype(np.int64), gradients["rank"], gradients["step"]
         found: dict[tuple[int, int], int] = {}
         members: dict[int, list[int]] = {}
         for row in np.flatnonzero(rounds >= 0).tolist():
             members.setdefault(int(rounds[row]), []).append(row)
-        order = np.lexsort((step, rank)).tolist() if members else []
-        for last, row in itertools.pairwise(order):
+        for last, row in itertools.pairwise(np.lexsort((step, rank)).tolist()):
             if rounds[last] >= 0 and (rank[row], step[row]) == (rank[last], step[last] + 1):
                 key = int(of[last]), int(rounds[last])
-                of[row] = found.setdefault(key, updates + 1 + len(found))
-        known = np.arange(updates + 1 + len(found))
-        depth = np.zeros_like(known)
+                of[row] = found.setdefault(key, versions + len(found))
+        known = np.arange(versions + len(found))
+        depth = np.zeros(len(known), np.int32)
         for (_, number), place in sorted(found.items(), key=lambda item: item[0][1]):
             origins = of[members[number]]
             known[place], depth[place] = known[origins].max(), depth[origins].max() + 1
-        return cls(of, [at for at, _ in found], [number for _, number in found], known, depth)
+        before, stepped = [at for at, _ in found], [number for _, number in found]
+        return cls(of, before, stepped, versions, known, depth)
 
 
 class GroupModels:
@@ -81,10 +86,14 @@ class GroupModels:
     """
 
     def __init__(
-        self, places: Places, rounds: Whole, optimizer: OptimizerChoice, checks: bool = False
+        self,
+        places: Places,
+        rounds: npt.NDArray[Any],
+        optimizer: OptimizerChoice,
+        checks: bool = False,
     ) -> None:
-        self._places, self._choice = places, optimizer
-        self._versions = len(places.known) - len(places.before)
+        self._before, self._round, self._choice = places.before, places.round, optimizer
+        self._versions = places.versions
         self._checks = checks
         self.skipped: set[int] = set()
         self._missing = Counter(rounds[rounds >= 0].tolist())  # gradients that are not added yet
@@ -112,11 +121,11 @@ class GroupModels:
 
     def origin(self, place: int) -> int:
         """The place that a group's model leaves."""
-        return self._places.before[place - self._versions]
+        return self._before[place - self._versions]
 
     def make(self, place: int, origin: torch.Tensor) -> torch.Tensor:
         """The model at a place, of the parameters at its origin."""
-        before, number = self.origin(place), self._places.round[place - self._versions]
+        before, number = self.origin(place), self._round[place - self._versions]
         if before in self._trained:
             flat, optimizer = copy.deepcopy(self._trained[before])
         else:
