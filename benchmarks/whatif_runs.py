@@ -12,8 +12,10 @@ has only the loaded run: its mean step over what is left of it when the named ra
 the others.  S, also printed, has all operations ideal, which includes the noise of the cores.
 
 Runs that a folder holds are not made again, so that an interrupted series goes on; leave the
-machine alone meanwhile.  The cost of recording is counted in processor seconds of a rank,
-which a loaded machine does not stretch; a step takes longer than these.
+machine alone meanwhile.
+
+The cost of recording does not depend on what a step computes.  It is counted in processor seconds
+of rank 0, which looks for slow ranks, on a tiny network, where a paired difference shows it.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ FACTORS = (1.4, 1.6, 2.0, 3.0)
 REPEATS = 5
 """Pairs of each wrapper and factor."""
 RANKS, SLOW, STEPS, SETTLING = 4, 1, 60, 3
-WIDTH, BATCH = 128, 2048
-BLOCK, BLOCKS = 4, 100
+WIDTH, BATCH, TINY = 128, 2048, 8
+BLOCK, BLOCKS = 20, 50
 """Steps of a turn, and turns, of a paired measurement."""
 DONE = "done"
 
@@ -65,7 +67,7 @@ def jobs(pairs: int) -> list[Job]:
 # -- on a rank ---------------------------------------------------------------------------------
 
 
-def wrapped(wrapper: str) -> Any:
+def wrapped(wrapper: str, width: int = WIDTH) -> Any:
     """The network in its wrapper, the same on all ranks."""
     import torch
     from torch import nn
@@ -74,10 +76,10 @@ def wrapped(wrapper: str) -> Any:
 
     torch.manual_seed(0)
     halves = [
-        nn.Sequential(*itertools.chain(*((nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(3))))
+        nn.Sequential(*itertools.chain(*((nn.Linear(width, width), nn.ReLU()) for _ in range(3))))
         for _ in range(2)
     ]
-    model = nn.Sequential(*halves, nn.Linear(WIDTH, 10))
+    model = nn.Sequential(*halves, nn.Linear(width, 10))
     if wrapper == "ddp":
         return DistributedDataParallel(model)
     for half in halves:
@@ -85,13 +87,13 @@ def wrapped(wrapper: str) -> Any:
     return fully_shard(model)
 
 
-def steps(model: Any, samples: int) -> Iterator[float]:
+def steps(model: Any, samples: int, width: int = WIDTH) -> Iterator[float]:
     """Take steps for ever; the processor seconds of each."""
     import torch
     from torch.nn.functional import cross_entropy
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, y = torch.randn(samples, WIDTH), torch.randint(0, 10, (samples,))
+    x, y = torch.randn(samples, width), torch.randint(0, 10, (samples,))
     while True:
         begin = time.thread_time()
         optimizer.zero_grad()
@@ -123,11 +125,13 @@ def rank_cost(out: Path) -> None:
 
     import simstrag.ddp
 
-    ratios: dict[str, list[float]] = {}
+    costs: dict[str, list[float]] = {}
     for wrapper in WRAPPERS:
-        plain, recorded = wrapped(wrapper), wrapped(wrapper)
-        simstrag.ddp.record(recorded, out / wrapper, look_every=1.0)
-        both = [steps(model, BATCH) for model in (plain, recorded)]
+        whole = itertools.islice(steps(wrapped(wrapper), BATCH), 5, 25)
+        costs[f"{wrapper} step"] = list(whole)
+        plain, recorded = wrapped(wrapper, TINY), wrapped(wrapper, TINY)
+        simstrag.ddp.record(recorded, out / wrapper)
+        both = [steps(model, TINY, TINY) for model in (plain, recorded)]
         for each in both:
             list(itertools.islice(each, 5))
         medians: list[list[float]] = [[], []]
@@ -135,10 +139,9 @@ def rank_cost(out: Path) -> None:
             k = (turn + turn // 2) % 2  # plain, recorded, recorded, plain
             seconds = list(itertools.islice(both[k], BLOCK))
             medians[k].append(statistics.median(seconds))
-        ratios[wrapper] = [b / a for a, b in zip(*medians, strict=True)]
-        ratios[f"{wrapper} step"] = medians[0]
+        costs[wrapper] = [b - a for a, b in zip(*medians, strict=True)]
     if dist.get_rank() == 0:
-        (out / "cost.json").write_text(json.dumps(ratios))
+        (out / "cost.json").write_text(json.dumps(costs))
 
 
 # -- on their launcher -------------------------------------------------------------------------
@@ -184,13 +187,12 @@ def show_cost(out: Path) -> None:
     """Print what recording costs a step."""
     found = json.loads((out / "cost.json").read_text())
     for wrapper in WRAPPERS:
-        low, _, high = statistics.quantiles(found[wrapper], n=4)
+        low, middle, high = (1e6 * each for each in statistics.quantiles(found[wrapper], n=4))
         step = 1e3 * statistics.median(found[f"{wrapper} step"])
-        percent = 100 * (statistics.median(found[wrapper]) - 1)
         print(
-            f"{wrapper}: record costs {percent:+.2f} % of the {step:.1f} ms that a step computes "
-            f"(median of {len(found[wrapper])} pairs of {BLOCK} steps; quartiles "
-            f"{100 * (low - 1):+.2f} to {100 * (high - 1):+.2f} %)"
+            f"{wrapper}: record costs {middle:.0f} us a step (median of {len(found[wrapper])} "
+            f"pairs of {BLOCK} steps; quartiles {low:.0f} to {high:.0f}), {middle / 10 / step:.2f} "
+            f"% of a step that computes {step:.1f} ms"
         )
 
 
