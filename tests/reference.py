@@ -261,8 +261,7 @@ class _Run:
 
     def check_trace(self) -> None:
         contention = self.timing.contention  # [8]
-        past = bool(contention.slowdowns) and self.now > contention.end
-        if past and contention.trace_end == "error":
+        if self.now > contention.end and contention.trace_end == "error":
             raise InputError(f"the trace ends at {contention.end} s, before {self.now} s")
 
     def events(self) -> Iterator[Event]:
