@@ -354,7 +354,9 @@ class _Run:
 
     def halt(self, rank: int) -> None:
         assert self.failures is not None
-        if self.failures.checkpoint is not None and self.failures.checkpoint.on_failure:
+        is_down = any(what == RETURN for _, what, *_ in self.outside)
+        due = self.failures.checkpoint
+        if due is not None and due.on_failure and not is_down:
             self.save(0.0)
         for each in range(self.n):
             while (g := self.work[each]) is not None:
