@@ -261,8 +261,7 @@ class _Run:
 
     def check_trace(self) -> None:
         contention = self.timing.contention  # [8]
-        past = bool(contention.slowdowns) and self.now > contention.end
-        if past and contention.trace_end == "error":
+        if self.now > contention.end and contention.trace_end == "error":
             raise InputError(f"the trace ends at {contention.end} s, before {self.now} s")
 
     def events(self) -> Iterator[Event]:
@@ -355,7 +354,9 @@ class _Run:
 
     def halt(self, rank: int) -> None:
         assert self.failures is not None
-        if self.failures.checkpoint is not None and self.failures.checkpoint.on_failure:
+        is_down = any(what == RETURN for _, what, *_ in self.outside)
+        due = self.failures.checkpoint
+        if due is not None and due.on_failure and not is_down:
             self.save(0.0)
         for each in range(self.n):
             while (g := self.work[each]) is not None:

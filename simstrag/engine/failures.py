@@ -6,6 +6,7 @@ import copy
 import heapq
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -40,7 +41,7 @@ class FailingRun(Protocol):
         """Ask this policy from now on, and take this plan for its last answer."""
 
 
-class Failures:
+class Failures(ABC):
     """The failures of one run: what happens next, and its counts for the summary."""
 
     def __init__(self, section: FailuresSection, seed: int, workers: int) -> None:
@@ -68,6 +69,7 @@ class Failures:
         """Whether a run in which nothing happens goes on when ranks are lost or back."""
         return any(what != FAILS for _, what, *_ in self._agenda)
 
+    @abstractmethod
     def begin(self, run: FailingRun) -> None:
         """The run begins."""
 
@@ -103,13 +105,13 @@ class Failures:
         """A resolved plan without lost ranks; None where none of its ranks is left."""
         return plan
 
+    @abstractmethod
     def _fail(self, run: FailingRun, at: float, rank: int, back: float) -> None:
         """A rank fails."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _follow(self, run: FailingRun, at: float, what: int, rank: int) -> None:
         """What follows a failure later."""
-        raise NotImplementedError
 
     def _expect(self) -> None:
         """Note the next failure, if there is one."""
@@ -126,6 +128,9 @@ class Continue(Failures):
         self._lost: frozenset[int] = frozenset()  # ranks that the others go on without
         self._hung: list[int] = []  # those of them that no plan without them has replaced yet
         self._restricted: tuple[Plan, frozenset[int], Plan | None] = Plan(), self._lost, None
+
+    def begin(self, run: FailingRun) -> None:
+        """All ranks are there."""
 
     def restrict(self, plan: Plan) -> Plan | None:
         """The same object for the same plan and lost ranks."""

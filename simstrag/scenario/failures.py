@@ -151,5 +151,6 @@ class FailuresSection(Section):
 
     def _intervals(self, own: Words, k: int) -> Floats:
         """Seconds from a rank's start, or return, to its k-th failure from there, of each key."""
+        assert self.mtbf is not None
         words = nth(own, np.full(len(own), k, np.uint64))
-        return look_up(shifted_exponential(1.0).quantiles, words) * (self.mtbf or math.inf)
+        return look_up(shifted_exponential(1.0).quantiles, words) * self.mtbf
