@@ -1,4 +1,4 @@
-"""Sync-Switch's runs with late workers: what one tells of two; tolerances were set beforehand.
+"""Sync-Switch's runs with late workers: what one tells of two; tolerances came after a first look.
 
 Li et al., "Sync-Switch", ICDCS 2021, curves in cake-lab/Sync-Switch @09af086 (Apache-2.0): steps
 per second of K80 workers, clean and with 10 ms more per message of one or two workers.  How many
