@@ -108,9 +108,12 @@ class Claim:
         return tuple(each for each in self.learners if not quick or each == "formula")
 
     def drawn_axes(self, learner: Learner, quick: bool) -> tuple[MapAxis, ...]:
-        """The axes of a learner's points; training has a map only where the formula has none."""
+        """The axes of a learner's points; training has a map only where the formula has none.
+
+        What the trained scenario states itself is not varied.
+        """
         if learner != self.learners[0]:
-            return tuple(axis.nearest() for axis in self.axes)
+            return tuple(axis.nearest() for axis in self.axes if axis.key not in self.real)
         return tuple(axis.coarse() for axis in self.axes) if quick else self.axes
 
     def study(self, learner: Learner, quick: bool) -> dict[str, Any]:
