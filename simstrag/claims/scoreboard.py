@@ -58,8 +58,8 @@ class Reached:
     estimate: NaN where it is not known.
     versus: the measure against each rival alone.
     note: why it is not known, which runs missed the target, or the accuracies compared.
-    holds: whether the whole interval reaches the claimed number; None where the interval holds it,
-        and where a run failed.
+    holds: whether the whole interval lies above the claimed number; None where the interval holds
+        it, and where a run failed.
     """
 
     place: tuple[int, ...]
@@ -282,7 +282,7 @@ def _trial(claim: Claim, learner: Learner, quick: bool, found: Sweep) -> Trial:
             continue
         controls = [] if clean is None else summaries[clean][BASELINE]
         runs = PointRuns(summaries[number], controls, has_target)
-        reached.append(reach(claim, place, runs))
+        reached.append(reach(claim, place, runs, learner))
     return Trial(learner, axes, tuple(reached))
 
 
@@ -291,26 +291,27 @@ def _values(values: Mapping[str, Any]) -> str:
     return repr(plain(dict(sorted(values.items()))))
 
 
-def reach(claim: Claim, place: tuple[int, ...], runs: PointRuns) -> Reached:
+def reach(
+    claim: Claim, place: tuple[int, ...], runs: PointRuns, learner: Learner = "formula"
+) -> Reached:
     """The measure at a point.
 
     A policy that misses the target has not shown the claim; rivals that miss it are counted with
     the time at which their runs ended, which is less than they need.
     """
-    misses = {name: runs.misses(name) for name in (claim.policy, *claim.rivals)}
+    rivals = claim.rivals_under(learner)
+    misses = {name: runs.misses(name) for name in (claim.policy, *rivals)}
     seeds = len(runs.summaries[claim.policy])
     note = "; ".join(f"{n} missed the target in {k} of {seeds}" for n, k in misses.items() if k)
     if misses[claim.policy]:
         return Reached(place, UNKNOWN, {}, note, False)
     measure = claim.measure
     if measure.column == "accuracy":
-        means = {
-            name: runs.column(name, "accuracy").mean() for name in (claim.policy, *claim.rivals)
-        }
-        note = "accuracy " + ", ".join(f"{name} {mean:.3f}" for name, mean in means.items())
-    versus = {name: measure.of(runs, claim.policy, [name]) for name in claim.rivals}
-    found = measure.of(runs, claim.policy, claim.rivals)
+        means = ((name, runs.column(name, "accuracy").mean()) for name in misses)
+        note = "accuracy " + ", ".join(f"{name} {mean:.3f}" for name, mean in means)
+    versus = {name: measure.of(runs, claim.policy, [name]) for name in rivals}
+    found = measure.of(runs, claim.policy, rivals)
     if math.isnan(found.value):
         return Reached(place, found, versus, note or NO_DELAY, False)
-    holds = True if found.low >= claim.number else False if found.high < claim.number else None
-    return Reached(place, found, versus, note, holds)
+    below = False if found.high <= claim.number else None
+    return Reached(place, found, versus, note, True if found.low > claim.number else below)
