@@ -14,7 +14,7 @@ from simstrag import simulate
 from simstrag.claims import CLAIMS, judge
 from simstrag.claims.claim import Claim
 from simstrag.claims.identities import Identity, contention_cost, identities, needed_ratio
-from simstrag.claims.measures import PointRuns
+from simstrag.claims.measures import SPEEDUP, PointRuns
 from simstrag.claims.scoreboard import ClaimVerdict, reach
 from simstrag.cli.commands import EXAMPLES
 from simstrag.errors import InputError
@@ -130,3 +130,10 @@ def test_the_cost_of_contention_and_the_ratio_invert_the_metric() -> None:
     rho = needed_ratio(0.7, 3.0)
     assert (3.0 - 3.0 / rho) / (3.0 - 1) == pytest.approx(0.7)
     assert math.isclose(needed_ratio(1.0, 2.0), 2.0)
+
+
+def test_a_claim_to_be_faster_does_not_hold_where_both_take_the_same_time(tiny: Claim) -> None:
+    runs = {name: [{"time_to_target": 2.0, "makespan": 2.0}] * 2 for name in ("bsp", "korel")}
+    faster = replace(tiny, number=1.0, measure=SPEEDUP, rivals=("bsp",))
+    found = reach(faster, (0,), PointRuns(runs, (), True))
+    assert (found.estimate.value, found.holds) == (1.0, False)

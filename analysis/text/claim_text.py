@@ -75,9 +75,7 @@ def sentences(row: ClaimResult) -> Iterator[str]:
 
 def _here(claim: Claim, trial: Trial) -> str:
     here = trial.here
-    against = [f"{number(e.value)}× over {name}" for name, e in here.versus.items()]
-    if claim.measure.unit == "x" and len(against) == 1:
-        against = []
+    alone = [f"{value_text(claim, e.value)} against {name}" for name, e in here.versus.items()]
     shown = f"{claim.measure.words} {estimate_text(claim, here.estimate)}"
-    speedups = [f"in time {join(against)}"] if against else []
-    return "; ".join([shown, *speedups, *filter(None, [here.note])])
+    each = [join(alone)] if len(alone) > 1 else []
+    return "; ".join([shown, *each, *filter(None, [here.note])])

@@ -69,7 +69,7 @@ class Claim:
     paper: authors, venue, year.
     says: the claim in one sentence, with where it was read: [V] read, [D] computed from published
         data, [M] from memory.
-    number: what the measure must reach, as a share or ratio.
+    number: what the measure must exceed, as a share or ratio.
     policy, rivals: whose runs are measured.
     setting: of the paper, as far as it is known.
     nearest: what of the scenario is from there, and what is assumed.
@@ -77,6 +77,7 @@ class Claim:
     axes: one or two constants of the map.
     real: the keys of a scenario that trains; or the reason why none can tell.
     trained: whether only training can tell.
+    trained_rivals: further ones, whose updates have no formula.
     untestable: the reason why nothing can be said; empty where something can.
     """
 
@@ -93,6 +94,7 @@ class Claim:
     axes: tuple[MapAxis, ...]
     real: Mapping[str, Any] | str
     trained: bool = False
+    trained_rivals: tuple[str, ...] = ()
     untestable: str = ""
 
     @property
@@ -103,14 +105,21 @@ class Claim:
         formula: tuple[Learner, ...] = () if self.trained else ("formula",)
         return formula if isinstance(self.real, str) else (*formula, "real")
 
+    def rivals_under(self, learner: Learner) -> tuple[str, ...]:
+        """The rivals that a learner can compare."""
+        return (*self.rivals, *(self.trained_rivals if learner == "real" else ()))
+
     def tried(self, quick: bool) -> tuple[Learner, ...]:
         """The learners of a scoreboard; a quick one trains nothing."""
         return tuple(each for each in self.learners if not quick or each == "formula")
 
     def drawn_axes(self, learner: Learner, quick: bool) -> tuple[MapAxis, ...]:
-        """The axes of a learner's points; training has a map only where the formula has none."""
+        """The axes of a learner's points; training has a map only where the formula has none.
+
+        What the trained scenario states itself is not varied.
+        """
         if learner != self.learners[0]:
-            return tuple(axis.nearest() for axis in self.axes)
+            return tuple(axis.nearest() for axis in self.axes if axis.key not in self.real)
         return tuple(axis.coarse() for axis in self.axes) if quick else self.axes
 
     def study(self, learner: Learner, quick: bool) -> dict[str, Any]:
@@ -122,7 +131,7 @@ class Claim:
         if learner == "real" and not isinstance(self.real, str):
             scenario = {key: value for key, value in scenario.items() if key not in TARGETS}
             scenario = {**with_values(scenario, {}), **self.real}
-        policies = [*dict.fromkeys((self.policy, *self.rivals, BASELINE))]
+        policies = [*dict.fromkeys((self.policy, *self.rivals_under(learner), BASELINE))]
         seeds = SEEDS[learner][quick]
         return {"scenario": scenario, "grid": grid, "policies": policies, "seeds": seeds}
 

@@ -55,12 +55,14 @@ class ClaimMeasure(NamedTuple):
     unit: "%" for a share, "x" for a ratio.
     of: the estimate from the runs, the policy and its rivals.
     needs_clean: whether bsp is also simulated without contention.
+    column: the number of a run that is compared.
     """
 
     words: str
     unit: str
     of: Callable[[PointRuns, str, Sequence[str]], Estimate]
     needs_clean: bool = False
+    column: str = "time"
 
 
 def _delay_removed(runs: PointRuns, policy: str, _: Sequence[str]) -> Estimate:
@@ -105,5 +107,9 @@ SPEEDUP = ClaimMeasure("speed-up over the fastest of the others", "x", _least_sp
 MEAN_SPEEDUP = ClaimMeasure("speed-up over the mean time of the others", "x", _mean_speedup)
 SAVING = ClaimMeasure("time saved against the fastest of the others", "%", _least_saving)
 EQUAL_WORK = ClaimMeasure("speed-up at equal samples", "x", _equal_work)
-ACCURACY_GAIN = ClaimMeasure("final accuracy above the mean of the others", "%", _accuracy_gain)
-ACCURACY_POINTS = ClaimMeasure("difference of final accuracy", "%", _accuracy_points)
+ACCURACY_GAIN = ClaimMeasure(
+    "final accuracy above the mean of the others", "%", _accuracy_gain, column="accuracy"
+)
+ACCURACY_POINTS = ClaimMeasure(
+    "difference of final accuracy", "%", _accuracy_points, column="accuracy"
+)

@@ -23,7 +23,7 @@ from simstrag.documents.file_io import write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Estimate, speedup
+from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.sweep import Sweep, sweep
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import plain
@@ -56,9 +56,10 @@ class Reached:
 
     place: index along each axis.
     estimate: NaN where it is not known.
-    versus: the speed-up over each rival.
-    note: why it is not known, or which runs missed the target.
-    holds: whether the whole interval reaches the claimed number; None where the interval holds it.
+    versus: the measure against each rival alone.
+    note: why it is not known, which runs missed the target, or the accuracies compared.
+    holds: whether the whole interval lies above the claimed number; None where the interval holds
+        it, and where a run failed.
     """
 
     place: tuple[int, ...]
@@ -66,6 +67,11 @@ class Reached:
     versus: Mapping[str, Estimate]
     note: str
     holds: bool | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of its runs failed."""
+        return self.holds is None and math.isnan(self.estimate.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +278,11 @@ def _trial(claim: Claim, learner: Learner, quick: bool, found: Sweep) -> Trial:
         if claim.measure.needs_clean:
             clean = numbers[_values({**values, SEVERITY: 0.0})]
         if error := failed.get(number) or (failed.get(clean) if clean is not None else None):
-            reached.append(Reached(place, UNKNOWN, {}, error, False))
+            reached.append(Reached(place, UNKNOWN, {}, error, None))
             continue
         controls = [] if clean is None else summaries[clean][BASELINE]
         runs = PointRuns(summaries[number], controls, has_target)
-        reached.append(reach(claim, place, runs))
+        reached.append(reach(claim, place, runs, learner))
     return Trial(learner, axes, tuple(reached))
 
 
@@ -285,21 +291,27 @@ def _values(values: Mapping[str, Any]) -> str:
     return repr(plain(dict(sorted(values.items()))))
 
 
-def reach(claim: Claim, place: tuple[int, ...], runs: PointRuns) -> Reached:
+def reach(
+    claim: Claim, place: tuple[int, ...], runs: PointRuns, learner: Learner = "formula"
+) -> Reached:
     """The measure at a point.
 
     A policy that misses the target has not shown the claim; rivals that miss it are counted with
     the time at which their runs ended, which is less than they need.
     """
-    misses = {name: runs.misses(name) for name in (claim.policy, *claim.rivals)}
+    rivals = claim.rivals_under(learner)
+    misses = {name: runs.misses(name) for name in (claim.policy, *rivals)}
     seeds = len(runs.summaries[claim.policy])
     note = "; ".join(f"{n} missed the target in {k} of {seeds}" for n, k in misses.items() if k)
     if misses[claim.policy]:
         return Reached(place, UNKNOWN, {}, note, False)
-    own = runs.times(claim.policy)
-    versus = {name: speedup(own, runs.times(name)) for name in claim.rivals}
-    found = claim.measure.of(runs, claim.policy, claim.rivals)
+    measure = claim.measure
+    if measure.column == "accuracy":
+        means = ((name, runs.column(name, "accuracy").mean()) for name in misses)
+        note = "accuracy " + ", ".join(f"{name} {mean:.3f}" for name, mean in means)
+    versus = {name: measure.of(runs, claim.policy, [name]) for name in rivals}
+    found = measure.of(runs, claim.policy, rivals)
     if math.isnan(found.value):
         return Reached(place, found, versus, note or NO_DELAY, False)
-    holds = True if found.low >= claim.number else False if found.high < claim.number else None
-    return Reached(place, found, versus, note, holds)
+    below = False if found.high <= claim.number else None
+    return Reached(place, found, versus, note, True if found.low > claim.number else below)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from simstrag.cli.console import (
     capture_warnings,
     command_line,
@@ -58,6 +60,8 @@ def claims(
         raise Interrupted(kept or "nothing was written") from None
     document = {**board.document, "warnings": warnings, "report": page}
     print_result(as_json, quiet, document, lambda: _print(board), warnings, report=page)
+    if any(p.failed for row in board.rows for t in row.trials.values() for p in t.points):
+        raise typer.Exit(1)
 
 
 def _print(board: Scoreboard) -> None:

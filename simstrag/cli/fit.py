@@ -26,7 +26,7 @@ def fit(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit the noise scale and the cost of staleness by training the scenario's real learner."""
+    """Fit the noise scale and the cost of staleness by training."""
     from simstrag.experiments.learner_fit import fit_learner
 
     case = read_scenario(scenario)
