@@ -84,7 +84,7 @@ def advise(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say which policy to run a job under, how sure that is, and what to measure first.
+    """Say which policy to run, how sure that is, what to measure first.
 
     It tries each policy at several settings. Ctrl-C keeps finished runs in FOLDER.partial.
     """
