@@ -104,7 +104,7 @@ class Advice:
     def regret(self) -> float:
         """The additional time over the best finalist that the seeds do not exclude, as a share.
 
-        The upper ends of the 95 % intervals of the ratio to each finalist, with Bonferroni's
+        The upper ends of one-sided 95 % intervals of the ratio to each finalist, with Bonferroni's
         correction; 0 where the choice leads each of them.  NaN for a single seed that does not
         suffice.
         """
@@ -114,7 +114,7 @@ class Advice:
         others = [s.comparison.column(p, s.decides) for p in names]
         if s.certain and s.seeds < 2:
             return max([0.0, *(float(own[0] / times[0]) - 1 for times in others)])
-        share = 0.05 / max(1, len(others))
+        share = 2 * 0.05 / max(1, len(others))
         ends = [ratio(own, times, share).high - 1 for times in others]
         return max([0.0, *ends]) if not any(map(math.isnan, ends)) else math.nan
 

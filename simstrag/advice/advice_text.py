@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from simstrag.advice.advice import Advice
+from simstrag.analysis.derived.decision import MODEL_ERROR, OWN
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.gain_text import (
     PolicyNames,
@@ -65,10 +66,19 @@ def _choice(advice: Advice) -> str:
 
 
 def _alike(advice: Advice) -> str:
-    if not advice.alike:
-        return ""
-    every = join([*advice.alike, advice.choice])
-    return f"{every} cannot be told apart: no difference above 1 % is shown."
+    """Which finalists are alike, and which would take more seeds to tell."""
+    own = advice.decision.states[OWN]
+    gaps = {p: own[p] / own[advice.choice] - 1 for p in advice.alike}
+    near = [p for p, gap in gaps.items() if abs(gap) < MODEL_ERROR]
+    far = [f"{p} ({percent(gap, 2)} % in the mean)" for p, gap in gaps.items() if p not in near]
+    texts = []
+    if near:
+        every = join([*near, advice.choice])
+        texts.append(f"{every} cannot be told apart: no difference above 1 % is shown.")
+    if far:
+        seeds = advice.decision.s.seeds
+        texts.append(f"{seeds} seeds are too few to show that {join(far)} is slower: run more.")
+    return " ".join(texts)
 
 
 def _regret(advice: Advice) -> str:

@@ -84,7 +84,7 @@ def advise(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say which policy to run, how sure that is, what to measure first.
+    """Say which policy to run, how sure that is, what to measure.
 
     It tries each policy at several settings. Ctrl-C keeps finished runs in FOLDER.partial.
     """

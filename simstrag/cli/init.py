@@ -66,7 +66,7 @@ def init(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a first scenario for a trace; missing numbers become placeholders."""
+    """Write a first scenario for a trace, with placeholders."""
     from simstrag.cli.first_scenario import (
         describe_measured_allreduce,
         missing,

@@ -37,6 +37,7 @@ OWN = {
         "thresholds.csv", "extremes.csv", "waiting.csv", "evaluations.csv", "examples",
         "examples.json",
         "report.html", "scenario.yaml", "trace.*", "profile.json", "origin.txt", "made.json",
+        "advice.json",
     ),
 }  # fmt: skip
 """By marker: patterns of the files that are written with it into a folder."""
