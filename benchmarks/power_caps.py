@@ -44,12 +44,11 @@ def misfit(shape: Floats, trainings: list[Training]) -> float:
     total, count = 0.0, 0
     for training in trainings:
         caps, seconds, watts = np.array(training).T
-        errors = []
-        for demand in np.linspace(0.5 * watts.max(), 1.5 * watts.max(), 200):
-            slower, drawn = law(caps, demand, tuple(shape))
-            time = np.log(seconds / slower)
-            errors.append(np.sum((time - time.mean()) ** 2) + np.sum(np.log(watts / drawn) ** 2))
-        total, count = total + min(errors), count + 2 * len(caps)
+        demands = np.linspace(0.5 * watts.max(), 1.5 * watts.max(), 200)[:, None]
+        slower, drawn = law(caps, demands, tuple(shape))
+        time = np.log(seconds / slower)
+        errors = np.var(time, axis=1) * len(caps) + np.sum(np.log(watts / drawn) ** 2, axis=1)
+        total, count = total + float(errors.min()), count + 2 * len(caps)
     return total / count
 
 

@@ -71,6 +71,18 @@ def test_energy_of_a_cap_is_that_of_computing_and_of_waiting() -> None:
     assert fastest.efficient
 
 
+def test_energy_is_that_until_the_target_and_not_until_the_end() -> None:
+    # As above for 20 s, but a progress of 5 is reached after 10 of the 100 updates.
+    case = Scenario(
+        workers=2, samples=200, target_progress=5, seeds=1, step={"compute": 0.1},
+        learner={"batch": 1, "noise_scale": 2}, cost={"idle_watts": 50},
+        trace=[{"time": 0, "node": 1, "resource": "step", "kind": "slowdown", "value": 2.0}],
+    )  # fmt: skip
+    points = power_points(advise(case, ["bsp"], jobs=1), PowerCaps(ROWS), jobs=1)
+    assert points[0].seconds == pytest.approx(2.0)
+    assert points[0].kwh == pytest.approx((3 * 222 + 1 * 50) / 3.6e6)
+
+
 def test_a_step_that_no_scenario_states_has_no_cap() -> None:
     rows = [{"time": 0, "node": n, "resource": "step", "kind": "duration", "value": 0.1 + n}
             for n in range(2)]  # fmt: skip

@@ -14,8 +14,10 @@ from simstrag.advice.halving import ALIKE, Trial
 from simstrag.analysis.derived.decision import MODEL_ERROR, OWN, Decision, State
 from simstrag.analysis.text.answer import Answer
 from simstrag.experiments.comparison import BASELINE, Comparison
-from simstrag.experiments.paired_statistics import ratio
+from simstrag.experiments.paired_statistics import Array, quantile, ratio
 
+POWER, MOST_RUNS = 0.9, 1000
+"""The probability with which a trial shows the simulated gain; beyond so many runs, no trial."""
 NEAR = 0.03
 """The choice is at most this share behind the fastest finalist, if what is assumed holds."""
 
@@ -35,12 +37,13 @@ class Assumption(NamedTuple):
 class Attempt(NamedTuple):
     """What it takes to see the gain of the choice over bsp in real runs.
 
-    pairs: runs of each; so many that the 95 % interval of the mean difference excludes 0, if real
-        runs scatter as simulated ones do.
+    runs: of each; so many that a Welch test at 95 % shows the simulated gain in nine of ten trials,
+        if real runs scatter as the seeds do.  A cluster gives no two runs the same contention, so
+        they are not paired.
     gpu_hours: of all of them, each as long as the scenario's.
     """
 
-    pairs: int
+    runs: int
     gpu_hours: float
 
 
@@ -104,6 +107,8 @@ class Advice:
     def regret(self) -> float:
         """The additional time over the best finalist that the seeds do not exclude, as a share.
 
+        What was left out before is not in it.
+
         The upper ends of one-sided 95 % intervals of the ratio to each finalist, with Bonferroni's
         correction; 0 where the choice leads each of them.  NaN for a single seed that does not
         suffice.
@@ -134,16 +139,16 @@ class Advice:
 
     @cached_property
     def attempt(self) -> Attempt | None:
-        """The cost of seeing the gain; None where there is nothing to change, or one seed."""
+        """The cost of seeing the gain; None where nothing is to change, or seeds are too few."""
         s, scenario = self.decision.s, self.comparison.scenario
         if self.choice == BASELINE:
             return None
         own, bsp = (s.comparison.column(p, s.decides) for p in (self.choice, BASELINE))
-        pairs = 1 if s.certain else _pairs(bsp - own)
-        if pairs is None:
+        runs = 1 if s.certain else _runs(own, bsp)
+        if runs is None:
             return None
-        hours = pairs * float(own.mean() + bsp.mean()) * scenario.gpus / 3600
-        return Attempt(pairs, hours)
+        hours = runs * float(own.mean() + bsp.mean()) * scenario.gpus / 3600
+        return Attempt(runs, hours)
 
     @property
     def lines(self) -> tuple[str, str]:
@@ -177,18 +182,22 @@ class Advice:
         return self.comparison._repr_html_()
 
 
-def _pairs(gains: Any) -> int | None:
-    """The pairs of runs with which the mean of such gains is shown to be above 0.
+def _runs(own: Array, others: Array) -> int | None:
+    """The runs of each with which Welch's test shows the means to differ, with a power of 90 %.
 
-    None where it is not above 0, or there are too few to know their spread.
+    None where the first mean is not below the other, or there are too few to know the spread.
     """
-    from scipy.special import stdtrit
-
-    mean = float(np.mean(gains))
-    if len(gains) < 2 or not mean > 0:
+    gain = float(np.mean(others) - np.mean(own))
+    if len(own) < 2 or not gain > 0:
         return None
-    spread = float(np.std(gains, ddof=1))
-    pairs = 2
-    while stdtrit(pairs - 1, 0.975) * spread / math.sqrt(pairs) >= mean:
-        pairs += 1
-    return pairs
+    first, second = (float(np.var(times, ddof=1)) for times in (own, others))
+    runs = 2
+    while runs < MOST_RUNS:
+        error = math.sqrt((first + second) / runs)
+        freedom = 2.0 * (runs - 1)
+        if first + second > 0:
+            freedom = (runs - 1) * (first + second) ** 2 / (first**2 + second**2)
+        if (quantile(freedom) + quantile(freedom, 2 * (1 - POWER))) * error < gain:
+            return runs
+        runs += 1
+    return None

@@ -24,8 +24,10 @@ MEASURED_BY = {
     "server": "simstrag calibrate",
     "allreduce": "simstrag calibrate, or calibrate import for a cluster's collectives",
     "contention": "a longer trace: simstrag trace import",
+    "contention.response": "simstrag calibrate",
+    "contention.host_share": "simstrag calibrate",
 }
-"""What measures the constants of a section."""
+"""What measures a constant, or those of a section."""
 
 
 def candidates_table(advice: Advice, most: int | None = None) -> Table:
@@ -73,8 +75,7 @@ def _alike(advice: Advice) -> str:
     far = [f"{p} ({percent(gap, 2)} % in the mean)" for p, gap in gaps.items() if p not in near]
     texts = []
     if near:
-        every = join([*near, advice.choice])
-        texts.append(f"{every} cannot be told apart: no difference above 1 % is shown.")
+        texts.append(f"{join(near)} cannot be told from it: no difference above 1 % is shown.")
     if far:
         seeds = advice.decision.s.seeds
         texts.append(f"{seeds} seeds are too few to show that {join(far)} is slower: run more.")
@@ -82,18 +83,15 @@ def _alike(advice: Advice) -> str:
 
 
 def _regret(advice: Advice) -> str:
-    tried = len(advice.trials)
+    """How far the choice may be behind the best of the finalists."""
+    s, finalists = advice.decision.s, len(advice.decision.states[OWN])
+    tried = f"Of {len(advice.trials)} candidates, {finalists} were compared under all seeds"
     if math.isnan(advice.regret):
-        return f"{tried} candidates were tried; one seed says nothing of their spread: run more."
-    behind = percent(advice.regret, 2)
-    seeds = advice.decision.s.seeds
-    sure = f"{seeds} seed{'s' * (seeds > 1)}, 95 %"
-    if advice.decision.s.certain:
-        sure = "nothing in it is random"
-    how = f"at most {behind} % slower than" if advice.regret >= 0.0005 else "not slower than"
-    return (
-        f"Of {tried} candidates, {advice.choice} is {how} the best, if the scenario holds ({sure})."
-    )
+        return f"{tried}; these do not bound how far {advice.choice} is behind the best: run more."
+    sure = "nothing in it is random" if s.certain else f"{s.seeds} seeds, 95 %"
+    behind = f"at most {percent(advice.regret, 2)} % slower than"
+    how = behind if advice.regret >= 0.0005 else "not slower than"
+    return f"{tried}: {advice.choice} is {how} the best of these, if the scenario holds ({sure})."
 
 
 def _assumption(advice: Advice) -> str:
@@ -102,7 +100,8 @@ def _assumption(advice: Advice) -> str:
         return ""
     scenario = advice.comparison.scenario
     name = name_of(scenario, found.constant)
-    how = MEASURED_BY[found.constant.partition(".")[0]]
+    section = found.constant.partition(".")[0]
+    how = MEASURED_BY.get(found.constant) or MEASURED_BY[section]
     return (
         f"Measure {name} first ({how}): {describe_setting(advice.decision, found[:2])}, "
         f"{found.rival} is better, and {advice.choice} is {percent(found.regret, 2)} % behind it."
@@ -114,8 +113,9 @@ def _safe(advice: Advice) -> str:
     d = advice.decision
     if advice.choice == advice.safe:
         return advice.answer.safety
+    when = "Until then" if advice.assumption else "Where what is assumed is far off,"
     return (
-        f"Until then {advice.safe} is the safe choice: over {len(d.states)} settings of what is "
+        f"{when} {advice.safe} is the safe choice: over {len(d.states)} settings of what is "
         f"not measured it {describe_regret(d, advice.safe)}; {advice.choice} "
         f"{describe_regret(d, advice.choice)}."
     )
@@ -124,10 +124,11 @@ def _safe(advice: Advice) -> str:
 def _attempt(advice: Advice) -> str:
     found = advice.attempt
     if found is None:
-        return "" if advice.choice == BASELINE else "One seed does not say what a trial costs."
+        few = "These seeds do not say what a trial of it costs."
+        return "" if advice.choice == BASELINE else few
     s = advice.decision.s
     each = seconds(float(s.comparison.column(advice.choice, s.decides).mean()))
-    runs = "one run" if found.pairs == 1 else f"{found.pairs} runs"
+    runs = "one run" if found.runs == 1 else f"{found.runs} runs"
     return (
         f"To see the gain on your cluster takes {runs} of {BASELINE} and of {advice.choice} "
         f"({each} each): {found.gpu_hours:.3g} GPU-hours, if real runs scatter as these do."

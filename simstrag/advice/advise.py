@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from simstrag.advice.advice import Advice
 from simstrag.advice.advice_text import sentences
 from simstrag.advice.candidates import candidates
-from simstrag.advice.halving import Search
+from simstrag.advice.halving import Search, Trial
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.runner import RunCache, Runner, prepare
@@ -54,6 +55,12 @@ def advise(
             search = Search(case, runner)
             finalists = search.run(found.specs)
         comparison = compare(case, finalists, jobs=jobs, on_progress=on_progress, keep=cache.folder)
-    ordered = sorted(search.trials.values(), key=lambda t: (bool(t.left_out), t.regret))
+    ordered = sorted(search.trials.values(), key=_place)
     advice = Advice(comparison, comparison.answer, tuple(ordered), found.excluded)
     return replace(advice, sentences=tuple(sentences(advice)))
+
+
+def _place(trial: Trial) -> tuple[bool, bool, float]:
+    """Finalists first, then by regret; what cannot be compared is last."""
+    unknown = math.isnan(trial.regret)
+    return bool(trial.left_out), unknown, 0.0 if unknown else trial.regret

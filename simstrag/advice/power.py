@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,8 @@ class PowerPoint(NamedTuple):
     seconds: to the target, or of the work.
     kwh: of all devices in that time.
     cost: GPU-hours at the scenario's price; None without one.
-    efficient: whether no other point takes at most as much time and energy, and less of one.
+    efficient: whether it reaches the target, and no other point takes at most as much time and
+        energy, and less of one.
     """
 
     policy: str
@@ -123,13 +125,19 @@ def _at_cap(scenario: Scenario, slowdown: float) -> Scenario:
 
 
 def _times(scenario: Scenario, policy: str, seed: int) -> tuple[float, float, float]:
-    """Seconds of a run to its target, and of all ranks in that time: computing, and all else."""
+    """Seconds of a run to its target, and of all ranks in that time: computing, and all else.
+
+    Ranks compute for the same share of that time as of the whole run, which may end later.
+    """
     with collect_warnings(policy):
         run = simulate(scenario, policy, seed, record_updates=False)
-    whole = float(run.summary["makespan"])
-    seconds = float(run.summary["time_to_target"]) if scenario.has_target else whole
-    busy = sum(run.summary["compute_by_rank"]) * seconds / whole
-    return seconds, busy, scenario.workers * seconds - busy
+    computing, *others = (
+        sum(run.summary[f"{name}_by_rank"]) for name in ("compute", "communication", "wait")
+    )
+    reached = run.summary["time_to_target" if scenario.has_target else "makespan"]
+    seconds = math.inf if reached is None else float(reached)
+    busy = scenario.workers * seconds * computing / (computing + sum(others))
+    return seconds, busy, scenario.workers * seconds - busy if reached is not None else 0.0
 
 
 def _point(
@@ -146,7 +154,7 @@ def _point(
 
 
 def _is_efficient(point: PowerPoint, points: list[PowerPoint]) -> bool:
-    return not any(
+    return math.isfinite(point.seconds) and not any(
         (other.seconds, other.kwh) != (point.seconds, point.kwh)
         and other.seconds <= point.seconds
         and other.kwh <= point.kwh

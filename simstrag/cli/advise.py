@@ -91,7 +91,7 @@ def advise(
     from simstrag.advice.advise import advise as search
     from simstrag.advice.power import power_points, read_power_caps
     from simstrag.experiments.runner import RunCache
-    from simstrag.runs.run import check_directory
+    from simstrag.runs.run import check_directory, plain
 
     described = describe_job(
         {"step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch},
@@ -114,7 +114,7 @@ def advise(
             show.begin_last("drawing the report")
             advice.comparison.write(folder, command_line(), job)
             document = advice.to_dict() | {"power": [point._asdict() for point in points]}
-            text = json.dumps(document, indent=2)
+            text = json.dumps(plain(document), indent=2)
             (folder / "advice.json").write_text(text, encoding="utf-8")
     except KeyboardInterrupt:
         where = f"finished runs are kept in {kept}; the same command goes on from there"

@@ -43,7 +43,7 @@ def difference(times: Array, baseline: Array) -> Estimate:
     value, n = float(np.mean(differences)), len(differences)
     if n < 2 or not math.isfinite(value):
         return Estimate(value, math.nan, math.nan)
-    half = _quantile(n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
+    half = quantile(n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
     return Estimate(value, value - half, value + half)
 
 
@@ -72,7 +72,7 @@ def ratio(values: Array, others: Array, outside: float = 0.05) -> Estimate:
         value = float(np.mean(values) / whole)
     if n < 2 or not math.isfinite(value):
         return Estimate(value, math.nan, math.nan)
-    scatter = np.cov(values - value * others, others) * (_quantile(n - 1, outside) ** 2 / n)
+    scatter = np.cov(values - value * others, others) * (quantile(n - 1, outside) ** 2 / n)
     residual, both, spread = map(float, (scatter[0, 0], scatter[0, 1], scatter[1, 1]))
     sure = whole**2 - spread
     if sure <= 0:
@@ -105,7 +105,7 @@ def mitigation(times: Array, baseline: Array, clean: Array) -> Estimate:
 
 
 @functools.cache
-def _quantile(freedom: int, outside: float = 0.05) -> float:
+def quantile(freedom: float, outside: float = 0.05) -> float:
     """The quantile of Student's distribution that half of `outside` lies above."""
     from scipy.special import stdtrit  # here, because it takes a while to load
 

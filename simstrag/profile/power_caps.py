@@ -38,7 +38,9 @@ class PowerRow(NamedTuple):
     watts: float
 
 
-def law(caps: Floats, demand: float, shape: Sequence[float] = SHAPE) -> tuple[Floats, Floats]:
+def law(
+    caps: Floats, demand: float | Floats, shape: Sequence[float] = SHAPE
+) -> tuple[Floats, Floats]:
     """Seconds, 1 without a cap, and watts at some caps.
 
     demand: watts without a cap.
