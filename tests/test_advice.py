@@ -105,7 +105,6 @@ def test_so_many_runs_show_the_gain_in_nine_of_ten_trials() -> None:
 
 
 def test_the_choice_is_near_the_fastest_and_the_safe_one_may_be_another() -> None:
-    # bsp waits for the slowest of two, 2 s a step, and asgd does not: three steps in two seconds.
     case = job(workers=2, step={"compute": 1.0}, seeds=1, target_progress=60)
     found = advise(case, ["asgd", "lb_bsp"], jobs=1)
     own = found.decision.states[OWN]
