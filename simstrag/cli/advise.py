@@ -54,15 +54,13 @@ SHOWN = 12
 
 def advise(
     context: typer.Context,
-    job: Annotated[
-        Path, argument("A scenario in YAML, a trace, or a record.", "SCENARIO|TRACE|RECORD")
-    ],
+    job: Annotated[Path, argument("A scenario, a trace or a record.", "SCENARIO|TRACE|RECORD")],
     policy: Annotated[
         list[str] | None, policy_option("A candidate instead of all; may be repeated.")
     ] = None,
     change: Annotated[
         str,
-        option("Most change of training: A none, B some gradients, C the algorithm.", "A|B|C"),
+        option("Most change of training: none, some gradients, all.", "A|B|C"),
     ] = "C",
     seeds: Annotated[
         int | None, option("Number of seeds instead of the scenario's.", "N", min=2)
@@ -86,7 +84,7 @@ def advise(
 ) -> None:
     """Say which policy to run, how sure that is, what to measure.
 
-    It tries each policy at several settings. Ctrl-C keeps finished runs in FOLDER.partial.
+    Ctrl-C keeps finished runs in FOLDER.partial; the same command goes on.
     """
     from simstrag.advice.advise import advise as search
     from simstrag.advice.power import power_points, read_power_caps

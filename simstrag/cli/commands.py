@@ -45,7 +45,7 @@ EXAMPLES = {
     ),
     "advise": (
         "simstrag advise examples/demo.yaml --out reports/advice",
-        "simstrag advise slow.csv --step 0.35s --parameters 25e6 --link 25Gbit --change A",
+        "simstrag advise slow.csv --step 0.35s --link 25Gbit --change A",
     ),
     "sensitivity": ("simstrag sensitivity examples/demo.yaml -k learner.c_tau --seeds 1",),
     "sweep": (
