@@ -364,11 +364,11 @@ def test_a_help_ends_with_examples_that_are_not_cut(
 
 
 ELSEWHERE = {
-    "policies", "calibrate", "calibrate check", "calibrate import", "claims", "ddp", "validate",
-    "whatif",
+    "advise", "policies", "calibrate", "calibrate check", "calibrate import", "claims", "ddp",
+    "validate", "whatif",
 }  # fmt: skip
 """They measure for minutes, train on ranks, or need logs: see tests/test_calibrate.py,
-test_nccl_tests.py, test_claims.py, test_policy_contract.py, test_whatif_report.py, and in
+test_advice.py, test_nccl_tests.py, test_claims.py, test_policy_contract.py, test_whatif_report.py, and in
 verification test_ddp_examples.py and test_validate.py, which run such."""
 LEARNING = """
 workers: 2

@@ -45,6 +45,7 @@ def test_rows_of_the_law_give_its_other_caps_back() -> None:
         ("power_limit,seconds,watts\n100,1,90\n100,1,90\n200,1,90\n", "given twice"),
         ("power_limit,seconds,watts\n100,0,90\n150,1,90\n200,1,90\n", "must be above 0, not 0"),
         ("power_limit,seconds\n100,1\n", "watts"),
+        ("power_limit,seconds,watts\n100,3,90\n150,4,90\n200,6,90\n", "columns swapped"),
     ],
 )
 def test_rows_that_say_nothing_are_refused(tmp_path: Path, text: str, reason: str) -> None:

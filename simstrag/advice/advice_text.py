@@ -31,13 +31,20 @@ MEASURED_BY = {
 
 
 def candidates_table(advice: Advice, most: int | None = None) -> Table:
-    """The candidates, finalists first; most: rows."""
+    """The candidates, finalists first; most: rows.
+
+    Regret is the worst over all settings of what is assumed; of those left out before, over the
+    costs of staleness.
+    """
+    worst = {policy: regret.worst for policy, regret in advice.decision.regrets.items()}
+    trials = sorted(advice.trials, key=lambda t: (bool(t.left_out), worst.get(t.policy, t.regret)))
     rows = tuple(
         (
             trial.policy, str(trial.seeds), Number.of(trial.seconds),
-            Number.percent(trial.regret), trial.left_out or "compared under all seeds",
+            Number.percent(worst.get(trial.policy, trial.regret)),
+            trial.left_out or "compared under all seeds",
         )
-        for trial in advice.trials[:most]
+        for trial in trials[:most]
     )  # fmt: skip
     notes = []
     if (more := len(advice.trials) - len(rows)) > 0:
@@ -127,9 +134,12 @@ def _attempt(advice: Advice) -> str:
         few = "These seeds do not say what a trial of it costs."
         return "" if advice.choice == BASELINE else few
     s = advice.decision.s
-    each = seconds(float(s.comparison.column(advice.choice, s.decides).mean()))
+    first, second = (
+        seconds(float(s.comparison.column(p, s.decides).mean())) for p in (BASELINE, advice.choice)
+    )
     runs = "one run" if found.runs == 1 else f"{found.runs} runs"
     return (
-        f"To see the gain on your cluster takes {runs} of {BASELINE} and of {advice.choice} "
-        f"({each} each): {found.gpu_hours:.3g} GPU-hours, if real runs scatter as these do."
+        f"To see the gain on your cluster takes {runs} of {BASELINE} ({first} each) and of "
+        f"{advice.choice} ({second} each): {found.gpu_hours:.3g} GPU-hours, if real runs scatter "
+        "as these do."
     )

@@ -54,7 +54,7 @@ def read_power_caps(path: str | Path) -> PowerCaps:
     Raises `InputError` for a file that is missing or has other columns, and as `PowerCaps` does.
     """
     table = LogTable.read(path, COLUMNS)
-    columns = (table.numbers(name).tolist() for name in COLUMNS)
+    columns = [table.numbers(name).tolist() for name in COLUMNS]
     try:
         return PowerCaps([PowerRow(*row) for row in zip(*columns, strict=True)])
     except InputError as error:

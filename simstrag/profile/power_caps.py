@@ -26,6 +26,8 @@ You et al., NSDI 2023, `summary_power_v100.csv`), with an error of 4.8 % (root m
 logarithms).  `python -m benchmarks.power_caps` fits it again."""
 LEAST = 3
 """The fewest rows: two constants are fitted."""
+SWAPPED = 1.2
+"""Seconds at the highest cap over those at the lowest, above which rows are no measurement."""
 GRID = 400
 """Values of D that are tried."""
 
@@ -60,8 +62,8 @@ class PowerCaps:
     rows: one of each cap.
     shape: A, G and K of the law.
 
-    Raises `InputError` for fewer than three caps, a cap given twice, or a number that is not above
-    0.
+    Raises `InputError` for fewer than three caps, a cap given twice, a number that is not above 0,
+    and seconds that rise with the cap.
 
     >>> rows = [PowerRow(100, 15, 90), PowerRow(150, 11, 130), PowerRow(250, 10, 190)]
     >>> measured = PowerCaps(rows)
@@ -79,6 +81,8 @@ class PowerCaps:
         for value in (value for row in self.rows for value in row):
             if not 0 < value < math.inf:
                 raise InputError(f"power limits, seconds and watts must be above 0, not {value:g}")
+        if self.rows[-1].seconds > SWAPPED * self.rows[0].seconds:
+            raise InputError("seconds rise with the power limit; are columns swapped?")
         self._shape = tuple(shape)
         self._caps, seconds, watts = np.array(self.rows, np.float64).T
         demands = np.linspace(0.5 * watts.max(), 1.5 * watts.max(), GRID)
