@@ -368,8 +368,8 @@ ELSEWHERE = {
     "validate", "whatif",
 }  # fmt: skip
 """They measure for minutes, train on ranks, or need logs: see tests/test_calibrate.py,
-test_advice.py, test_nccl_tests.py, test_claims.py, test_policy_contract.py, test_whatif_report.py, and in
-verification test_ddp_examples.py and test_validate.py, which run such."""
+test_advice.py, test_nccl_tests.py, test_claims.py, test_policy_contract.py, test_whatif_report.py,
+and in verification test_ddp_examples.py and test_validate.py, which run such."""
 LEARNING = """
 workers: 2
 samples: 2560
