@@ -17,6 +17,7 @@ KIND = {
     "real-learning.yaml": "scenario",
     "replicas.yaml": "scenario",
     "study.yaml": "study",
+    "failures.yaml": "scenario",
     "two_keys.yaml": "study",
     "cluster.yaml": "cluster",
 }
