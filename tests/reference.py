@@ -830,13 +830,12 @@ class _Run:
 
     def ask(self) -> None:
         self.full_plan = self.policy.plan(self.view()).resolved(self.n)
-        new = self.restricted()
-        if new is None:
-            raise PlanError("all ranks of the plan are lost")
-        if self.failures and self.failures.continues and any(q.overlap for q in new.quorums):
+        new, continues = self.restricted(), self.failures and self.failures.continues
+        if continues and any(q.overlap for q in self.full_plan.quorums):
             raise PlanError("a plan with overlap keeps its quorums")
         self.asked = (self.version, self.samples, self.now)
-        self.adopt(new)
+        if new is not None:  # else the plan before it stays in force [19b]
+            self.adopt(new)
 
     def adopt(self, new: Plan, anew: bool = False) -> None:
         old = self.plan
