@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -982,7 +982,13 @@ class _Run:
         return result
 
     def makespan(self) -> float:
-        """When `samples` were reached, even where the run goes on towards a target beside it."""
-        target = self.scenario.sample_target or 0
-        reached = takewhile(lambda entry: entry.samples >= target, reversed(self.result.log))
-        return self.now if self.scenario.sample_target is None else [*reached][-1].time
+        """When `samples` were reached by what counts in the end, even where the run goes on."""
+        target = self.scenario.sample_target
+        if target is None:
+            return self.now
+        lasting = {entry.version: entry for entry in self.result.log}  # restarts repeat them [19c]
+        return min(
+            entry.time
+            for entry in lasting.values()
+            if entry.samples >= target and entry.version <= self.version
+        )
