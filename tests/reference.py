@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -830,13 +830,12 @@ class _Run:
 
     def ask(self) -> None:
         self.full_plan = self.policy.plan(self.view()).resolved(self.n)
-        new = self.restricted()
-        if new is None:
-            raise PlanError("all ranks of the plan are lost")
-        if self.failures and self.failures.continues and any(q.overlap for q in new.quorums):
+        new, continues = self.restricted(), self.failures and self.failures.continues
+        if continues and any(q.overlap for q in self.full_plan.quorums):
             raise PlanError("a plan with overlap keeps its quorums")
         self.asked = (self.version, self.samples, self.now)
-        self.adopt(new)
+        if new is not None:  # else the plan before it stays in force [19b]
+            self.adopt(new)
 
     def adopt(self, new: Plan, anew: bool = False) -> None:
         old = self.plan
@@ -983,7 +982,13 @@ class _Run:
         return result
 
     def makespan(self) -> float:
-        """When `samples` were reached, even where the run goes on towards a target beside it."""
-        target = self.scenario.sample_target or 0
-        reached = takewhile(lambda entry: entry.samples >= target, reversed(self.result.log))
-        return self.now if self.scenario.sample_target is None else [*reached][-1].time
+        """When `samples` were reached by what counts in the end, even where the run goes on."""
+        target = self.scenario.sample_target
+        if target is None:
+            return self.now
+        lasting = {entry.version: entry for entry in self.result.log}  # restarts repeat them [19c]
+        return min(
+            entry.time
+            for entry in lasting.values()
+            if entry.samples >= target and entry.version <= self.version
+        )

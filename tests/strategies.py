@@ -225,7 +225,9 @@ def failing(draw: st.DrawFn, workers: int) -> dict[str, Any]:
     if drawn:
         section["mtbf"] = workers * draw(st.sampled_from((2.0, 5.0, 20.0)))
     else:
-        ranks = draw(st.sets(st.integers(0, workers - 1), min_size=1, max_size=4))
+        some = st.sets(st.integers(0, workers - 1), min_size=1, max_size=4)
+        ranks = draw(st.just(set(range(workers))) | some)
+        times = draw(st.just(times) | times.map(st.just))  # of each, or of all at once
         section["events"] = [{"time": draw(times), "rank": rank} for rank in sorted(ranks)]
     if goes_on:
         section["on_fault"] = "continue"

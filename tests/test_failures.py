@@ -9,9 +9,12 @@ import pytest
 
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
+from simstrag.plan import Plan
+from simstrag.quorum import Quorum
 from simstrag.runs.run import Run
 from simstrag.scenario.failures import FailuresSection
 from simstrag.scenario.scenario import Scenario
+from tests.strategies import Script
 
 pytestmark = pytest.mark.parametrize("engine", ["native", "plain"])
 
@@ -66,6 +69,32 @@ def test_with_the_last_rank_all_wait_until_one_is_back(engine: str) -> None:
     never = [{"time": 0.5, "rank": rank} for rank in (0, 1)]
     with pytest.raises(StallError, match="asgd waits for ever"):
         run(engine, "asgd", 2, events=never, on_fault="continue")
+
+
+@pytest.mark.parametrize("policy", ["lb_bsp", "drain", "cgp"])
+def test_a_review_while_all_ranks_are_lost_is_carried_out_when_they_are_back(
+    engine: str, policy: str
+) -> None:
+    """All ranks fail at 1.25 s, in an all-reduce from 1 s to 1.5 s whose update has a review."""
+    events = [{"time": 1.25, "rank": rank, "back": 20.0} for rank in (0, 1)]
+    scenario = Scenario(
+        workers=2, updates=3, step={"compute": 1.0}, allreduce={"alpha": 0.25},
+        failures={"events": events, "on_fault": "continue"},
+    )  # fmt: skip
+    assert list(simulate(scenario, policy, engine=engine).updates["time"]) == [1.5, 21.5, 23.0]
+
+
+def test_a_plan_of_lost_ranks_alone_waits_until_one_of_them_is_back(engine: str) -> None:
+    """Rank 1 fails at 0.5 s.  From 1.5 s on the policy's plan has no other rank, and rank 0 goes on
+    under the plan before it until rank 1 is back, at 4.25 s."""
+    script = Script(((0, Plan()), (1, Plan((Quorum((1,)),)))))
+    scenario = Scenario(
+        workers=2, updates=4, step={"compute": 1.0},
+        failures={"events": [{"time": 0.5, "rank": 1, "back": 4.25}], "on_fault": "continue"},
+    )  # fmt: skip
+    updates = simulate(scenario, script, engine=engine).updates
+    assert list(updates["time"]) == [1.5, 2.5, 3.5, 5.25]
+    assert list(updates["members"]) == [(0,), (0,), (0,), (1,)]
 
 
 def test_a_restart_repeats_what_no_checkpoint_holds(engine: str) -> None:
@@ -167,6 +196,7 @@ WRONG = (
     ({"mtbf": 9.0, "rejoin": 1.0, "detection": 2.0, **CONTINUE}, "rejoin 1 is before"),
     ({"events": [EVENT | {"back": 5.5}], "detection": 1.0, **CONTINUE}, "is back at 5.5 s, before"),
     ({"events": [EVENT, EVENT | {"time": 7.0}], **CONTINUE}, "rank 1 fails at 7 s, and is not"),
+    ({"events": [EVENT | {"back": 7.0}, EVENT | {"time": 7.0}], **CONTINUE}, "a back before 7$"),
     ({"events": [{"time": 5.0, "rank": 2}], **CONTINUE}, "rank 2 fails, and there are 2 workers"),
     ({"mtbf": 9.0, "checkpoint": {"cost": 1.0}, **RESTART}, "needs an interval: give seconds or"),
     ({"mtbf": 9.0, "checkpoint": {"seconds": 1, "updates": 1}, **RESTART}, "has one interval"),

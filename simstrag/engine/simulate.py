@@ -338,7 +338,7 @@ class Simulation:
                 )
             left = self._failures.restrict(plan)
             if left is None:
-                raise PlanError(f"policy {self.name}: all ranks of its plan have failed: {plan}")
+                return self.kernel.plan  # until one of its ranks is back
             plan = left
         if not self._delay:
             return plan

@@ -105,10 +105,10 @@ class FailuresSection(Section):
         for event in sorted(self.events or (), key=lambda event: event.time):
             if event.back is not None and not self.continues:
                 raise ValueError("back is a key of on_fault: continue; this one is restart")
-            if event.time < away.get(event.rank, 0.0):
+            if event.time <= away.get(event.rank, -math.inf):
                 raise ValueError(
-                    f"rank {event.rank} fails at {event.time:g} s, and is not back from its "
-                    "failure before that; give that one a back"
+                    f"rank {event.rank} fails at {event.time:g} s, and is not back before then "
+                    f"from its last failure; give that one a back before {event.time:g}"
                 )
             if event.back is not None and event.back < event.time + self.detection:
                 raise ValueError(
