@@ -137,3 +137,19 @@ def test_a_claim_to_be_faster_does_not_hold_where_both_take_the_same_time(tiny: 
     faster = replace(tiny, number=1.0, measure=SPEEDUP, rivals=("bsp",))
     found = reach(faster, (0,), PointRuns(runs, (), True))
     assert (found.estimate.value, found.holds) == (1.0, False)
+
+
+def test_a_claim_against_several_does_not_hold_where_one_rival_leaves_it_open(
+    tiny: Claim,
+) -> None:
+    """In the mean ssp is slower than bsp, but it took less time than korel under one seed."""
+    times = {"korel": (1.0, 1.0), "bsp": (1.2, 1.21), "ssp": (0.5, 1.96)}
+    runs = {
+        name: [{"time_to_target": each, "makespan": each} for each in own]
+        for name, own in times.items()
+    }
+    faster = replace(tiny, number=1.0, measure=SPEEDUP, rivals=("bsp", "ssp"))
+    found = reach(faster, (0,), PointRuns(runs, (), True))
+    assert (found.versus["bsp"].low > 1, found.holds) == (True, None)
+    assert found.estimate.value == found.versus["bsp"].value
+    assert found.estimate.low == found.versus["ssp"].low
