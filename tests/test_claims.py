@@ -12,10 +12,10 @@ import pytest
 
 from simstrag import simulate
 from simstrag.claims import CLAIMS, judge
-from simstrag.claims.claim import Claim
+from simstrag.claims.claim import Claim, Learner
 from simstrag.claims.identities import Identity, contention_cost, identities, needed_ratio
 from simstrag.claims.measures import SPEEDUP, PointRuns
-from simstrag.claims.scoreboard import ClaimVerdict, reach
+from simstrag.claims.scoreboard import ClaimVerdict, Reached, reach
 from simstrag.cli.commands import EXAMPLES
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study
@@ -73,6 +73,21 @@ def test_a_claim_is_judged_at_every_point_by_runs_that_the_folder_keeps(
     told: list[str] = []
     judge(folder=tmp_path, quick=True, on_progress=lambda _, __, what: told.append(what))
     assert {*told} == {"korel-delay: reading", "found finished"}
+
+
+def test_a_point_of_the_map_has_the_wider_interval_of_one_among_many(
+    tiny: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside: dict[tuple[int, ...], float] = {}
+
+    def reached(claim: Claim, place: tuple[int, ...], runs: PointRuns, learner: Learner) -> Reached:
+        outside[place] = runs.outside
+        return reach(claim, place, runs, learner)
+
+    monkeypatch.setattr("simstrag.claims.scoreboard.reach", reached)
+    ((trial,),) = (row.trials.values() for row in judge(folder=tmp_path, quick=True).rows)
+    wide = pytest.approx(0.05 / 3)
+    assert outside == {p.place: 0.05 if p is trial.here else wide for p in trial.points}
 
 
 def test_the_examples_of_the_help_write_a_page_with_map_and_command(
@@ -137,3 +152,19 @@ def test_a_claim_to_be_faster_does_not_hold_where_both_take_the_same_time(tiny: 
     faster = replace(tiny, number=1.0, measure=SPEEDUP, rivals=("bsp",))
     found = reach(faster, (0,), PointRuns(runs, (), True))
     assert (found.estimate.value, found.holds) == (1.0, False)
+
+
+def test_a_claim_against_several_does_not_hold_where_one_rival_leaves_it_open(
+    tiny: Claim,
+) -> None:
+    """In the mean ssp is slower than bsp, but it took less time than korel under one seed."""
+    times = {"korel": (1.0, 1.0), "bsp": (1.2, 1.21), "ssp": (0.5, 1.96)}
+    runs = {
+        name: [{"time_to_target": each, "makespan": each} for each in own]
+        for name, own in times.items()
+    }
+    faster = replace(tiny, number=1.0, measure=SPEEDUP, rivals=("bsp", "ssp"))
+    found = reach(faster, (0,), PointRuns(runs, (), True))
+    assert (found.versus["bsp"].low > 1, found.holds) == (True, None)
+    assert found.estimate.value == found.versus["bsp"].value
+    assert found.estimate.low == found.versus["ssp"].low

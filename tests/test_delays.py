@@ -56,6 +56,23 @@ def test_a_delay_repeats_with_its_trace(engine: str) -> None:
     assert found == [1.625, 2.75, 3.875, 5.5]
 
 
+def test_a_worker_is_as_late_as_the_latest_of_its_ranks(engine: str) -> None:
+    """Ranks 2 and 3 make worker 1: its push and pull take 0.5 s more, and 1 s from 4 s on."""
+    trace = late(2, (0.0, 0.5)) + late(3, (0.0, 0.25), (4.0, 1.0))
+    keys = {"server": {"push": 0.125}, "worker": {"ranks": 2}}
+    assert times(engine, "bsp:via=server", trace, **keys) == [2.125, 4.25, 7.375]
+
+
+def test_a_job_that_ends_before_its_trace_makes_a_worker_late_is_told_so(engine: str) -> None:
+    scenario = Scenario.of({
+        "workers": 2, "updates": 3, "step": {"compute": 1.0}, "trace": late(3, (5.0, 0.5)),
+        "worker": {"ranks": 2},
+    })  # fmt: skip
+    assert scenario.timing(0).contention.first_slowdown == 5.0
+    said = " ".join(simulate(scenario, "bsp", engine=engine).warnings)
+    assert "the trace's first slowdown is at 5 s" in said
+
+
 def test_a_delay_is_of_the_network_and_not_negative(engine: str) -> None:
     row = {"time": 0.0, "node": 0, "kind": "delay"}
     with pytest.raises(InputError, match="row 1: a delay is of resource net, not gpu"):

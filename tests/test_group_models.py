@@ -123,6 +123,17 @@ def test_a_round_counts_what_was_dropped_after_it() -> None:
     assert set(lost) & set(rows["round"][rows["update"] > 0])
 
 
+def test_a_finished_run_gives_the_log_that_was_kept_as_it_ran() -> None:
+    run = simulate(
+        Scenario(**KEYS | {"samples": 1280}, learner={"batch": BATCH}), Moving(),
+        record_gradients=True,
+    )  # fmt: skip
+    found, kept = GradientLog.of(run).gradients, log_of(Moving(), samples=1280).gradients
+    assert {name: own.tolist() for name, own in found.items()} == {
+        name: own.tolist() for name, own in kept.items()
+    }
+
+
 def test_one_group_with_rounds_ends_where_as_many_updates_of_plain_sgd_do() -> None:
     class Together(Moving):
         groups = ((([0, 1, 2, 3], 4),),) * 3

@@ -21,11 +21,13 @@ class PointRuns:
     summaries: of each policy, in the order of the seeds.
     clean: those of bsp without contention; empty where the measure needs none.
     has_target: whether runs end at a target.
+    outside: the probability that a measure lies outside its interval.
     """
 
     summaries: Mapping[str, Sequence[Mapping[str, Any]]]
     clean: Sequence[Mapping[str, Any]]
     has_target: bool
+    outside: float = 0.05
 
     def column(self, policy: str, name: str) -> Array:
         """One number of a policy's runs, shape (seeds,); NaN where it is not known."""
@@ -66,19 +68,20 @@ class ClaimMeasure(NamedTuple):
 
 
 def _delay_removed(runs: PointRuns, policy: str, _: Sequence[str]) -> Estimate:
-    clean = seconds(runs.clean)
-    return paired_statistics.mitigation(runs.times(policy), runs.times(BASELINE), clean)
+    own, bsp, clean = runs.times(policy), runs.times(BASELINE), seconds(runs.clean)
+    return paired_statistics.mitigation(own, bsp, clean, runs.outside)
 
 
 def _least_speedup(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
+    """The least value and the least ends: the claim is about every rival."""
     own = runs.times(policy)
-    found = (paired_statistics.speedup(own, runs.times(rival)) for rival in rivals)
-    return min(found, key=lambda e: e.value)
+    found = [paired_statistics.speedup(own, runs.times(each), runs.outside) for each in rivals]
+    return Estimate(*np.min(found, axis=0).tolist())
 
 
 def _mean_speedup(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
     times = np.mean([runs.times(rival) for rival in rivals], axis=0)
-    return paired_statistics.speedup(runs.times(policy), times)
+    return paired_statistics.speedup(runs.times(policy), times, runs.outside)
 
 
 def _least_saving(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
@@ -88,18 +91,18 @@ def _least_saving(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estima
 
 def _equal_work(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
     own, other = (runs.column(name, "makespan") for name in (policy, rivals[0]))
-    return paired_statistics.speedup(own, other)
+    return paired_statistics.speedup(own, other, runs.outside)
 
 
 def _accuracy_gain(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
     others = np.mean([runs.column(rival, "accuracy") for rival in rivals], axis=0)
-    found = paired_statistics.ratio(runs.column(policy, "accuracy"), others)
+    found = paired_statistics.ratio(runs.column(policy, "accuracy"), others, runs.outside)
     return Estimate(*(x - 1 for x in found))
 
 
 def _accuracy_points(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
     own, other = (runs.column(name, "accuracy") for name in (policy, rivals[0]))
-    return paired_statistics.difference(own, other)
+    return paired_statistics.difference(own, other, runs.outside)
 
 
 DELAY_REMOVED = ClaimMeasure("share of bsp's straggler delay removed", "%", _delay_removed, True)

@@ -197,7 +197,7 @@ CLAIMS: tuple[Claim, ...] = (
         EQUAL_WORK, "sync_switch:share=0.0625", ("bsp",),
         "ResNet-32 on CIFAR-10, 8 K80, 64,000 steps of 128 samples, 6.25 % of them BSP",
         "step and synchronization follow from the paper's pure BSP and ASP runs; the switch is "
-        "predicted; a tenth of the steps are simulated",
+        "predicted; a sixteenth of the steps are simulated",
         K80, (HOP, WORKERS),
         "the claim is of time alone; sync-switch-accuracy trains",
     ),

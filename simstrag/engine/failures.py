@@ -129,6 +129,11 @@ class Continue(Failures):
         self._hung: list[int] = []  # those of them that no plan without them has replaced yet
         self._restricted: tuple[Plan, frozenset[int], Plan | None] = Plan(), self._lost, None
 
+    @property
+    def all_lost(self) -> bool:
+        """Whether the run has lost every rank."""
+        return len(self._lost) == self._workers
+
     def begin(self, run: FailingRun) -> None:
         """All ranks are there."""
 

@@ -1,9 +1,10 @@
 """Statistics of a comparison: paired over seeds, as pure functions on arrays.
 
 All arrays have shape (seeds,), entry k of each from the same seed: the same noise and the same
-contention.  Intervals are 95 %: Student's for means and paired differences, Fieller's for ratios of
-means.  Both are exact for normal values and any number of seeds.  Times are not negative, so
-intervals of their means and of ratios of these end at 0.
+contention.  Intervals are Student's for means and paired differences, Fieller's for ratios of
+means.  Both are exact for normal values and any number of seeds.  They are 95 % intervals, or those
+that the value lies outside of with the probability `outside`.  Times are not negative, so intervals
+of their means and of ratios of these end at 0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NEGLIGIBLE = 0.005
 
 
 class Estimate(NamedTuple):
-    """A value and its 95 % interval; NaN where it is not defined."""
+    """A value and its interval; NaN where it is not defined."""
 
     value: float
     low: float
@@ -37,13 +38,13 @@ def mean(times: Array) -> Estimate:
     return _from_zero(difference(times, np.zeros(len(times))))
 
 
-def difference(times: Array, baseline: Array) -> Estimate:
+def difference(times: Array, baseline: Array, outside: float = 0.05) -> Estimate:
     """Mean paired difference, times - baseline, with Student's interval."""
     differences = np.subtract(times, baseline, dtype=np.float64)
     value, n = float(np.mean(differences)), len(differences)
     if n < 2 or not math.isfinite(value):
         return Estimate(value, math.nan, math.nan)
-    half = quantile(n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
+    half = quantile(n - 1, outside) * float(np.std(differences, ddof=1)) / math.sqrt(n)
     return Estimate(value, value - half, value + half)
 
 
@@ -54,8 +55,6 @@ def _from_zero(e: Estimate) -> Estimate:
 
 def ratio(values: Array, others: Array, outside: float = 0.05) -> Estimate:
     """The ratio of means, values / others, with Fieller's interval; NaN for 0 / 0.
-
-    outside: the probability of a ratio outside the interval.
 
     The interval holds each ratio r for which Student's interval of the mean of values - r others
     holds 0.  Thus it excludes 0 or 1 exactly where that of the mean of the values, or of their
@@ -81,17 +80,17 @@ def ratio(values: Array, others: Array, outside: float = 0.05) -> Estimate:
     return Estimate(value, value - (both + half) / sure, value - (both - half) / sure)
 
 
-def ratio_of_times(times: Array, others: Array) -> Estimate:
+def ratio_of_times(times: Array, others: Array, outside: float = 0.05) -> Estimate:
     """The ratio of mean times, times / others, with the part of `ratio`'s interval from 0 up."""
-    return _from_zero(ratio(times, others))
+    return _from_zero(ratio(times, others, outside))
 
 
-def speedup(times: Array, baseline: Array) -> Estimate:
+def speedup(times: Array, baseline: Array, outside: float = 0.05) -> Estimate:
     """Ratio of means, baseline / times: above 1 is faster than the baseline."""
-    return ratio_of_times(baseline, times)
+    return ratio_of_times(baseline, times, outside)
 
 
-def mitigation(times: Array, baseline: Array, clean: Array) -> Estimate:
+def mitigation(times: Array, baseline: Array, clean: Array, outside: float = 0.05) -> Estimate:
     """The share of straggler delay removed, (T_bsp - T) / (T_bsp - T_clean), of means.
 
     NaN where stragglers cost the baseline less than 0.5 % of the clean time.
@@ -99,7 +98,7 @@ def mitigation(times: Array, baseline: Array, clean: Array) -> Estimate:
     >>> mitigation(np.array([11.0, 11.0]), np.array([12.0, 12.0]), np.array([10.0, 10.0])).value
     0.5
     """
-    found = ratio(np.subtract(baseline, times), np.subtract(baseline, clean))
+    found = ratio(np.subtract(baseline, times), np.subtract(baseline, clean), outside)
     small = np.mean(baseline) - np.mean(clean) < NEGLIGIBLE * np.mean(clean)
     return Estimate(math.nan, math.nan, math.nan) if small else found
 

@@ -53,10 +53,10 @@ class GradientLog:
         Raises `InputError` where it did not.
         """
         log, gradients = cls(), run.frame("gradients")
-        applied = gradients[gradients["fate"] == "applied"]
-        columns = {name: applied[name].fillna(NONE.get(name, 0)).to_numpy() for name in COLUMNS}
+        kept = gradients[(gradients["fate"] == "applied") | (gradients["round"] >= 0)]
+        columns = {name: kept[name].fillna(NONE.get(name, 0)).to_numpy() for name in COLUMNS}
         columns["round"] = columns["round"].astype(np.int32)
-        log._gradients = [columns | {"amp": (applied["precision"] == "amp").to_numpy()}]
+        log._gradients = [columns | {"amp": (kept["precision"] == "amp").to_numpy()}]
         log._times = [run.frame("updates")["time"].to_numpy()]
         if len(log.times) != run.summary["updates"]:
             raise InputError("this run kept only an excerpt of its updates; record all of them")

@@ -18,7 +18,7 @@ from simstrag.errors import InputError
 from simstrag.timing.worker import WorkerRanks
 from simstrag.trace.row_validation import DELAY, DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
-from simstrag.trace.step_functions import Pieces, owners, pick
+from simstrag.trace.step_functions import Pieces, pick
 from simstrag.trace.trace import RESOURCES, Trace
 
 Ints = npt.NDArray[np.int64]
@@ -181,10 +181,12 @@ class Contention:
     @functools.cached_property
     def first_slowdown(self) -> float:
         """Seconds at which a rank is first slower or later than alone; infinite if none is."""
-        alone = np.ones(len(self.pieces))
-        alone[self.delayed[self.delayed > 0]] = 0.0
-        differs = self.pieces.values != alone[owners(self.pieces.starts)]
-        return float(np.min(self.pieces.times[differs], initial=math.inf))
+        slowed, late = (
+            self.pieces.taken(np.unique(numbers[numbers > 0]))
+            for numbers in (self.felt, self.delayed)
+        )
+        begun = np.append(slowed.times[slowed.values != 1], late.times[late.values != 0])
+        return float(np.min(begun, initial=math.inf))
 
     @functools.cached_property
     def delays(self) -> dict[int, Piecewise]:
