@@ -64,7 +64,8 @@ def headline(found: WhatIf) -> str:
         return f"{lost}, and no worker is named"
     first, *others = found.culprits
     verb = f"and {len(others)} more are" if others else "is"
-    return f"{lost}; {describe_worker(found.replay, first)} {verb} slow"
+    why = next((f", by its {c.subject}" for c in found.causes if first.rank in c.explains), "")
+    return f"{lost}; {describe_worker(found.replay, first)} {verb} slow{'' if others else why}"
 
 
 def cost_of(fix: Fix) -> str:
@@ -122,6 +123,12 @@ def _who(found: WhatIf) -> Iterator[str]:
             f"{late.last[k]} of {steps} steps, and the others waited {number(hours)} GPU-hours "
             "for it in these."
         )
+        for cause in found.causes:
+            if slow.rank in cause.explains:
+                yield (
+                    f"{percent(cause.explains[slow.rank])} % of what it computes longer goes with "
+                    f"its {cause.subject}: it is no slow rank, but has more to compute."
+                )
     if len(found.culprits) > MOST:
         yield f"{len(found.culprits) - MOST} more workers are slow; the table has them."
 

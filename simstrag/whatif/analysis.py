@@ -274,7 +274,9 @@ def _document(found: WhatIf) -> dict[str, Any]:
             for c in found.culprits
         ],
         "causes": [
-            {"name": c.name, "subject": c.subject, **c.facts} for c in found.causes
+            {"name": c.name, "subject": c.subject, **c.facts,
+             "explains_ranks": {str(rank): share for rank, share in c.explains.items()}}
+            for c in found.causes
         ],
         "fixes": [
             {"name": f.name, "kind": f.kind, "seconds_per_step": f.seconds, "share": f.share,
