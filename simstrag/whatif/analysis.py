@@ -177,12 +177,14 @@ def _warnings(record: Record, layout: Layout, found: Metrics) -> list[str]:
         )
     lines += record.missing
     if len(layout.dropped):
-        lines.append(f"{len(layout.dropped)} steps that lack operations are left out")
+        lines.append(f"steps that lack operations are left out: {len(layout.dropped)}")
+    if layout.is_alone:
+        return lines
     if len(layout.replica) < 2:
         lines.append("there is one replica, so that no worker has peers and none is named")
     elif len(layout.step) < FEWEST:
         lines.append(
-            f"no worker is named: {len(layout.step)} steps are too few to tell; {FEWEST} are needed"
+            f"no worker is named: to tell takes {FEWEST} steps; recorded: {len(layout.step)}"
         )
     return lines
 

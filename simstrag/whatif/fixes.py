@@ -48,6 +48,8 @@ def fixes(
 ) -> tuple[Fix, ...]:  # fmt: skip
     """A fix for each culprit and cause, for all of them together, for M_W, M_S and for all ideal.
 
+    A rank that is alone has no like, and so only the fixes of causes.
+
     gpus: of the job.
     price: of a GPU-hour.
 
@@ -79,7 +81,7 @@ def fixes(
     if len(own) + len(why) > 1:
         together = _together(replay, culprits, peers, why, prompt)
         rows.append(("all of these together", "together", together))
-    if not slow:
+    if not slow and not layout.is_alone:
         listed = ", ".join(map(str, found.top_ranks[:4]))
         name = f"the slowest 3 % of ranks ({listed}) like the others"
         top = np.isin(layout.rank, found.top_ranks)
@@ -88,8 +90,9 @@ def fixes(
         last = np.broadcast_to((layout.stage == layout.stages - 1)[:, None], shape)
         name = f"the last stage ({layout.stages - 1}) like the others"
         rows.append((name, "metric", ReplayCase(~last, None, delayed)))
-    every = ReplayCase(~everything, None, prompt)
-    rows.append(("every operation like the others of its kind", "all", every))
+    if not layout.is_alone:
+        every = ReplayCase(~everything, None, prompt)
+        rows.append(("every operation at the average of its kind", "all", every))
     base, *times = replay.means(
         [ReplayCase(everything, None, delayed), *(case for _, _, case in rows)]
     )
