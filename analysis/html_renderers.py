@@ -81,7 +81,8 @@ def _(found: WhatIf) -> str:
     from simstrag.analysis.tables.whatif_tables import fixes_table, policies_table
     from simstrag.analysis.text.whatif_text import policy_sentences, sentences
 
-    tables, texts = [fixes_table(found)], [*found.warnings, *sentences(found)]
+    tables = [fixes_table(found)] if found.fixes else []
+    texts = [*found.warnings, *sentences(found)]
     if found.policies is not None:
         tables.append(policies_table(found.policies))
         texts += policy_sentences(found.policies)

@@ -154,7 +154,7 @@ def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
         file.add([StepSeconds(9, 0.1, ((0.2, 0.3),))])  # never written
     found = read_record(tmp_path)
     assert np.unique(found.step).tolist() == [0, 1, 2]
-    assert found.missing == ("1 steps that lack a rank or a stage are left out",)
+    assert found.missing == ("steps that lack a rank or a stage are left out: 1",)
 
 
 def test_a_rank_without_a_file_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import simstrag
+from simstrag.analysis.text.whatif_text import headline, sentences
 from simstrag.errors import InputError
 from simstrag.whatif.analysis import WhatIf, analyse
 from simstrag.whatif.record import Floats, Record
@@ -155,3 +156,36 @@ def test_it_is_a_function_of_the_package(tmp_path: Path) -> None:
 def test_a_price_below_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gpu_price is -1; give the price of a GPU-hour"):
         analysed(pipeline(), tmp_path, price=-1)
+
+
+def with_longer_batches(folder: Path, slowdown: float = 1.0) -> WhatIf:
+    """Rank 2 has 1.7 times the tokens from step 15 on, and takes `slowdown` times as long, too."""
+    draw = np.random.default_rng(0)
+    lines = ["rank,step,seconds,tokens"]
+    for step in range(40):
+        for rank, usual in enumerate(draw.normal(100, 10, 4).tolist()):
+            is_late = rank == 2 and step >= 15
+            tokens = usual * (1.7 if is_late else 1)
+            seconds = 0.003 * tokens * (slowdown if is_late else 1)
+            lines.append(f"{rank},{step},{seconds},{tokens:.0f}")
+    (folder / "mine.csv").write_text("\n".join(lines))
+    return analyse(folder / "mine.csv")
+
+
+def test_a_worker_that_its_tokens_made_slow_has_no_fix_of_its_own(tmp_path: Path) -> None:
+    found = with_longer_batches(tmp_path)
+    assert [each.rank for each in found.culprits] == [2]
+    (cause,) = found.causes
+    assert cause.explains[2] > 0.95
+    assert headline(found).endswith("rank 2 is slow, by its tokens")
+    assert "goes with its tokens: it is no slow rank" in " ".join(sentences(found))
+    assert [each.name for each in found.fixes if each.kind != "all"] == ["tokens of equal length"]
+
+
+def test_all_fixes_together_give_no_less_than_one_of_them(tmp_path: Path) -> None:
+    """Equal tokens lengthen the other ranks, which a fix of the slow rank alone leaves short."""
+    found = with_longer_batches(tmp_path, 1.3)
+    assert found.causes[0].explains == {}
+    own = [each.seconds for each in found.fixes if each.kind in ("worker", "cause")]
+    assert len(own) == 2
+    assert fix(found, "all of these together") >= max(own)

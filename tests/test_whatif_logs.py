@@ -175,7 +175,7 @@ def test_a_log_of_megatron_has_the_parts_of_each_iteration(tmp_path: Path) -> No
     assert record.kinds == ("batch-generator", "forward", "backward", "all-reduce")
     seconds = record.duration.reshape(4, 2, 4)
     assert seconds[0] == pytest.approx(np.array([[0.01, 0.1, 0.2, 0.19], [0.01, 0.2, 0.2, 0.09]]))
-    assert record.missing == ("1 blocks that lack a rank are left out",)
+    assert record.missing == ("blocks that lack a rank are left out: 1",)
     assert metrics(JobReplay.of(Layout.of(record))).replay_error == pytest.approx(1)
 
 

@@ -122,7 +122,7 @@ def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None
     assert not record.is_timed
     assert [line.partition(",")[0] for line in record.missing] == [
         "no stage is all-reduce",
-        "1 steps that lack a rank or a stage are left out",
+        "steps that lack a rank or a stage are left out: 1",
     ]
     assert analysed(record).slowdown == 1.5
 
@@ -264,4 +264,4 @@ def test_ranks_that_wait_twice_in_a_step_are_waited_for_twice(tmp_path: Path) ->
     found = analysed(record)
     assert found.replayed.tolist() == found.recorded.tolist() == [7, 7]
     assert found.ideal.tolist() == [5, 5]
-    assert record.missing == ("1 steps that lack a rank or a stage are left out",)
+    assert record.missing == ("steps that lack a rank or a stage are left out: 1",)

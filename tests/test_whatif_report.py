@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def seconds_of(folder: Path, steps: int, slow: float = 1.0) -> WhatIf:
 
 
 def test_the_replay_comes_first_then_the_loss_who_why_and_what_to_fix(found: WhatIf) -> None:
-    replay, lost, who, why, fix = sentences(found)
+    replay, lost, who, why, fix, more = sentences(found)
     assert replay == (
         "The replay is as long as the recorded step: 14.5 s against 14.5 s, means of 6 steps."
     )
@@ -51,6 +52,9 @@ def test_the_replay_comes_first_then_the_loss_who_why_and_what_to_fix(found: Wha
     assert fix == (
         "What gives most: rank 0 (replica 0, stage 0) like the others. A step is then 6.00 s "
         "(41.4 %) shorter, which is 6.67 GPU-hours (13.3 at your price) in 1,000 steps."
+    )
+    assert more.startswith(
+        "That is more than what is lost above, where the average counts the slow"
     )
     assert (
         headline(found)
@@ -68,7 +72,7 @@ def test_without_a_culprit_it_says_who_was_last_and_what_waiting_cost(tmp_path: 
 def test_a_test_that_was_not_made_is_not_told(tmp_path: Path) -> None:
     found = seconds_of(tmp_path, 3, 2.0)
     assert "no worker is slower" not in " ".join(sentences(found))
-    assert any("3 steps are too few to tell" in line for line in found.warnings)
+    assert any("to tell takes 5 steps; recorded: 3" in line for line in found.warnings)
 
 
 def test_every_cause_has_a_sentence(tmp_path: Path) -> None:
@@ -87,6 +91,36 @@ def test_every_cause_has_a_sentence(tmp_path: Path) -> None:
     for begin, record in told.items():
         path = write_parquet(record, tmp_path / "trace.parquet")
         assert begin in " ".join(sentences(analyse(path)))
+
+
+def test_the_part_that_was_slow_is_named(tmp_path: Path) -> None:
+    """Rank 2 takes these seconds more than half a second in each part."""
+    for longer, told in (
+        ({"input": 0, "forward": 0.5}, "computes longer is in forward: 100 % of it."),
+        (
+            {"input": 0, "compute-1": 0.2, "compute-2": 0.21, "compute-3": 0.2},
+            "is in compute: 100 % of it, over 3 such parts, compute-2 the most with 34.4 %.",
+        ),
+        ({"input": 0.22, "forward": 0.2, "backward": 0.2}, "no single part: input has the most"),
+    ):
+        rows = product(range(8), range(3), {**longer, "all-reduce-1": 0}.items())
+        lines = [f"{k},{s},{name},{0.5 + (k == 2) * more}" for s, k, (name, more) in rows]
+        (tmp_path / "mine.csv").write_text("\n".join(["rank,step,stage,seconds", *lines]))
+        assert told in " ".join(sentences(analyse(tmp_path / "mine.csv")))
+
+
+def test_one_rank_is_not_given_a_clean_bill(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "one.csv").write_text(
+        "rank,step,seconds\n" + "\n".join(f"0,{s},1" for s in range(9))
+    )
+    found = analyse(tmp_path / "one.csv")
+    assert found.fixes == ()
+    assert "one rank, so that nothing could be compared" in sentences(found)[-1]
+    assert "saves (s)" not in render(found)
+    _, out, _ = call("whatif", found.record.source)
+    assert "saves (s)" not in out
+    assert "is lost" not in out
+    assert "the rank is one GPU" in out
 
 
 def test_all_fixes_together_are_told_beside_their_sum(tmp_path: Path) -> None:

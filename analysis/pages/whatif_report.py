@@ -9,6 +9,7 @@ from simstrag.analysis.pages import facts
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import whatif_tables
 from simstrag.analysis.tables.table import csv_data
+from simstrag.analysis.text.number_format import plural
 from simstrag.analysis.text.whatif_text import headline, policy_sentences, sentences
 from simstrag.runs.run import provenance
 from simstrag.whatif.analysis import WhatIf
@@ -17,8 +18,8 @@ from simstrag.whatif.analysis import WhatIf
 def render(found: WhatIf, command: str | None = None) -> str:
     """The report as one HTML file. command: the command line that asked for it."""
     layout = found.replay.layout
-    tables = {
-        "fixes": whatif_tables.fixes_table(found),
+    tables = {"fixes": whatif_tables.fixes_table(found)} if found.fixes else {}
+    tables |= {
         "operations": whatif_tables.kinds_table(found),
         "workers": whatif_tables.workers_table(found),
         "steps": whatif_tables.steps_table(found),
@@ -28,6 +29,7 @@ def render(found: WhatIf, command: str | None = None) -> str:
     step, timeline = whatif_charts.worst_step(found)
     return template("whatif.html").render(
         job=Path(found.record.source).name,
+        gpus=plural(found.gpus, "GPU"),
         headline=headline(found),
         sentences=sentences(found),
         policies=() if found.policies is None else policy_sentences(found.policies),
@@ -40,7 +42,8 @@ def render(found: WhatIf, command: str | None = None) -> str:
         tables=tables,
         read={
             "format": found.record.form,
-            "steps": f"{len(layout.step)} steps, numbers {layout.step[0]} to {layout.step[-1]}",
+            "steps": f"{plural(len(layout.step), 'step')}, numbers {layout.step[0]} to "
+            f"{layout.step[-1]}",
             "replicas": str(len(layout.replica)),
             "stages": str(layout.stages),
             "GPUs": str(found.gpus),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.lanes import TITLES
-from simstrag.analysis.text.number_format import MISSING
+from simstrag.analysis.text.number_format import MISSING, plural
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.fixes import STEPS
 from simstrag.whatif.policy_outlook import PoliciesOnRecord
@@ -24,8 +24,8 @@ def fixes_table(found: WhatIf) -> Table:
     hours = f"GPU-hours of {STEPS:,} steps"
     headers = ("what is fixed", "saves (s)", "of a step (%)", hours, *(("cost",) if priced else ()))
     note = (
-        f"Replays of the record with this fixed; {found.gpus} GPUs. A negative number is a longer "
-        "step. Fixes overlap, so that single ones do not add up."
+        f"Replays of the record with this fixed; {plural(found.gpus, 'GPU')}. A negative number is "
+        "a longer step. Fixes overlap, so that single ones do not add up."
     )
     return Table(headers, rows, notes=(note,))
 

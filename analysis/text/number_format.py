@@ -20,6 +20,15 @@ def join(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "step"), plural(4, "GPU")
+    ('1 step', '4 GPUs')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def number(value: float | int | None, digits: int = 3, sign: bool = False) -> str:
     """A number with `digits` significant digits, and at least those of its integer part.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simstrag.analysis.text.number_format import join, number, percent, seconds
+from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.causes import Cause
-from simstrag.whatif.culprits import FEWEST, FLOOR, Culprit
+from simstrag.whatif.culprits import FEWEST, FLOOR, Culprit, excess_by_part
 from simstrag.whatif.fixes import STEPS, Fix, describe_worker
 from simstrag.whatif.policy_outlook import ROUNDING, PoliciesOnRecord, PolicyOutlook
 
@@ -17,10 +17,18 @@ SMALLEST = 1e-6
 """Sentences give the p-value down to this one, and a bound below it."""
 EQUAL = 1e-5
 """Sentences leave out a smaller error of the replay."""
+MOSTLY = 0.5
+"""Share of what a worker computes longer from which a part of its step is named."""
+ALONE = (
+    "The record has one rank, so that nothing could be compared: whether the rank is slow, and "
+    "what that costs, takes a record of the others, too."
+)
 
 
 def sentences(found: WhatIf) -> tuple[str, ...]:
     """Every sentence, the error of the replay first."""
+    if found.replay.layout.is_alone:
+        return (_replay(found), ALONE, *map(_cause, found.causes), *_gains(found))
     return (_replay(found), _lost(found), *_who(found), *_why(found), *_gains(found))
 
 
@@ -59,12 +67,15 @@ def _helps(found: PoliciesOnRecord, best: PolicyOutlook) -> str:
 
 def headline(found: WhatIf) -> str:
     """Who it was and what a step loses, in one line."""
+    if found.replay.layout.is_alone:
+        return "one rank has no others to be compared with"
     lost = f"{percent(_share(found), 2)} % of a step is lost to stragglers"
     if not found.culprits:
         return f"{lost}, and no worker is named"
     first, *others = found.culprits
     verb = f"and {len(others)} more are" if others else "is"
-    return f"{lost}; {describe_worker(found.replay, first)} {verb} slow"
+    why = next((f", by its {c.subject}" for c in found.causes if first.rank in c.explains), "")
+    return f"{lost}; {describe_worker(found.replay, first)} {verb} slow{'' if others else why}"
 
 
 def cost_of(fix: Fix) -> str:
@@ -86,14 +97,14 @@ def _replay(found: WhatIf) -> str:
     return (
         f"The replay is {'as long as' if abs(error) < EQUAL else apart} the recorded step: "
         f"{seconds(float(m.replayed.mean()))} against {seconds(float(m.recorded.mean()))}, means "
-        f"of {len(m.step)} steps."
+        f"of {plural(len(m.step), 'step')}."
     )
 
 
 def _lost(found: WhatIf) -> str:
     m = found.metrics
     return (
-        f"With every operation like the others of its kind, a step would take "
+        f"With every operation at the average of its kind, a step would take "
         f"{seconds(float(m.ideal.mean()))}: the slowdown S is {number(m.slowdown, 4)}, and "
         f"{percent(_share(found))} % of the time is lost."
     )
@@ -109,8 +120,8 @@ def _who(found: WhatIf) -> Iterator[str]:
         what = "rank" if layout.stages == 1 else "replica"
         yield (
             f"{_capital(what)} {layout.replica[often]} was most often the last to finish, in "
-            f"{late.last[often]} of {steps} steps; waiting for the last cost {number(hours)} "
-            "GPU-hours in all."
+            f"{late.last[often]} of {plural(steps, 'step')}; waiting for the last cost "
+            f"{number(hours)} GPU-hours in all."
         )
     for slow in found.culprits[:MOST]:
         k = layout.replica.tolist().index(slow.replica)
@@ -119,9 +130,15 @@ def _who(found: WhatIf) -> Iterator[str]:
         yield (
             f"{_capital(describe_worker(found.replay, slow))} {_pattern(slow, found.metrics.step)} "
             f"({slow.test}; p {_p(slow.p)}). {_capital(whose)} was the last to finish in "
-            f"{late.last[k]} of {steps} steps, and the others waited {number(hours)} GPU-hours "
-            "for it in these."
+            f"{late.last[k]} of {plural(steps, 'step')}, and the others waited "
+            f"{number(hours)} GPU-hours for it in these."
         )
+        for cause in found.causes:
+            if slow.rank in cause.explains:
+                yield (
+                    f"{percent(cause.explains[slow.rank])} % of what it computes longer goes with "
+                    f"its {cause.subject}: it is no slow rank, but has more to compute."
+                )
     if len(found.culprits) > MOST:
         yield f"{len(found.culprits) - MOST} more workers are slow; the table has them."
 
@@ -145,17 +162,49 @@ def _pattern(slow: Culprit, steps: tuple[int, ...]) -> str:
 
 def _why(found: WhatIf) -> Iterator[str]:
     yield from (_cause(each) for each in found.causes)
-    if not found.causes:
-        looked = "the stages, the lengths of micro-batches, the delay before the first operation, "
-        if not found.record.is_pipeline:
-            looked = "tokens, " if found.record.tokens is not None else ""
-            yield "The record does not show why: it has no operations of a step."
-            return
+    if not found.record.is_pipeline:
+        yield from _parts(found)
+    elif not found.causes:
         yield (
             f"The record shows no cause beyond {'the slow workers' if found.culprits else 'chance'}"
-            f": {looked}garbage collection and the links between stages are each worth less than "
-            "1 % of a step."
+            ": the stages, the lengths of micro-batches, the delay before the first operation, "
+            "garbage collection and the links between stages are each worth less than 1 % of a "
+            "step."
         )
+
+
+def _parts(found: WhatIf) -> Iterator[str]:
+    """Which part of a step was slow, where ranks have parts."""
+    layout = found.replay.layout
+    if (~layout.communicates).sum() < 2:
+        if not found.causes:
+            tokens = "it does not go with tokens, and " if found.record.tokens is not None else ""
+            yield (
+                f"The record does not show why: {tokens}what a rank computes in a step is one "
+                "number there."
+            )
+        return
+    for slow in found.culprits[:MOST]:
+        if not any(slow.rank in cause.explains for cause in found.causes):
+            yield _slow_part(excess_by_part(layout, slow), describe_worker(found.replay, slow))
+
+
+def _slow_part(shares: dict[tuple[str, int], float], who: str) -> str:
+    """The part, or the parts of a kind, that have most of what a worker computes longer."""
+    (kind, at), most = next(iter(shares.items()))
+    named = f"{kind}-{at}" if at else kind
+    if most >= MOSTLY:
+        return f"What {who} computes longer is in {named}: {percent(most)} % of it."
+    alike = [share for (own, _), share in shares.items() if own == kind]
+    if len(alike) > 1 and sum(alike) >= MOSTLY:
+        return (
+            f"What {who} computes longer is in {kind}: {percent(sum(alike))} % of it, over "
+            f"{len(alike)} such parts, {named} the most with {percent(most)} %."
+        )
+    return (
+        f"What {who} computes longer is in no single part: {named} has the most, "
+        f"{percent(most)} % of it."
+    )
 
 
 def _cause(cause: Cause) -> str:
@@ -197,6 +246,11 @@ def _gains(found: WhatIf) -> Iterator[str]:
             f"What gives most: {best.name}. A step is then {seconds(best.seconds)} "
             f"({percent(best.share)} %) shorter, which is {cost_of(best)} in {STEPS:,} steps."
         )
+        if best.kind == "worker" and best.share > _share(found):
+            yield (
+                "That is more than what is lost above, where the average counts the slow worker "
+                "in; here it takes the median of the others."
+            )
     together = next((each for each in found.fixes if each.kind == "together"), None)
     if together is not None:
         total = sum(each.seconds for each in own)

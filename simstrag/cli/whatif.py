@@ -54,9 +54,11 @@ def _print(found: WhatIf) -> None:
 
     warn(found.warnings)
     print_paragraphs("\n".join(sentences(found)))
-    table = fixes_table(found)
-    print_table(table.headers, table.rows)
-    print_paragraphs(*table.notes, *found.record.notes)
+    if found.fixes:
+        table = fixes_table(found)
+        print_table(table.headers, table.rows)
+        print_paragraphs(*table.notes)
+    print_paragraphs(*found.record.notes)
     if found.policies is not None:
         print_paragraphs("\n".join(policy_sentences(found.policies)))
         table = policies_table(found.policies)

@@ -177,12 +177,14 @@ def _warnings(record: Record, layout: Layout, found: Metrics) -> list[str]:
         )
     lines += record.missing
     if len(layout.dropped):
-        lines.append(f"{len(layout.dropped)} steps that lack operations are left out")
+        lines.append(f"steps that lack operations are left out: {len(layout.dropped)}")
+    if layout.is_alone:
+        return lines
     if len(layout.replica) < 2:
         lines.append("there is one replica, so that no worker has peers and none is named")
     elif len(layout.step) < FEWEST:
         lines.append(
-            f"no worker is named: {len(layout.step)} steps are too few to tell; {FEWEST} are needed"
+            f"no worker is named: to tell takes {FEWEST} steps; recorded: {len(layout.step)}"
         )
     return lines
 
@@ -274,7 +276,9 @@ def _document(found: WhatIf) -> dict[str, Any]:
             for c in found.culprits
         ],
         "causes": [
-            {"name": c.name, "subject": c.subject, **c.facts} for c in found.causes
+            {"name": c.name, "subject": c.subject, **c.facts,
+             "explains_ranks": {str(rank): share for rank, share in c.explains.items()}}
+            for c in found.causes
         ],
         "fixes": [
             {"name": f.name, "kind": f.kind, "seconds_per_step": f.seconds, "share": f.share,

@@ -7,11 +7,11 @@ A cause is named where it is seen in the record and where taking it away shorten
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simstrag.whatif.culprits import Culprit, computing
+from simstrag.whatif.culprits import FLOOR, Culprit, computing, excesses
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import first_operations
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints, Record
@@ -38,6 +38,8 @@ class Cause:
         replicas).
     ideal: what the others take then; None for the ideal of their kinds.
     removes_delay: whether taking it away takes the delays of the first operations away.
+    explains: the workers that are slow by it alone, by rank: the share of the excess over their
+        peers that goes with it.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Cause:
     recorded: Mask
     ideal: Floats | None = None
     removes_delay: bool = False
+    explains: Mapping[int, float] = field(default_factory=dict)
 
 
 def causes(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> tuple[Cause, ...]:
@@ -56,19 +59,40 @@ def causes(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> tuple[
     shape = replay.layout.rank.shape
     everything, first = np.ones(shape, np.bool_), np.broadcast_to(first_operations(replay), shape)
     seen = [
-        *_stages(replay, slow), *_lengths(record, replay), *_gc(replay), *_links(replay)
+        *_stages(replay, slow), *_lengths(record, replay, slow), *_gc(replay), *_links(replay)
     ]  # fmt: skip
     base, late, *times = replay.means([
         ReplayCase(everything), ReplayCase(everything, delayed=first),
         *(ReplayCase(each.recorded, each.ideal) for each in seen),
     ])  # fmt: skip
     found = [
-        each for each, time in zip(seen, times, strict=True) if base - time >= WORTH * base
-    ]  # fmt: skip
+        replace(each, explains=_explained(replay, each, slow))
+        for each, time in zip(seen, times, strict=True)
+        if base - time >= WORTH * base
+    ]
     if late - base >= WORTH * base:
         facts = {"seconds": late - base, "mean_delay": float(replay.delay[first].mean())}
         found.append(Cause("input", "first operations", facts, everything, removes_delay=True))
     return tuple(found)
+
+
+def _explained(replay: JobReplay, cause: Cause, slow: Sequence[Culprit]) -> dict[int, float]:
+    """Ranks of slow workers, and the share of their excess that goes with a cause.
+
+    Of those alone whose excess without it is not above `FLOOR`.
+    """
+    layout = replay.layout
+    ideal = replay.ideal if cause.ideal is None else cause.ideal
+    left = replace(layout, duration=np.where(cause.recorded[..., None], layout.duration, ideal))
+    before, after = (excesses(computing(each)) for each in (layout, left))
+    found = {}
+    for worker in slow:
+        own = layout.replica.tolist().index(worker.replica), worker.stage
+        steps = np.isin(layout.step, worker.steps)
+        had, has = (float(each[own][steps].mean()) for each in (before, after))
+        if has <= np.log1p(FLOOR) < had:
+            found[worker.rank] = 1 - has / had
+    return found
 
 
 def _stages(replay: JobReplay, slow: Sequence[Culprit]) -> Iterator[Cause]:
@@ -93,7 +117,7 @@ def _stages(replay: JobReplay, slow: Sequence[Culprit]) -> Iterator[Cause]:
         yield Cause("stages", f"stage {worst}", {"ratio": ratio}, recorded, ideal)
 
 
-def _lengths(record: Record, replay: JobReplay) -> Iterator[Cause]:
+def _lengths(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> Iterator[Cause]:
     """Computing that goes with the length of its input.
 
     Without recorded lengths: forward and backward of a micro-batch are long together.
@@ -120,7 +144,7 @@ def _lengths(record: Record, replay: JobReplay) -> Iterator[Cause]:
             facts = {"correlation": correlation}
             yield Cause("lengths", "micro-batches", facts, recorded, ideal)
     elif record.tokens is not None:
-        yield from _tokens(record, replay)
+        yield from _tokens(record, replay, slow)
 
 
 def _pairs(layout: Layout, forward: Mask, backward: Mask) -> Ints:
@@ -153,9 +177,13 @@ def _correlation(a: Floats, b: Floats) -> float:
     return float(a @ b) / np.sqrt(power) if power > 0 else 0.0
 
 
-def _tokens(record: Record, replay: JobReplay) -> Iterator[Cause]:
-    """Seconds against recorded tokens, each rank about its own mean."""
+def _tokens(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> Iterator[Cause]:
+    """Seconds against recorded tokens, each rank about its own mean.
+
+    Seconds per token are those of the ranks that are not slow, where these tell; of all otherwise.
+    """
     layout = replay.layout
+    usual = ~np.isin(layout.replica, [each.replica for each in slow])
     assert record.tokens is not None
     parts = len(record.kinds)
     tokens = record.tokens.reshape(len(layout.step), len(layout.replica), parts).transpose(2, 1, 0)
@@ -169,6 +197,8 @@ def _tokens(record: Record, replay: JobReplay) -> Iterator[Cause]:
         x, y = (values - values.mean(axis=1, keepdims=True) for values in (size, seconds))
         correlation = _correlation(x, y)
         if correlation >= ALIKE:
+            if usual.any() and _correlation(x[usual], y[usual]) >= ALIKE:
+                x, y = x[usual], y[usual]
             slope = float((x * y).sum() / (x * x).sum())
             ideal[part] = seconds + slope * (size.mean(axis=0) - size)
             own[part] = True

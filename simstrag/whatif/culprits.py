@@ -122,6 +122,24 @@ def excesses(seconds: Floats) -> Floats:
     return found
 
 
+def excess_by_part(layout: Layout, slow: Culprit) -> dict[tuple[str, int], float]:
+    """What each part of a slow worker's step has of the seconds that it computes longer.
+
+    Parts by kind and number, the largest share first.  Longer is than the median of its peers, over
+    the steps in which it is slow.
+    """
+    own = ~layout.communicates & (layout.stage == slow.stage)
+    k = layout.replica.tolist().index(slow.replica)
+    seconds = layout.duration[own][..., np.isin(layout.step, slow.steps)].astype(np.float64)
+    over = (seconds[:, k] - np.median(np.delete(seconds, k, axis=1), axis=1)).sum(axis=1)
+    keys = zip(layout.kind[own].tolist(), layout.number[own].tolist(), strict=True)
+    shares = {
+        (layout.kinds[kind], number): share
+        for (kind, number), share in zip(keys, (over / over.sum()).tolist(), strict=True)
+    }
+    return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
+
+
 def culprits(layout: Layout) -> tuple[Culprit, ...]:
     """The workers that the tests name, the slowest first.
 

@@ -1,7 +1,8 @@
 """What fixing something gives: the record replayed with it ideal, in seconds, GPU-hours and money.
 
 Fixes overlap: two slow workers are waited for once.  So all fixes are also replayed together, and
-the sum of the single ones is stated beside that only for comparison.
+the sum of the single ones is stated beside that only for comparison.  A worker that a cause made
+slow has no fix of its own: what helps it is taking the cause away.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def fixes(
 ) -> tuple[Fix, ...]:  # fmt: skip
     """A fix for each culprit and cause, for all of them together, for M_W, M_S and for all ideal.
 
+    A rank that is alone has no like, and so only the fixes of causes.
+
     gpus: of the job.
     price: of a GPU-hour.
 
@@ -58,27 +61,27 @@ def fixes(
     delayed = delays if any(each.removes_delay for each in why) else None
     prompt = None if delayed is None else np.zeros(shape, np.bool_)
     everything = np.ones(shape, np.bool_)
-    masks = [_worker(replay, each) for each in slow]
-    culprits = ~np.logical_or.reduce(masks) if masks else everything
-    peers = _like_peers(replay, culprits)
+    peers = _like_peers(replay, _others(replay, slow))
+    own = [each for each in slow if not any(each.rank in cause.explains for cause in why)]
+    culprits = _others(replay, own)
     rows = [
         (
             f"{describe_worker(replay, each)} like the others",
             "worker",
-            ReplayCase(~mask, peers, delayed),
+            ReplayCase(_others(replay, [each]), peers, delayed),
         )
-        for each, mask in zip(slow, masks, strict=True)
+        for each in own
     ]
-    if len(slow) > 1:
-        name = f"all {len(slow)} slow workers like the others"
+    if len(own) > 1:
+        name = f"all {len(own)} slow workers like the others"
         rows.append((name, "workers", ReplayCase(culprits, peers, delayed)))
     for cause in why:
         case = ReplayCase(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
         rows.append((describe_cause(cause), "cause", case))
-    if len(slow) + len(why) > 1:
+    if len(own) + len(why) > 1:
         together = _together(replay, culprits, peers, why, prompt)
         rows.append(("all of these together", "together", together))
-    if not slow:
+    if not slow and not layout.is_alone:
         listed = ", ".join(map(str, found.top_ranks[:4]))
         name = f"the slowest 3 % of ranks ({listed}) like the others"
         top = np.isin(layout.rank, found.top_ranks)
@@ -87,11 +90,15 @@ def fixes(
         last = np.broadcast_to((layout.stage == layout.stages - 1)[:, None], shape)
         name = f"the last stage ({layout.stages - 1}) like the others"
         rows.append((name, "metric", ReplayCase(~last, None, delayed)))
-    every = ReplayCase(~everything, None, prompt)
-    rows.append(("every operation like the others of its kind", "all", every))
+    if not layout.is_alone:
+        every = ReplayCase(~everything, None, prompt)
+        rows.append(("every operation at the average of its kind", "all", every))
     base, *times = replay.means(
         [ReplayCase(everything, None, delayed), *(case for _, _, case in rows)]
     )
+    for k, (_, kind, _) in enumerate(rows):
+        if kind == "together":  # a fix that undoes another is left out
+            times[k] = min(times[: k + 1])
     return tuple(
         _price(name, kind, base, time, gpus, price)
         for (name, kind, _), time in zip(rows, times, strict=True)
@@ -104,9 +111,12 @@ def _price(name: str, kind: str, base: float, time: float, gpus: int, price: flo
     return Fix(name, kind, saved, saved / base, hours, None if price is None else hours * price)
 
 
-def _worker(replay: JobReplay, slow: Culprit) -> Mask:
+def _others(replay: JobReplay, slow: Sequence[Culprit]) -> Mask:
+    """Operations that are of none of these workers."""
     layout = replay.layout
-    mask: Mask = np.logical_and.outer(layout.stage == slow.stage, layout.replica == slow.replica)
+    mask: Mask = np.ones(layout.rank.shape, np.bool_)
+    for each in slow:
+        mask &= ~np.logical_and.outer(layout.stage == each.stage, layout.replica == each.replica)
     return mask
 
 

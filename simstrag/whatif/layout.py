@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
-from simstrag.whatif.record import COMMUNICATION, Floats, Ints, Record
+from simstrag.whatif.record import COMMUNICATION, FORWARD, Floats, Ints, Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +105,11 @@ class Layout:
     def communicates(self) -> npt.NDArray[np.bool_]:
         """Whether each operation is communication."""
         return np.array([name in COMMUNICATION for name in self.kinds])[self.kind]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one rank did all without pipelines, so that it can be compared with none."""
+        return len(self.replica) == 1 and not self.find(FORWARD).any()
 
     def find(self, *names: str) -> npt.NDArray[np.bool_]:
         """Whether each operation is of one of these kinds.

@@ -25,7 +25,7 @@ import numpy as np
 from simstrag.errors import InputError
 from simstrag.traces.log_table import read_bytes, read_json
 from simstrag.whatif.read_seconds import absent_ranks
-from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record
+from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, assumed_gpus
 
 FORM = "flight recorder"
 PICKLE, ENTRIES, HEAD = b"\x80", b'"entries"', 4096
@@ -94,7 +94,7 @@ def read_dumps(folder: str | Path) -> Record:
             f"waiting in the collectives of {others} other groups counts as computing here"
         )
     if not kept.all():
-        missing.append(f"{np.sum(~kept)} steps without computing of a rank are left out")
+        missing.append(f"steps without computing of a rank are left out: {np.sum(~kept)}")
     timed = all(each.timed for each in own.values())
     return Record.of_ranks(
         np.flatnonzero(kept), np.array(ranks),
@@ -106,7 +106,7 @@ def read_dumps(folder: str | Path) -> Record:
             "Measured: durations of collectives on the device." if timed else
             "Measured: starts and ends of collectives when a thread of torch noticed them, which "
             "may be 0.1 s late; TORCH_NCCL_ENABLE_TIMING=1 measures durations.",
-            f"Assumed: each of {len(ranks)} ranks is one GPU.",
+            assumed_gpus(len(ranks)),
         ),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ import numpy as np
 from simstrag.errors import InputError
 from simstrag.traces.import_kineto import ProfiledRank, RankSteps, read_rank
 from simstrag.whatif.read_seconds import absent_ranks
-from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Record
+from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
 
 FORM = "PyTorch profiles"
 SUFFIXES = (".json", ".json.gz")
@@ -65,7 +65,7 @@ def read_profiles(folder: str | Path) -> Record:
     dropped = sum(len(each.number) - len(common) for each in steps.values())
     missing = [*absent_ranks(ranks, size)]
     if dropped:
-        missing.append(f"{dropped} steps that not all files have are left out")
+        missing.append(f"steps that not all files have are left out: {dropped}")
     if not exposed.any():
         missing.append(
             "no collective is in the profiles, so that a step is the seconds of its slowest rank"
@@ -73,7 +73,7 @@ def read_profiles(folder: str | Path) -> Record:
     notes = [
         "Derived: computing is the span of a step less the time in which only collectives ran.",
         *_clocks(ranks, taken),
-        f"Assumed: each of {len(ranks)} ranks is one GPU.",
+        assumed_gpus(len(ranks)),
     ]
     if unnamed:
         notes.append(f"Assumed: {unnamed} files name no rank; their order is it.")

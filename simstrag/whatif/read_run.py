@@ -8,7 +8,7 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.runs.run import Run
-from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Record
+from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
 
 FORM = "a run directory"
 
@@ -50,9 +50,9 @@ def read_run(folder: str | Path) -> Record:
         steps[complete].astype(np.int64), ranks.astype(np.int64),
         {COMPUTE: finish - start, ALL_REDUCE: exposed}, str(folder), FORM,
         step_seconds=np.where(follows, np.append(begin[1:], 0.0), end) - begin,
-        missing=(f"{lost} steps that not all ranks finished are left out",) if lost else (),
+        missing=(f"steps that not all ranks finished are left out: {lost}",) if lost else (),
         notes=(
             f"{'Measured' if run.recorded is not None else 'Simulated'}: under {run.policy}.",
-            f"Assumed: each of {len(ranks)} ranks is one GPU.",
+            assumed_gpus(len(ranks)),
         ),
     )  # fmt: skip

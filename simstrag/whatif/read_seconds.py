@@ -17,7 +17,7 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.traces.log_table import LogTable
-from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record
+from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, assumed_gpus
 
 FORM = "seconds of ranks"
 RECORDED = "recorded by simstrag.ddp.record"
@@ -97,14 +97,14 @@ def _read(tables: list[LogTable], source: str, form: str) -> Record:
     if not cells[..., is_own].any():
         raise InputError(f"{source}: all seconds of computing are 0; are they rounded?")
     if dropped:
-        missing.append(f"{dropped} steps that lack a rank or a stage are left out")
+        missing.append(f"steps that lack a rank or a stage are left out: {dropped}")
     tokens = None
     if all("tokens" in table.columns for table in tables):
         tokens = np.concatenate([t.numbers("tokens", gaps=True) for t in tables])[grid].ravel()
     return Record.of_ranks(
         steps, ranks, {keys[name]: cells[..., k] for k, name in enumerate(parts)}, source, form,
         is_timed=has_collective, tokens=tokens, missing=tuple(missing),
-        notes=(f"Assumed: each of {len(ranks)} ranks is one GPU.",),
+        notes=(assumed_gpus(len(ranks)),),
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.traces.log_table import read_bytes
-from simstrag.whatif.record import ALL_REDUCE, BACKWARD, FORWARD, Record
+from simstrag.whatif.record import ALL_REDUCE, BACKWARD, FORWARD, Record, assumed_gpus
 
 FORM = "a log of Megatron-LM"
 BLOCK, SCORES = b"across ranks (ms):", b"GPU relative performance:"
@@ -96,7 +96,7 @@ def read_training_log(path: str | Path) -> Record:
             "computing here"
         )
     if len(steps) < len(computed):
-        missing.append(f"{len(computed) - len(steps)} blocks that lack a rank are left out")
+        missing.append(f"blocks that lack a rank are left out: {len(computed) - len(steps)}")
     means = int(np.median(np.diff(steps))) if len(steps) > 1 else 1
     return Record.of_ranks(
         np.array(steps), np.array(ranks),
@@ -105,7 +105,7 @@ def read_training_log(path: str | Path) -> Record:
         notes=(
             *([f"Derived: a step here is the mean of {means} iterations."] if means > 1 else []),
             "Derived: what forward and backward leave of an iteration is communication.",
-            f"Assumed: each of {len(ranks)} ranks is one GPU.",
+            assumed_gpus(len(ranks)),
         ),
     )  # fmt: skip
 

@@ -33,6 +33,11 @@ OPERATIONS = (FORWARD, BACKWARD, *TRANSFERS, *COLLECTIVES[:-1], *LAST)
 """The kinds of operations in a step of a pipeline."""
 
 
+def assumed_gpus(ranks: int) -> str:
+    """The note of a record that does not say how many GPUs its ranks have."""
+    return f"Assumed: {'the rank' if ranks == 1 else f'each of {ranks} ranks'} is one GPU."
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
     """The operations of a real job as columns of equal length.
