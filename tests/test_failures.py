@@ -219,3 +219,9 @@ def test_a_real_learner_has_no_restarts(engine: str) -> None:
     }  # fmt: skip
     with pytest.raises(InputError, match="a real learner has no checkpoint"):
         Scenario.of(declared)
+
+
+def test_a_run_that_loses_every_rank_for_good_says_what_to_give(engine: str) -> None:
+    events = [{"time": 1.5, "rank": rank} for rank in range(2)]
+    with pytest.raises(StallError, match=r"seed 0: all ranks are lost at .* give failures\.rejoin"):
+        run(engine, "bsp", 10, events=events)

@@ -413,8 +413,8 @@ class Simulation:
         kernel = self.kernel
         if isinstance(self._failures, Continue) and self._failures.all_lost:
             return StallError(
-                f"policy {self.name}, seed {self.seed}: all ranks are lost at {kernel.now:g} s, and "
-                "none comes back; give failures.rejoin, or failures.on_fault: restart"
+                f"policy {self.name}, seed {self.seed}: all ranks are lost at {kernel.now:g} s, "
+                "and none comes back; give failures.rejoin, or failures.on_fault: restart"
             )
         ranks = kernel.holding
         held = f"ranks {ranks} hold gradients" if ranks else "no rank computes"
