@@ -234,6 +234,7 @@ class _Run:
         self.cost = 0.0  # of the checkpoint of this update
         self.saved: list[tuple[float, dict[str, Any]]] = []  # when it is complete, and the state
         self.next_save = math.inf, math.inf  # version and time
+        self.headway = 0, 0  # the highest version at a failure, and failures since
         self.expect_failure()
 
     # The loop
@@ -310,6 +311,10 @@ class _Run:
         _, what, rank, back = event
         assert self.failures is not None
         if what == FAIL:
+            highest, since = self.headway
+            self.headway = max(highest, self.version), 1 + (since if self.version <= highest else 0)
+            if self.headway[1] > 1000:  # [19a]
+                raise StallError("no update beyond all before in 1,000 failures")
             self.expect_failure()
         if not self.failures.continues:
             self.halt(rank) if what == FAIL else self.restart()

@@ -67,7 +67,9 @@ def test_with_the_last_rank_all_wait_until_one_is_back(engine: str) -> None:
     found = run(engine, "asgd", 2, events=events, on_fault="continue")
     assert list(found.updates["time"]) == [8.0, 9.0]
     never = [{"time": 0.5, "rank": rank} for rank in (0, 1)]
-    with pytest.raises(StallError, match="asgd waits for ever"):
+    with pytest.raises(
+        StallError, match=r"seed 0: all ranks are lost at 0.5 s, .* give failures\.rejoin"
+    ):
         run(engine, "asgd", 2, events=never, on_fault="continue")
 
 
@@ -219,9 +221,3 @@ def test_a_real_learner_has_no_restarts(engine: str) -> None:
     }  # fmt: skip
     with pytest.raises(InputError, match="a real learner has no checkpoint"):
         Scenario.of(declared)
-
-
-def test_a_run_that_loses_every_rank_for_good_says_what_to_give(engine: str) -> None:
-    events = [{"time": 1.5, "rank": rank} for rank in range(2)]
-    with pytest.raises(StallError, match=r"seed 0: all ranks are lost at .* give failures\.rejoin"):
-        run(engine, "bsp", 10, events=events)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.advice.halving import ALIKE, Trial
+from simstrag.advice.halving import ALIKE, CandidateResult
 from simstrag.analysis.derived.decision import MODEL_ERROR, OWN, Decision, State
 from simstrag.analysis.text.answer import Answer
 from simstrag.experiments.comparison import BASELINE, Comparison
@@ -59,7 +59,7 @@ class Advice:
 
     comparison: Comparison
     answer: Answer
-    trials: tuple[Trial, ...]
+    trials: tuple[CandidateResult, ...]
     excluded: Mapping[str, str]
     sentences: tuple[str, ...] = ()
 
@@ -171,7 +171,9 @@ class Advice:
             "lines": self.lines,
             "sentences": self.sentences,
             "answer": self.answer.to_dict(),
-            "trials": [{slot: getattr(t, slot) for slot in Trial.__slots__} for t in self.trials],
+            "trials": [
+                {slot: getattr(t, slot) for slot in CandidateResult.__slots__} for t in self.trials
+            ],
             "excluded": self.excluded,
         }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from simstrag.advice.advice import Advice
 from simstrag.advice.advice_text import sentences
 from simstrag.advice.candidates import candidates
-from simstrag.advice.halving import Search, Trial
+from simstrag.advice.halving import CandidateResult, Search
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.runner import RunCache, Runner, prepare
@@ -60,7 +60,7 @@ def advise(
     return replace(advice, sentences=tuple(sentences(advice)))
 
 
-def _place(trial: Trial) -> tuple[bool, bool, float]:
+def _place(trial: CandidateResult) -> tuple[bool, bool, float]:
     """Finalists first, then by regret; what cannot be compared is last."""
     unknown = math.isnan(trial.regret)
     return bool(trial.left_out), unknown, 0.0 if unknown else trial.regret

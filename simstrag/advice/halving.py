@@ -36,7 +36,7 @@ UNKNOWN = "its samples may be worth less, and no target is declared"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CandidateResult:
     """One candidate in the search.
 
     seeds: under how many it was run.
@@ -62,7 +62,7 @@ class Search:
 
     scenario: Scenario
     runner: Runner
-    trials: dict[str, Trial] = field(default_factory=dict)
+    trials: dict[str, CandidateResult] = field(default_factory=dict)
     _times: dict[tuple[str, int], dict[float, float]] = field(default_factory=dict)
 
     @property
@@ -87,7 +87,7 @@ class Search:
             order = self._order(means, regrets)
             for policy in order:
                 seconds = means[policy][self._own]
-                self.trials[policy] = Trial(policy, len(seeds), seconds, regrets[policy])
+                self.trials[policy] = CandidateResult(policy, len(seeds), seconds, regrets[policy])
             last = len(seeds) == len(every)
             if last or len(alive) <= FINALISTS + 1:
                 break
@@ -128,7 +128,7 @@ class Search:
                 unknown.add(task.policy)
         for policy in unknown:
             seconds = self._means(policy, seeds)[self._own]
-            self.trials[policy] = Trial(policy, len(seeds), seconds, math.nan, UNKNOWN)
+            self.trials[policy] = CandidateResult(policy, len(seeds), seconds, math.nan, UNKNOWN)
         return [policy for policy in policies if policy not in unknown]
 
     def _means(self, policy: str, seeds: Sequence[int]) -> dict[float, float]:
