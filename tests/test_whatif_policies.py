@@ -211,7 +211,7 @@ def test_mistakes_get_a_line_each(record: Path, tmp_path: Path) -> None:
         (record, {"compare": ["korel"], "amp_ratio": 0.0}, "amp_ratio is 0.0; give the gain"),
     ):
         with pytest.raises(InputError) as caught:
-            simstrag.whatif.analyse(path, jobs=1, **more)  # type: ignore[arg-type]
+            simstrag.whatif.analyse(path, jobs=1, **more)
         assert text in str(caught.value)
         assert "\n" not in str(caught.value)
 
