@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,6 +112,22 @@ def test_without_reduced_precision_there_is_one_reading(record: Path) -> None:
     assert found.job.readings[0].placeholders == ("learner.batch",)
 
 
+def test_what_the_record_does_not_tell_is_a_caution_of_both_scenarios(found: WhatIf) -> None:
+    for scenario in policies_of(found).job.readings:
+        assert "whether the device or the host was slowed" in scenario.cautions[-1]
+        assert all(each.endswith(".") for each in scenario.cautions)
+
+
+def test_a_warning_of_one_reading_says_of_which(found: WhatIf) -> None:
+    device = SimpleNamespace(warnings=["2 of 7 numbers a", "alike"])
+    host = SimpleNamespace(warnings=["2 of 8 numbers b", "alike"])
+    both = replace(policies_of(found), comparisons=(device, host))  # type: ignore[arg-type]
+    assert both.warnings == (
+        "if the device was slowed, 2 of 7 numbers a", "alike",
+        "if the host was slowed, 2 of 8 numbers b",
+    )  # fmt: skip
+
+
 def test_an_unknown_gain_is_a_placeholder_and_a_warning(record: Path) -> None:
     found = policies_of(analyse(record, compare=["korel"], jobs=1))
     assert "step.amp_ratio" in found.job.readings[0].placeholders
@@ -188,10 +206,12 @@ def test_mistakes_get_a_line_each(record: Path, tmp_path: Path) -> None:
         (one, {"compare": ["bsp"]}, "has one replica; policies differ in how replicas wait"),
         (idle, {"compare": ["bsp"]}, "replica 1 computed for no time in step 1"),
         (record, {"amp_ratio": 2.0}, "amp_ratio is 2.0; only policies need it"),
+        (record, {"compare": ["korel"], "amp_ratio": np.nan}, "amp_ratio is not a number"),
+        (record, {"gpu_price": np.nan}, "gpu_price is not a number"),
         (record, {"compare": ["korel"], "amp_ratio": 0.0}, "amp_ratio is 0.0; give the gain"),
     ):
         with pytest.raises(InputError) as caught:
-            simstrag.whatif.analyse(path, jobs=1, **more)  # type: ignore[arg-type]
+            simstrag.whatif.analyse(path, jobs=1, **more)
         assert text in str(caught.value)
         assert "\n" not in str(caught.value)
 

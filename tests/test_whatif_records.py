@@ -134,7 +134,8 @@ def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None
         ("rank,step,seconds\n0,0,-1\n", "row 2: seconds '-1' is less than 0"),
         ("rank,step,seconds\n0,0,0\n1,0,0\n", "all seconds of computing are 0"),
         ("rank,step,seconds\n0.5,0,1\n", "row 2: rank '0.5' is no whole number from 0"),
-        ("rank,step,seconds\n0,0,1\n0,0,2\n", "row 2: step '0' has compute of rank 0 twice"),
+        ("rank,step,seconds\n0,0,1\n0,1,1\n0,0,2\n", "row 4: step '0' has compute of rank 0 twice"),
+        ("rank,step,seconds\n0,0,1\n1e21,0,2\n", "row 3: rank '1e21' is too large"),
         ("rank,step,stage,seconds\n0,0,a,1\n1,0,b,1\n", "rank 0 has no stage 'b'; all ranks must"),
         ("rank,step,stage,seconds\n0,0,comm,1\n", "computing is missing"),
         ("", "is empty; give a parquet file of operations"),
@@ -245,6 +246,20 @@ def test_parquet_of_something_else_is_named(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"a": [1]}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="no column 'dp_rank'"):
         read_record(tmp_path / "t.parquet")
+
+
+def test_steps_that_no_rank_has_are_told(tmp_path: Path) -> None:
+    for steps, told in (([0, 1, 2, 5, 6], True), ([0, 10, 20, 30], False), ([0, 3, 7, 12], False)):
+        rows = "".join(f"{rank},{step},1\n" for step in steps for rank in (0, 1))
+        (tmp_path / "mine.csv").write_text("rank,step,seconds\n" + rows)
+        missing = read_record(tmp_path / "mine.csv").missing
+        assert told == any(
+            each.startswith(
+                "steps are missing of all ranks: 2 between 0 and 6, the first after step 2"
+            )
+            for each in missing
+        )
+        assert told == (len(missing) == 2)
 
 
 def test_ranks_that_wait_twice_in_a_step_are_waited_for_twice(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def whatif(
     ],
     out: Annotated[Path | None, out_option("Folder for report.html and whatif.json.")] = None,
     gpu_price: Annotated[
-        float | None, option("Of a GPU-hour, in any currency.", "X", "--gpu-price", min=0)
+        float | None, option("Of a GPU-hour, in any currency.", "X", "--gpu-price")
     ] = None,
     compare: Annotated[
         str | None,
@@ -31,7 +31,7 @@ def whatif(
     ] = None,
     amp_ratio: Annotated[
         float | None,
-        option("What reduced precision gains in it.", "X", "--amp-ratio", min=0, group=POLICIES),
+        option("What reduced precision gains in it.", "X", "--amp-ratio", group=POLICIES),
     ] = None,
     jobs: Jobs = None,
     as_json: Json = False,

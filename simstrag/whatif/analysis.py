@@ -126,6 +126,9 @@ def analyse(
     Raises `InputError` for a file that is no record, one that cannot be replayed, a policy that
     does not exist, and a record without what policies need.
     """
+    for name, value in (("gpu_price", gpu_price), ("amp_ratio", amp_ratio)):
+        if value is not None and np.isnan(value):
+            raise InputError(f"{name} is not a number")
     if gpu_price is not None and not 0 <= gpu_price < np.inf:
         raise InputError(f"gpu_price is {gpu_price!r}; give the price of a GPU-hour, 0 or more")
     if amp_ratio is not None and not (compare and 0 < amp_ratio < np.inf):

@@ -36,6 +36,13 @@ BATCH = 32
 """A typical number of samples of a rank's step, where a record has no micro-batches."""
 
 
+DOUBT = (
+    "Assumed: contention.host_share; the record does not tell whether the device or the host was "
+    "slowed, and {:.0f} to {:.0f} % may be the host's, which reduced precision does not shorten."
+)
+"""The caution of a scenario that is one reading of two."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class JobScenario:
     """The scenario of a record, under each reading of its contention.
@@ -108,10 +115,14 @@ def job_scenario(
         "trace_end": "loop",
         "policies": [*dict.fromkeys(["bsp", *names])],
         "placeholders": placeholders,
-        "cautions": [*record.missing, *record.notes],
+        "cautions": [*(f"{each[:1].upper()}{each[1:]}." for each in record.missing), *record.notes],
     }, record.source)  # fmt: skip
     shares = host_shares(record, layout) if any(reduces) else (0.0,)
-    readings = (scenario.replaced(contention={"host_share": share}) for share in shares)
+    doubt = [] if len(shares) == 1 else [DOUBT.format(*(100 * share for share in shares))]
+    readings = (
+        scenario.replaced(contention={"host_share": share}, cautions=[*scenario.cautions, *doubt])
+        for share in shares
+    )
     return JobScenario(durations, communication, tuple(readings))
 
 

@@ -20,6 +20,8 @@ ROUNDING = 1e-9
 """Relative difference of two times that is none."""
 FILES = ("scenario.yaml", "scenario-host.yaml")
 """The scenario file of each reading."""
+READINGS = ("device", "host")
+"""What was slowed in each reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,24 @@ class PoliciesOnRecord:
 
     @functools.cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Those of all readings, each once, whatever the count of numbers in it."""
-        lines = (line for each in self.comparisons for line in each.warnings)
-        return tuple({line.partition(" numbers ")[2] or line: line for line in lines}.values())
+        """Those of all readings, each once, whatever the count of numbers in it.
+
+        One that is not of every reading says of which it is.
+        """
+        found: dict[str, list[int]] = {}
+        shown: dict[str, str] = {}
+        for k, each in enumerate(self.comparisons):
+            for line in each.warnings:
+                key = line.partition(" numbers ")[2] or line
+                found.setdefault(key, []).append(k)
+                shown[key] = line
+        every = len(self.comparisons)
+        return tuple(
+            line
+            if len(found[key]) == every
+            else f"if the {READINGS[found[key][0]]} was slowed, {line}"
+            for key, line in shown.items()
+        )
 
     def write(self, folder: Path) -> None:
         """Write the scenario of each reading and their trace, which `simstrag compare` reads."""

@@ -24,6 +24,8 @@ RECORDED = "recorded by simstrag.ddp.record"
 NEEDED = ("rank", "step", "seconds")
 NAMES = frozenset({ALL_REDUCE, "allreduce", "communication", "comm"})
 """Names of the part that is the collective."""
+LARGEST = 2**53
+"""The largest number of a rank or a step, up to which a double has all whole numbers."""
 
 
 def read_seconds(path: str | Path) -> Record:
@@ -98,6 +100,7 @@ def _read(tables: list[LogTable], source: str, form: str) -> Record:
         raise InputError(f"{source}: all seconds of computing are 0; are they rounded?")
     if dropped:
         missing.append(f"steps that lack a rank or a stage are left out: {dropped}")
+    missing += _holes(np.unique(step))
     tokens = None
     if all("tokens" in table.columns for table in tables):
         tokens = np.concatenate([t.numbers("tokens", gaps=True) for t in tables])[grid].ravel()
@@ -106,6 +109,19 @@ def _read(tables: list[LogTable], source: str, form: str) -> Record:
         is_timed=has_collective, tokens=tokens, missing=tuple(missing),
         notes=(assumed_gpus(len(ranks)),),
     )  # fmt: skip
+
+
+def _holes(steps: Ints) -> list[str]:
+    """That steps are missing, in one line, where most numbers follow each other at one distance."""
+    gaps = np.diff(steps)
+    if not len(gaps) or np.mean(gaps == gaps.min()) <= 0.5 or np.all(gaps == gaps.min()):
+        return []
+    first = int(np.argmax(gaps > gaps.min()))
+    count = int((gaps // gaps.min() - 1).sum())
+    return [
+        f"steps are missing of all ranks: {count} between {steps[0]} and {steps[-1]}, the first "
+        f"after step {steps[first]}; a stretch of steps spans them"
+    ]
 
 
 def _part(name: str) -> tuple[str, int]:
@@ -126,6 +142,9 @@ def _whole(table: LogTable, name: str) -> Ints:
     wrong = (numbers < 0) | (numbers != np.floor(numbers))
     if wrong.any():
         raise table.mistake(int(np.argmax(wrong)), name, "is no whole number from 0")
+    large = numbers > LARGEST
+    if large.any():
+        raise table.mistake(int(np.argmax(large)), name, "is too large")
     return numbers.astype(np.int64)
 
 
@@ -140,7 +159,8 @@ def _arrange(
     ranks, at_rank = np.unique(rank, return_inverse=True)
     grid = np.full((len(steps), len(ranks), len(parts)), -1)
     rows = np.arange(len(step))
-    grid[at_step, at_rank, part] = rows
+    first = rows[::-1].copy()  # of rows of the same cell the first stays
+    grid[at_step[first], at_rank[first], part[first]] = first
     if np.any(twice := grid[at_step, at_rank, part] != rows):
         row = int(np.argmax(twice))
         why = f"has {parts[part[row]]} of rank {rank[row]} twice"
