@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp import record
-from simstrag.ddp.collector.record import BEFORE, FLUSH, PART, _StepFile
-from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds
+from simstrag.ddp.collector.hooks import _EndOfBackward
+from simstrag.ddp.collector.record import BEFORE, FLUSH, PART, StepRecorder, _StepFile
+from simstrag.ddp.collector.step_marks import CpuClock, StepMarks, StepSeconds
 from simstrag.errors import InputError
 from simstrag.whatif.read_record import read_record
 from simstrag.whatif.record import Record
@@ -151,10 +153,84 @@ def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
         file = _StepFile(tmp_path, rank)
         file._written -= FLUSH
         file.add([StepSeconds(step, 0.1, ((0.2, 0.3),)) for step in range(3 + rank)])
-        file.add([StepSeconds(9, 0.1, ((0.2, 0.3),))])  # never written
+        file.add([StepSeconds(9, 0.1, ((0.2, 0.3),))])
+        file._file.close()  # as the kernel does; step 9 is never written
     found = read_record(tmp_path)
     assert np.unique(found.step).tolist() == [0, 1, 2]
     assert found.missing == ("steps that lack a rank or a stage are left out: 1",)
+
+
+class Full:
+    """A file on a disk that fills up: it takes some bytes, five at a time, and then none."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.taken, self.closed = room, b"", False
+
+    def write(self, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = min(self.room, 5, len(data))
+        self.room, self.taken = self.room - taken, self.taken + data[:taken]
+        return taken
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def recorder_on(disk: Full, folder: Path) -> StepRecorder:
+    """A recorder without ranks and model, with a step that it has not written."""
+    recorder = StepRecorder.__new__(StepRecorder)
+    recorder.rank, recorder._looks = 0, None
+    recorder._marks = StepMarks(Told(0, 1, 2, 4), settling=1)
+    recorder._file = _StepFile(folder, 0)
+    recorder._file._file.close()
+    recorder._file._file = disk  # type: ignore[assignment]
+    for mark in ("end", "enter", "leave", "end"):
+        getattr(recorder._marks, mark)()
+    return recorder
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_full_disk_ends_the_record_with_a_warning_and_not_the_script(
+    flushes: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = Full(room=12)
+    with recorder_on(disk, tmp_path) as recorder:
+        if flushes:
+            recorder._file._written -= FLUSH  # type: ignore[union-attr]
+            recorder._collect()
+    assert "the record of rank 0 ends: No space left on device" in capsys.readouterr().err
+    assert disk.closed
+
+
+def test_what_a_write_leaves_is_written_by_the_next(tmp_path: Path) -> None:
+    disk = Full(room=1000)
+    recorder_on(disk, tmp_path).close()
+    assert [row.split(b",")[2] for row in disk.taken.splitlines()] == [
+        BEFORE.encode(), b"compute", b"all-reduce",
+    ]  # fmt: skip
+
+
+def test_a_backward_that_raises_ends_no_later_step() -> None:
+    """Its callbacks never run, because the engine drops them; the forward is tried again."""
+    marks = StepMarks(CpuClock(2.0), settling=0)
+    watched, weight = _EndOfBackward(marks), torch.ones(1, requires_grad=True)
+
+    def step(fails: bool) -> None:
+        middle = weight * 2
+        if fails:
+            middle.register_hook(raises)  # type: ignore[no-untyped-call]
+        output = middle * 2
+        watched.watch(output)
+        output.backward()  # type: ignore[no-untyped-call]
+
+    def raises(_: torch.Tensor) -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        step(fails=True)
+    step(fails=False)
+    assert len(list(marks.known())) == 1
 
 
 def test_a_rank_without_a_file_is_named(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class _EndOfBackward:
 
     def watch(self, output: Any) -> None:
         """Watch the backward of this output of the model."""
+        self._queued = False  # a backward that raised may have left it elsewhere
         for tensor in _grad_tensors(output):
             tensor.register_hook(self._queue)  # type: ignore[no-untyped-call]
 

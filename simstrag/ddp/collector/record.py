@@ -10,10 +10,10 @@ ranks leave a collective together, so steps are aligned there, and no clocks are
 from __future__ import annotations
 
 import atexit
-import itertools
-import os
 import time
+import uuid
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +37,6 @@ FLUSH = 1.0
 """Seconds after which the steps so far are written."""
 SENT = 200
 """Latest steps of a rank that rank 0 can see."""
-
-_numbers = itertools.count()
-"""All ranks record their models in the same order, so the numbers agree."""
 
 
 def record(
@@ -77,7 +74,9 @@ class StepRecorder:
         self._file = None if folder is None else _StepFile(folder, self.rank)
         if folder is not None and self.rank == 0:
             _write_meta(folder / META, wrapper, world, device, clock.reason)
-        self._looks = _Looks(self.rank, world, look_every) if look_every and world > 1 else None
+        self._looks: _Looks | None = None
+        if look_every and world > 1:
+            self._looks = _Looks(self.rank, world, look_every, device)
         self._marks.on_end = self._collect
         atexit.register(self.close)
 
@@ -86,10 +85,8 @@ class StepRecorder:
         atexit.unregister(self.close)
         self._collect()
         self._marks.on_end = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self._looks = None
+        self._write(_StepFile.close)
+        self._file = self._looks = None
 
     def __enter__(self) -> StepRecorder:
         return self
@@ -99,13 +96,8 @@ class StepRecorder:
 
     def _collect(self) -> None:
         """Write and send the steps that are known; what fails there is given up."""
-        steps, file = list(self._marks.known()), self._file
-        try:
-            if file is not None:
-                file.add(steps)
-        except OSError as error:
-            warn(f"{file}: the record of rank {self.rank} ends: {error.strerror}")
-            self._file = None
+        steps = list(self._marks.known())
+        self._write(lambda file: file.add(steps))
         try:
             if self._looks is not None:
                 self._looks.add(steps)
@@ -113,24 +105,31 @@ class StepRecorder:
             warn(f"slow ranks are no longer looked for: {str(error).splitlines()[0]}")
             self._looks = None
 
+    def _write(self, what: Callable[[_StepFile], None]) -> None:
+        try:
+            if self._file is not None:
+                what(self._file)
+        except OSError as error:
+            warn(f"{self._file}: the record of rank {self.rank} ends: {error.strerror}")
+            self._file = None
+
 
 class _StepFile:
     """The file of one rank.  A process that is killed leaves all but the last `FLUSH` seconds."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self._rank = folder / f"rank-{rank}.csv", rank
+        self._lines = [HEADER]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            os.write(self._file, HEADER.encode())
+            self._file = self.path.open("xb", buffering=0)
+            self._flush()
         except FileExistsError:
             raise InputError(
                 f"{self.path}: a job was recorded there; choose another folder"
             ) from None
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}") from None
-        self._lines: list[str] = []
-        self._written = time.monotonic()
 
     def __str__(self) -> str:
         return str(self.path)
@@ -150,14 +149,20 @@ class _StepFile:
             self._flush()
 
     def _flush(self) -> None:
-        os.write(self._file, "".join(self._lines).encode())
+        rest = "".join(self._lines).encode()
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]  # a disk that fills up takes a part
+        except OSError:
+            self._file.close()
+            raise
         self._lines.clear()
         self._written = time.monotonic()
 
     def close(self) -> None:
         """Write the rest."""
         self._flush()
-        os.close(self._file)
+        self._file.close()
 
 
 class _Looks:
@@ -166,11 +171,12 @@ class _Looks:
     A rank sets one key from time to time, which waits for nothing; no collective is added.
     """
 
-    def __init__(self, rank: int, world: int, every: float) -> None:
-        name = f"simstrag record {next(_numbers)}"
-        self._store = PrefixStore(name, _get_default_store())
+    def __init__(self, rank: int, world: int, every: float, device: torch.device) -> None:
+        own = [uuid.uuid4().hex]  # a restart, or another model of the script, has other keys
+        dist.broadcast_object_list(own, device=device)
+        self._store = PrefixStore(f"simstrag record {own[0]}", _get_default_store())
         self._rank, self._keys, self._every = rank, [str(k) for k in range(world)], every
-        self._set(b"")  # a restart finds no steps of the attempt before
+        self._set(b"")
         dist.barrier()
         self._slow = SlowRankDetector() if rank == 0 else None
         self._latest: deque[tuple[int, float]] = deque(maxlen=SENT)
