@@ -69,7 +69,7 @@ class ClaimMeasure(NamedTuple):
 
 def _delay_removed(runs: PointRuns, policy: str, _: Sequence[str]) -> Estimate:
     own, bsp, clean = runs.times(policy), runs.times(BASELINE), seconds(runs.clean)
-    return paired_statistics.mitigation(own, bsp, clean, runs.outside)
+    return paired_statistics.mitigation(own, bsp, clean, outside=runs.outside)
 
 
 def _least_speedup(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:

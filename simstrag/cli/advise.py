@@ -13,6 +13,7 @@ from simstrag.cli.console import (
     command_line,
     print_paragraphs,
     print_result,
+    print_sentences,
     print_table,
 )
 from simstrag.cli.errors import Interrupted
@@ -118,7 +119,9 @@ def advise(
         where = f"finished runs are kept in {kept}; the same command goes on from there"
         raise Interrupted(where if kept.exists() else "nothing was written") from None
     RunCache.of(kept, advice.comparison.scenario).clear()
-    page, warnings = folder / "report.html", [*warnings, *advice.comparison.warnings]
+    page, banner = folder / "report.html", str(advice.comparison.placeholders)
+    told = (w for w in advice.comparison.warnings if as_json or w != banner)
+    warnings += told  # where candidates are printed, the placeholders stand above them
     document |= {"warnings": warnings, "written": folder, "report": page}
     print_result(as_json, quiet, document, lambda: _print(advice, points), warnings, report=page)
 
@@ -151,6 +154,8 @@ def _print(advice: Advice, points: tuple[PowerPoint, ...]) -> None:
     from simstrag.advice.advice_text import candidates_table
     from simstrag.advice.power import power_table
 
+    if banner := str(advice.comparison.placeholders):
+        print_sentences(f"{banner}\n")
     table = candidates_table(advice, SHOWN)
     print_table(table.headers, table.rows)
     print_paragraphs(*table.notes, *advice.sentences)

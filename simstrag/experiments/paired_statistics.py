@@ -90,7 +90,7 @@ def speedup(times: Array, baseline: Array, outside: float = 0.05) -> Estimate:
     return ratio_of_times(baseline, times, outside)
 
 
-def mitigation(times: Array, baseline: Array, clean: Array, outside: float = 0.05) -> Estimate:
+def mitigation(times: Array, baseline: Array, clean: Array, *, outside: float = 0.05) -> Estimate:
     """The share of straggler delay removed, (T_bsp - T) / (T_bsp - T_clean), of means.
 
     NaN where stragglers cost the baseline less than 0.5 % of the clean time.
