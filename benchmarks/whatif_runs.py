@@ -178,7 +178,7 @@ def judge(out: Path, made: list[Job]) -> None:
         named = [
             sorted(c.rank for c in found[j].culprits) for j in made if j.is_loaded == is_loaded
         ]
-        what = f"rank {SLOW} and no other named" if is_loaded else "nobody named"
+        what = f"only rank {SLOW} named" if is_loaded else "no rank named"
         kind = "loaded" if is_loaded else "clean"
         print(f"{kind} runs: {what} in {named.count(right)} of {len(named)}")
 

@@ -66,7 +66,7 @@ def test_a_lane_that_does_not_exist_is_refused() -> None:
 
 def test_a_candidate_that_makes_the_same_runs_is_alike(advice: Advice) -> None:
     assert {"asgd", "ringmaster"} <= {*advice.alike, advice.choice}
-    assert "cannot be told from it" in str(advice)
+    assert "not shown to differ from it by more than 1 %" in str(advice)
 
 
 def test_the_cost_of_staleness_is_measured_first_where_the_choice_hangs_on_it(

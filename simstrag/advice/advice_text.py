@@ -82,7 +82,8 @@ def _alike(advice: Advice) -> str:
     far = [f"{p} ({percent(gap, 2)} % in the mean)" for p, gap in gaps.items() if p not in near]
     texts = []
     if near:
-        texts.append(f"{join(near)} cannot be told from it: no difference above 1 % is shown.")
+        verb = "is" if len(near) == 1 else "are"
+        texts.append(f"{join(near)} {verb} not shown to differ from it by more than 1 %.")
     if far:
         seeds = advice.decision.s.seeds
         texts.append(f"{seeds} seeds are too few to show that {join(far)} is slower: run more.")
