@@ -20,7 +20,8 @@ from simstrag.engine.messages import (
     Update,
     Wake,
 )
-from simstrag.engine.rules import Limits, Rules
+from simstrag.engine.rule_state import Limits
+from simstrag.engine.rules import Rules
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Review
 from simstrag.quorum import Late, Quorum, Via

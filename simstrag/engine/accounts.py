@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from simstrag.engine.messages import Lost, Start, Update
 from simstrag.engine.recorder import COUNTS, DETECTION, Recorder
-from simstrag.engine.rules import Rules, State
+from simstrag.engine.rule_state import State
+from simstrag.engine.rules import Rules
 from simstrag.view import WINDOW, Hints, View
 
 __all__ = ["Accounts", "StepAccount"]

@@ -22,7 +22,8 @@ from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
 from simstrag.engine.native.memory import SHOWN, Memory
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Limits, check_refiling
+from simstrag.engine.rule_state import Limits
+from simstrag.engine.rules import check_refiling
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import COMPARED, Plan
 from simstrag.timing.timing import Timing

@@ -36,7 +36,8 @@ from simstrag.engine.messages import (
     Wake,
 )  # fmt: skip
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Limits, Rules
+from simstrag.engine.rule_state import Limits
+from simstrag.engine.rules import Rules
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Precision, Review

@@ -24,7 +24,7 @@ from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.plain import Plain
 from simstrag.engine.real_training import evaluation_interval, train
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Limits
+from simstrag.engine.rule_state import Limits
 from simstrag.engine.summary import summarise, unslowed_warning, unused_noise_warning
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.gradient_log import GradientLog
