@@ -13,7 +13,7 @@ from simstrag.errors import InputError
 from simstrag.profile.power_caps import PowerCaps, PowerRow, law
 from simstrag.scenario.scenario import Scenario
 
-ROWS = [PowerRow(100, 6824, 99), PowerRow(175, 4040, 168), PowerRow(250, 3604, 222)]
+ROWS = [PowerRow(100, 6824, 99), PowerRow(175, 3946, 165), PowerRow(250, 3604, 222)]
 
 
 def test_a_measured_row_is_met_exactly() -> None:
