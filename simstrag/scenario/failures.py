@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from simstrag.scenario.failure_events import read_failure_events
 from simstrag.scenario.sections import Count, NonNegative, Positive, Section
 from simstrag.timing.noise import Floats, Words, keys, look_up, nth, shifted_exponential
 
@@ -55,11 +57,26 @@ class CheckpointSection(Section):
         return self
 
 
+def _read_events(value: Any, info: ValidationInfo) -> Any:
+    """The rows of a file, whose name is relative to the folder of the scenario."""
+    if not isinstance(value, str | Path):
+        return value
+    return read_failure_events(Path((info.context or {}).get("folder", ".")) / value)
+
+
+Events = Annotated[
+    tuple[FailureEvent, ...],
+    Field(min_length=1),
+    BeforeValidator(_read_events, json_schema_input_type=str | tuple[FailureEvent, ...]),
+]
+
+
 class FailuresSection(Section):
     """Failures of ranks, and what follows (docs/semantics.md, rules 19a to 19c).
 
     mtbf: mean seconds between two failures of one rank, which are exponentially distributed.
-    events: failures one by one, in place of `mtbf`.
+    events: failures one by one, in place of `mtbf`; or the name of a CSV file, as
+        `read_failure_events` takes it.
     on_fault: "continue": the others go on without the rank; "restart": all ranks stop, and go back
         to the last checkpoint.  The words are those of `simstrag ddp --on-fault`.
     detection: seconds from a failure until the others know of it.
@@ -73,7 +90,7 @@ class FailuresSection(Section):
     """
 
     mtbf: Positive | None = None
-    events: Annotated[tuple[FailureEvent, ...], Field(min_length=1)] | None = None
+    events: Events | None = None
     on_fault: Literal["continue", "restart"]
     detection: NonNegative = 0.0
     restart: NonNegative = 0.0

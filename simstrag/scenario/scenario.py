@@ -279,7 +279,8 @@ class Scenario(Section):
         if isinstance(data, Mapping) and "trace" in data:
             data = {**data, "trace": _inline_trace(data["trace"], source)}
         try:
-            scenario = cls.model_validate(data, context={"source": source})
+            context = {"source": source, "folder": folder}
+            scenario = cls.model_validate(data, context=context)
         except ValidationError as error:
             raise InputError(explain(error, cls, source)) from None
         scenario._folder, scenario._source = Path(folder), source
