@@ -11,11 +11,13 @@ from benchmarks import (
     cluster_tables,
     lasting_noise,
     learning_claims,
+    published,
     regret,
     results,
     speed,
     tables,
 )
+from benchmarks.diloco_measured import Cell, Constants, ring_seconds
 from benchmarks.jobs import NOISES, POLICIES, Job
 from simstrag.trace.trace import Trace
 
@@ -112,6 +114,48 @@ def test_the_page_has_a_row_for_every_trace() -> None:
     page = regret.PAGE.read_text(encoding="utf-8")
     missing = [name for name in regret.SHIPPED | regret.PUBLIC if f"| {name} |" not in page]
     assert missing == []
+
+
+CONSTANTS = Constants(
+    compute={"ddp": 0.5, "diloco": 1.0}, rest={"ddp": 0.5, "diloco": 0.25}, connect=6.0,
+    latency=3.0, factors={5e7: 1.2, 2e8: 1.1, 1e9: 1.0}, hidden=2.0, link=1.5e10, measured=1.0,
+    windows={},
+)  # fmt: skip
+"""Of a job like those of diloco-measured, with rounder numbers."""
+
+
+@pytest.mark.parametrize(("window", "syncs", "first"), [((10, 1), 2, 1), ((10, 5), 1, 0)])
+def test_utilisation_of_a_window_counts_the_all_reduces_in_it(
+    window: tuple[int, int], syncs: int, first: int
+) -> None:
+    """Of every four steps; the first all-reduce takes 6 s more, and may be in the warm-up."""
+    found = CONSTANTS.predict(Cell("diloco", 4, 1e9, False, window))
+    steps, seconds = window[0] - window[1], 3.0 + ring_seconds(1e9)
+    whole = 1.25 * steps + syncs * seconds + 6.0 * first
+    assert found.window == pytest.approx(steps / whole)
+    assert found.round == pytest.approx(4 / (5 + seconds))
+
+
+def test_a_window_without_an_all_reduce_has_no_utilisation() -> None:
+    assert math.isnan(CONSTANTS.predict(Cell("diloco", 64, 1e9, False, (10, 1))).window)
+
+
+def test_ddp_hides_the_same_seconds_of_its_trees_on_every_link() -> None:
+    for bandwidth, rate in ((1e9, 1e9), (2e8, 2e8 / 1.1), (math.inf, 1.5e10)):
+        blocked = max(ring_seconds(rate) / 0.75 - 2.0, 0)
+        found = CONSTANTS.predict(Cell("ddp", 1, bandwidth, False, (10, 5)))
+        assert found.window == pytest.approx(0.5 / (1 + blocked))
+
+
+def test_an_all_reduce_gets_worse_by_the_logarithm_of_the_bandwidth() -> None:
+    assert CONSTANTS.rate(1e8) == pytest.approx(1e8 / 1.15)
+    assert CONSTANTS.rate(1.25e7) == pytest.approx(1.25e7 / 1.3)
+    assert CONSTANTS.rate(5e9) == 5e9
+
+
+def test_the_page_has_the_rows_of_every_published_source() -> None:
+    page = published.PAGE.read_text(encoding="utf-8")
+    assert [name for name in published.SOURCES if f"| {name} |" not in page] == []
 
 
 SHARED = """\

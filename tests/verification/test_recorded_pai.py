@@ -7,11 +7,11 @@ is 1.111 in job 1, and 1.12 in job 2 (`shared/traces/README.md`), each cell coun
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.published import BARRIERS, barrier_cost
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
@@ -36,12 +36,6 @@ def cells(trace: Trace) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return np.array([[own[t] for own in series] for t in times])
 
 
-def bsp_over_mean(trace: Trace, world: dict[str, Any], mean: float) -> float:
-    """Seconds of an update under bsp over the seconds of a mean step."""
-    run = simulate(Scenario(workers=10, trace=trace, **world), "bsp")
-    return float(run.summary["makespan"] / run.summary["updates"]) / mean
-
-
 def test_the_cost_of_a_barrier_in_job_1_is_read_off_the_imported_trace() -> None:
     found = cells(imported(1))
     assert found.shape == (300, 10)
@@ -56,12 +50,7 @@ def test_and_that_of_job_2_in_which_cells_are_missing_and_repeated() -> None:
 
 def test_bsp_pays_it_when_every_cell_is_one_step() -> None:
     """Cells as recorded durations: the simulator then counts as the source does."""
-    found = cells(imported(1))
-    rows = [(10.0 * k, node, "step", "duration", value) for k, row in enumerate(found)
-            for node, value in enumerate(row)]  # fmt: skip
-    world = {"updates": len(found), "step": {"compute": 1.0}}
-    cost = bsp_over_mean(Trace.from_rows(rows), world, float(found.mean()))
-    assert cost == pytest.approx(1.111, abs=0.0005)
+    assert barrier_cost(FOLDER, 1) == pytest.approx(BARRIERS[1], abs=0.0005)
 
 
 def test_on_the_clock_a_barrier_costs_less_since_slow_seconds_hold_fewer_steps() -> None:
@@ -79,7 +68,8 @@ def test_on_the_clock_a_barrier_costs_less_since_slow_seconds_hold_fewer_steps()
     alone = COMPUTE * np.mean([harmonic(found[:, k]) for k in range(10)])
     slowest = harmonic(found.max(axis=1))
     updates = int(trace.end / (COMPUTE * slowest))
-    world = {"updates": updates, "step": {"compute": COMPUTE}}
-    cost = bsp_over_mean(trace, world, float(alone))
+    scenario = Scenario(workers=10, updates=updates, step={"compute": COMPUTE}, trace=trace)
+    run = simulate(scenario, "bsp", record_updates=False)
+    cost = run.summary["makespan"] / run.summary["updates"] / alone
     assert cost == pytest.approx(COMPUTE * slowest / alone, rel=0.001)
     assert cost == pytest.approx(1.106, abs=0.0005)  # what it comes to
