@@ -57,7 +57,8 @@ def speed() -> None:
     for name, batch, policy in itertools.product(("digits", "mixture"), (20, 32), ("bsp", "asgd")):
         if name == "digits" and batch == 32:  # 64 shards have 22 samples
             continue
-        case, rates = (name, batch, policy), {}
+        case = (name, batch, policy)
+        rates: dict[str | None, float] = {}
         for way in (None, ONE_BY_ONE) * 3:
             rates[way] = max(rates.get(way, 0.0), _rate(case, way, time.process_time))
         with ProcessPoolExecutor(2, context) as pool:
