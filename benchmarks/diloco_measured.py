@@ -104,10 +104,13 @@ class Constants:
         below = (y[1] - y[0]) / (x[1] - x[0]) * min(at - x[0], 0)
         return bandwidth / float(np.interp(at, x, y) + below)
 
+    def computing(self, cell: Cell) -> float:
+        """Seconds of computing in a step."""
+        return self.compute[cell.algorithm] / (REPEATED if cell.repeated else 1)
+
     def scenario(self, cell: Cell, steps: int) -> Scenario:
         """A run of at least so many steps and three rounds."""
-        step = self.compute[cell.algorithm] / (REPEATED if cell.repeated else 1)
-        step += self.rest[cell.algorithm]
+        step = self.computing(cell) + self.rest[cell.algorithm]
         rate = self.rate(cell.bandwidth) / 8
         link: dict[str, Any] = {"bytes": PARAMETERS, "bandwidth": rate}
         trace = None
@@ -135,10 +138,9 @@ class Constants:
             record_steps=True,
         ).steps  # fmt: skip
         starts = np.array(found["start"])[np.array(found["rank"]) == 0]
-        computing = self.compute[cell.algorithm] / (REPEATED if cell.repeated else 1)
 
         def share(first: int, last: int) -> float:
-            return float((last - first) * computing / (starts[last] - starts[first]))
+            return float((last - first) * self.computing(cell) / (starts[last] - starts[first]))
 
         has_one = steps // cell.h > warmup // cell.h
         return Utilisation(share(warmup, steps) if has_one else math.nan, share(cell.h, 2 * cell.h))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from benchmarks import (
@@ -17,8 +18,9 @@ from benchmarks import (
     speed,
     tables,
 )
-from benchmarks.diloco_measured import Cell, Constants, ring_seconds
+from benchmarks.diloco_measured import Cell, Constants, cell_of, predict, ring_seconds
 from benchmarks.jobs import NOISES, POLICIES, Job
+from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 
 
@@ -118,8 +120,8 @@ def test_the_page_has_a_row_for_every_trace() -> None:
 
 CONSTANTS = Constants(
     compute={"ddp": 0.5, "diloco": 1.0}, rest={"ddp": 0.5, "diloco": 0.25}, connect=6.0,
-    latency=3.0, factors={5e7: 1.2, 2e8: 1.1, 1e9: 1.0}, hidden=2.0, link=1.5e10, measured=1.0,
-    windows={},
+    latency=3.0, factors={5e7: 1.2, 2e8: 1.1, 1e9: 1.0}, hidden=2.0, link=1.5e10, measured=0.9,
+    windows={4: (10, 1), 128: (200, 20)},
 )  # fmt: skip
 """Of a job like those of diloco-measured, with rounder numbers."""
 
@@ -151,6 +153,20 @@ def test_an_all_reduce_gets_worse_by_the_logarithm_of_the_bandwidth() -> None:
     assert CONSTANTS.rate(1e8) == pytest.approx(1e8 / 1.15)
     assert CONSTANTS.rate(1.25e7) == pytest.approx(1.25e7 / 1.3)
     assert CONSTANTS.rate(5e9) == 5e9
+
+
+def test_a_file_of_cells_needs_three_columns_and_uses_further_ones() -> None:
+    """A link of which nothing is said is not shaped, and steps are those of the nearest H."""
+    asked = {"algorithm": "diloco", "H": 8, "bandwidth_requested_bps": 1e8}
+    further = {"bandwidth_measured_bps": 9.5e7, "repeat": 1, "steps": 40, "warmup_steps": 4}
+    assert cell_of(asked, CONSTANTS) == Cell("diloco", 8, 9e7, False, (10, 1))
+    assert cell_of(asked | further, CONSTANTS) == Cell("diloco", 8, 9.5e7, True, (40, 4))
+    unshaped = asked | {"bandwidth_requested_bps": math.nan}
+    assert cell_of(unshaped, CONSTANTS).bandwidth == math.inf
+    with pytest.raises(InputError, match="the cells have no column H; they need algorithm, H, "):
+        predict(pd.DataFrame([{"algorithm": "ddp"}]), CONSTANTS)
+    with pytest.raises(InputError, match="there is no algorithm 'sgd'; known: ddp, localsgd"):
+        predict(pd.DataFrame([asked | {"algorithm": "sgd"}]), CONSTANTS)
 
 
 def test_the_page_has_the_rows_of_every_published_source() -> None:
