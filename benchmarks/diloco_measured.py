@@ -31,7 +31,7 @@ import pandas as pd
 from benchmarks.tables import Table, show
 from simstrag import InputError, Scenario, simulate
 
-RANKS, PARAMETERS = 4, 4 * 30_846_720
+RANKS, BYTES = 4, 4 * 30_846_720
 """Ranks, and bytes of the parameters in fp32."""
 HOPS = 2 * (RANKS - 1)
 FAST, UNSHAPED = 0.9e9, 9e9
@@ -112,10 +112,10 @@ class Constants:
         """A run of at least so many steps and three rounds."""
         step = self.computing(cell) + self.rest[cell.algorithm]
         rate = self.rate(cell.bandwidth) / 8
-        link: dict[str, Any] = {"bytes": PARAMETERS, "bandwidth": rate}
+        link: dict[str, Any] = {"bytes": BYTES, "bandwidth": rate}
         trace = None
         if cell.algorithm == "ddp":
-            share = min(self.hidden * rate / (2 * PARAMETERS), 1.0)
+            share = min(self.hidden * rate / (2 * BYTES), 1.0)
             link |= {"algorithm": "tree", "overlap": max(share, 0.0)}
         else:
             link["alpha"] = self.latency / HOPS
@@ -148,7 +148,7 @@ class Constants:
 
 def ring_seconds(bandwidth: Any) -> Any:
     """The formula of a ring all-reduce of the parameters without latency."""
-    return 2 * (RANKS - 1) / RANKS * 8 * PARAMETERS / bandwidth
+    return 2 * (RANKS - 1) / RANKS * 8 * BYTES / bandwidth
 
 
 def fit(runs: pd.DataFrame, syncs: Mapping[str, pd.Series], link: float) -> Constants:
@@ -189,7 +189,7 @@ def fit(runs: pd.DataFrame, syncs: Mapping[str, pd.Series], link: float) -> Cons
     )  # fmt: skip
     if ddp.empty:
         return found
-    whole = [16 * PARAMETERS / found.rate(bandwidth) for bandwidth in ddp["shaped"]]
+    whole = [16 * BYTES / found.rate(bandwidth) for bandwidth in ddp["shaped"]]
     return replace(found, hidden=float(np.mean(whole - ddp["blocked"])))
 
 
@@ -212,7 +212,7 @@ class Runs(NamedTuple):
         blocked = blocked[blocked > 1e-3]
         nccl = pd.read_csv(folder / "nccl_allreduce_unshaped.csv")
         sizes = np.log(nccl["msg_bytes"])
-        link = float(np.interp(math.log(PARAMETERS), sizes, nccl["achieved_bps"]))
+        link = float(np.interp(math.log(BYTES), sizes, nccl["achieved_bps"]))
         syncs = {str(run): own for run, own in blocked.groupby(level=0)}
         return cls(pd.read_csv(folder / "runs.csv"), syncs, link)
 
