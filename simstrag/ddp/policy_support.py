@@ -26,10 +26,6 @@ TORCH = ("2.11", "2.13")
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
-OUTER = (
-    "an outer optimizer needs every rank in each update, or a server: other ranks lack its state"
-)
-OVERLAP = "steps beside an all-reduce need all ranks in each update: no count, window or grace"
 AVERAGED = (
     "models are averaged by all-reduce, and a rank cannot take back what a late gradient or a "
     "cutoff has dropped from its model; nor does a server know the average"
@@ -78,7 +74,7 @@ def is_synchronous(plan: Plan, world_size: int) -> bool:
         not others
         and first.via is Via.ALLREDUCE
         and len(first.members) == world_size
-        and _waits_for_all(first)
+        and waits_for_all(first)
         and not first.riders
         and not first.private
         and not plan.average
@@ -96,17 +92,11 @@ def plan_obstacle(plan: Plan) -> str | None:
         return CUT
     if any(quorum.rounds > 1 for quorum in plan.quorums):
         return ROUNDS
-    together = len(plan.quorums) == 1 and _waits_for_all(plan.quorums[0])
-    if any(quorum.overlap for quorum in plan.quorums) and not together:
-        return OVERLAP
     if any(quorum.partial for quorum in plan.quorums):
         return PARTIAL
     served = all(quorum.via is Via.SERVER for quorum in plan.quorums)
     if plan.average and not served and _loses_models(plan):
         return AVERAGED
-    is_outer = plan.outer is not None or plan.fragments > 1
-    if is_outer and not (together or served):
-        return OUTER
     if plan.screen is not None:
         return SCREEN
     single = all(quorum.via is Via.SERVER and not quorum.parents for quorum in plan.quorums)
@@ -122,7 +112,8 @@ def _loses_models(plan: Plan) -> bool:
     return late or served or plan.damping.cutoff is not None
 
 
-def _waits_for_all(quorum: Quorum) -> bool:
+def waits_for_all(quorum: Quorum) -> bool:
+    """Whether a quorum closes with a gradient of each of its members alone."""
     return quorum.count is None and quorum.window == math.inf and not quorum.grace
 
 

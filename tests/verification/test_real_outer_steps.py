@@ -45,8 +45,9 @@ def train(
     half: tuple[str, int] | None = None,
     steps: int = STEPS,
     before: Callable[[int, int, Path], None] | None = None,
+    fetch: bool = False,
 ) -> list[float]:
-    """A rank's parameters at the end.
+    """A rank's parameters at the end; with `fetch` those of the server.
 
     half: a checkpoint, which is read if it exists, and after how many steps it is written.
     before: is called before each step is computed, with rank, step and folder.
@@ -76,6 +77,8 @@ def train(
             step += 1
             if path is not None and half is not None and step == half[1]:
                 torch.save(trainer.state_dict(), path)
+        if fetch:
+            model.load_state_dict(trainer.state_dict()["model"])
     return list(nn.utils.parameters_to_vector(model.parameters()).tolist())
 
 
@@ -130,19 +133,30 @@ def test_a_checkpoint_holds_the_state_of_outer_steps(
     assert resumed == whole
 
 
+def train_and_fetch(rank: int, world: int, policy: str, out: str) -> list[float]:
+    """The parameters of the server, as a rank leaves it."""
+    return train(rank, world, policy, out, fetch=True)
+
+
 @pytest.mark.parametrize(
-    "policy", ["async_local_sgd:h=3", "async_local_sgd:h=3,delay=2", "async_local_sgd:h=2,lr=1"]
-)
+    "policy",
+    [
+        "async_local_sgd:h=3", "async_local_sgd:h=3,delay=2", "async_local_sgd:h=2,lr=1",
+        "decoupled_diloco:h=4,p=2,tau=0,alpha=0.25", "decoupled_diloco:h=6,p=2,tau=2,alpha=0.25",
+        "decoupled_diloco:h=4,p=2,tau=1,k=1,alpha=0.25",
+        "decoupled_diloco:h=4,p=2,tau=1,k=2,grace=0.003,alpha=0.25",
+    ],
+)  # fmt: skip
 def test_outer_steps_at_a_real_server_are_those_of_the_replay(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
-    found = ranks.run(train, WORLD, policy, str(tmp_path / "run"))
+    found = ranks.run(train_and_fetch, WORLD, policy, str(tmp_path / "run"))
     log = GradientLog.of(finish(tmp_path / "run"))
     engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
     rule = UpdateRule.of(policies.ask(policies.load(policy), View(WORLD), policy).resolved(WORLD))
     choice = OptimizerChoice("sgd", RATE, MOMENTUM)
     last = OuterReplay(log, engine, batches(), choice, rule).run(1e9).parameters
-    ends = torch.tensor(found, dtype=torch.float64)  # of each rank, as it pulled them last
+    ends = torch.tensor(found, dtype=torch.float64)
     assert float((ends - last).abs().amax(dim=1).min()) < 1e-9
 
 

@@ -170,8 +170,7 @@ class ProcessGroups:
 
     def __init__(self, stall_limit: float = 60.0, purpose: str = "steps") -> None:
         self.limit, self._purpose = timedelta(seconds=stall_limit), purpose
-        self._groups: dict[tuple[Members, bool], dist.ProcessGroup] = {}
-        self._connections = Connections()
+        self._groups: dict[tuple[Members, bool], tuple[dist.ProcessGroup, Connections]] = {}
 
     def get(self, members: Members, control: bool = False) -> Group:
         """The group of these ranks, this one included.
@@ -182,21 +181,25 @@ class ProcessGroups:
         on_device = "nccl" in dist.get_backend_config()
         over_gloo = control or not on_device
         if (ordered, over_gloo) not in self._groups:
-            with self._connections.capture():
-                self._groups[ordered, over_gloo] = _create(
-                    self._purpose, ordered, over_gloo, self.limit
-                )
-        return self._groups[ordered, over_gloo]
+            connections = Connections()
+            with connections.capture():
+                group = _create(self._purpose, ordered, over_gloo, self.limit)
+            self._groups[ordered, over_gloo] = group, connections
+        return self._groups[ordered, over_gloo][0]
 
-    def abort(self) -> None:
-        """Let pending collectives fail at once, on the other ranks too; for gloo on Linux."""
-        self._connections.shut()
+    def abort(self, members: Members | None = None) -> None:
+        """Let pending collectives fail at once, on the other ranks too; for gloo on Linux.
 
-    def close(self) -> None:
-        """Destroy all groups, so that waits for this rank fail at once."""
-        for group in self._groups.values():
-            dist.destroy_process_group(group)
-        self._groups.clear()
+        members: of one group; None for all groups.
+        """
+        for (own, _), (_, connections) in list(self._groups.items()):
+            if members in (None, own):
+                connections.shut()
+
+    def close(self, members: Members | None = None) -> None:
+        """Destroy groups, so that waits for this rank fail at once; `members` as for `abort`."""
+        for key in [key for key in self._groups if members in (None, key[0])]:
+            dist.destroy_process_group(self._groups.pop(key)[0])
 
 
 def _create(purpose: str, members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGroup:

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from simstrag.aggregation import Outer
 from simstrag.ddp.flat_parameters import split
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.errors import InputError
 from simstrag.learning.correction import DelayCompensation
-from simstrag.learning.outer_model import OuterSgd
+from simstrag.learning.outer_model import OuterModel
 
 
 class ParameterStore:
@@ -51,7 +50,7 @@ class ParameterStore:
         self.version, self.compensation = version, compensation
         self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
-        self._outer: OuterSgd | None = None
+        self._outer: OuterModel | None = None
         self._outer_state = outer
         self._lowest: dict[int, int] = {}  # of the group that passed parameters on to a rank
 
@@ -73,7 +72,7 @@ class ParameterStore:
         if apply.outer is None:
             self.step(parts)
         elif parts:
-            self._step_outer(apply.outer, parts)
+            self._step_outer(apply, parts)
         self.version = apply.version
 
     def _gradient_of(self, rank: int) -> torch.Tensor:
@@ -97,14 +96,18 @@ class ParameterStore:
             self._weighted_sum(gradients)
             self.optimizer.step()
 
-    def _step_outer(self, outer: Outer, parts: Sequence[tuple[torch.Tensor, float]]) -> None:
-        """Step with the mean of what private steps took from the parameters."""
+    def _step_outer(self, apply: Apply, parts: Sequence[tuple[torch.Tensor, float]]) -> None:
+        """Step a fragment with the mean of what private steps took from the parameters."""
         if self._outer is None:
-            self._outer = OuterSgd(self.flat, outer)
+            assert apply.outer is not None
+            self._outer = OuterModel(self.flat, apply.outer, apply.fragments)
             if self._outer_state is not None:
                 self._outer.load_state_dict(self._outer_state)
-        whole = sum(weight for _, weight in parts)
-        self._outer.step(self.flat - self._weighted_sum(parts) / whole)
+        fragment = (apply.version - 1) % apply.fragments
+        place = self._outer.places[fragment]
+        mean = self._weighted_sum(parts)[place] / sum(weight for _, weight in parts)
+        self._outer.step(fragment, self.flat[place] - mean)
+        self.flat[place] = self._outer.flat[place]
 
     def outer_state(self) -> dict[str, Any] | None:
         """The state of outer steps, for a checkpoint; None where there are none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from simstrag.ddp.failures.rank_failure import server_continues
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.coordinator import Coordinator
-from simstrag.ddp.server.listener import Listener, Peer
+from simstrag.ddp.server.listener import ABORT, REDUCE, Listener, Peer
 from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.ddp.server.shared_buffer import allocate_private, as_bytes, map_shared
 from simstrag.ddp.server.worker_state import is_fixed
@@ -213,8 +214,8 @@ class Server:
             case messages.StepReport(route=route, step=step, seconds=seconds, finite=finite):
                 here = route is messages.GradientRoute.PUSH
                 commands = coordinator.on_step(rank, step, at, seconds, here=here, finite=finite)
-            case messages.GradientDelivery():
-                commands = coordinator.on_delivery(rank, at)
+            case messages.GradientDelivery(closing):
+                commands = coordinator.on_delivery(rank, at, closing)
             case messages.Withdrawal(step):
                 commands = coordinator.on_withdrawal(rank, step, at)
             case messages.ReductionEnd(closing):
@@ -336,7 +337,7 @@ class Server:
                 self.store.keep(command.rank)
             case messages.Abort() if peer is not None:
                 peer.phase = f"giving up step {command.step}"
-                peer.abort(command.step)
+                peer.signal(ABORT, command.step)
             case messages.Compute():
                 command = self.store.route(command)
                 parameters = self.store.pull(command)
@@ -344,6 +345,9 @@ class Server:
                     peer.phase = f"computing step {command.step}"
                     self._tell(peer, command, parameters)
                     self._finish_row(peer)
+            case messages.Reduce(beside=True) if peer is not None:
+                content = pickle.dumps(command)
+                peer.signal(REDUCE, len(content), content)
             case messages.Reduce(rank, _, members) if peer is not None:
                 peer.phase = f"in an all-reduce with ranks {[k for k in members if k != rank]}"
                 self._tell(peer, command)

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simstrag.aggregation import Outer
+from simstrag.ddp.policy_support import waits_for_all
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.engine.live import Update
 from simstrag.errors import PlanError
+from simstrag.learning.update_rule import UpdateRule
 from simstrag.plan import Plan, Weigh
 from simstrag.quorum import Quorum, Via
 
@@ -24,13 +25,15 @@ class ReducedSum:
     root: the rank that has sent the sum to the server.
     members: the ranks whose gradients the engine counts in it.
     weights: weights of the ranks that took part.
-    average: whether models were reduced.
+    average: whether ranks averaged their models, of which the server gets nothing.
+    closing: the number of the all-reduce, if the sum stayed at the ranks.
     """
 
     root: int
     members: tuple[int, ...]
     weights: dict[int, float]
     average: bool
+    closing: int | None = None
 
 
 @dataclass
@@ -48,6 +51,9 @@ class WorkerState:
     broken: whether the collective of its group has failed.
     private: whether it has a model of its own.
     averaged: the last update that its model went into.
+    started: the version of its last step, as the engine gave it.
+    prepared: samples of the contribution that it has run on from, and whether its last gradient is
+        finite; None where there is none under way.
     """
 
     work: Compute | None = None
@@ -62,6 +68,8 @@ class WorkerState:
     broken: bool = False
     private: bool = False
     averaged: int = 0
+    started: int = 0
+    prepared: tuple[int, bool] | None = None
 
     @property
     def holds_gradient(self) -> bool:
@@ -123,12 +131,17 @@ def gradient_weights(
     }
 
 
-def outer_of(plan: Plan) -> Outer | None:
-    """The outer optimizer of ranks; that of the mean where one global model is without one."""
-    if any(quorum.via is Via.SERVER for quorum in plan.quorums):
-        return None
-    is_global = plan.fragments > 1 or any(quorum.overlap for quorum in plan.quorums)
-    return Outer() if is_global and plan.outer is None else plan.outer
+def is_served(plan: Plan, world_size: int) -> bool:
+    """Whether the server has the model that private steps begin from.
+
+    Ranks have it themselves where there is none but their averages, or all are in each update.
+    """
+    if not plan.average:
+        return False
+    (first, *others) = plan.quorums
+    together = not others and waits_for_all(first) and len(first.members) == world_size
+    rule = UpdateRule.of(plan)
+    return rule.server or (rule.has_global_model and not together)
 
 
 def model_weights(samples: Mapping[int, int]) -> dict[int, float]:
@@ -159,10 +172,10 @@ def rescale(reduced: ReducedSum, booked: Mapping[int, float]) -> float:
     return first
 
 
-def describe_update(update: Update, workers: Sequence[WorkerState], outer: Outer | None) -> Apply:
+def describe_update(update: Update, workers: Sequence[WorkerState], rule: UpdateRule) -> Apply:
     """The command for an update that the engine has made: single gradients, and whole sums.
 
-    outer: the optimizer of models that the server averages; None for their mean.
+    rule: what it makes of models.
     """
     gradients = sorted(update.gradients)
     weight_of: dict[int, float] = {}
@@ -183,5 +196,6 @@ def describe_update(update: Update, workers: Sequence[WorkerState], outer: Outer
         tuple(sorted(parts.items())),
         tuple(sorted(missing)),
         tuple((g.rank, g.step, g.version, g.weight) for g in gradients),
-        outer=(outer or Outer()) if any(workers[rank].private for rank in parts) else None,
+        rule.outer_or_mean if any(workers[rank].private for rank in parts) else None,
+        rule.fragments,
     )
