@@ -431,7 +431,7 @@ def test_the_others_keep_their_numbers_of_steps_where_a_rank_is_lost() -> None:
         (Plan((Quorum(count=1),), average=True, damping=Damping(cutoff=1)), "cannot take back"),
         (Plan((Quorum((0,)), Quorum((1,), via=Via.SERVER)), average=True), "nor does a server"),
         (Plan(compensation=Compensation()), "needs each of them at the server"),
-        (Plan(screen=Screen()), "has no data"),
+        (Plan(screen=Screen()), "needs each of them at the server"),
     ],
 )
 def test_a_plan_that_real_ranks_do_not_carry_out_says_why(plan: Plan, reason: str) -> None:

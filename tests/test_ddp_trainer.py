@@ -548,6 +548,11 @@ def test_what_cannot_run_for_real_is_refused_with_the_reason(policy: str, ranks:
     assert said.startswith(f"policy {policy} is for simulation only: ")
 
 
+def test_a_server_that_tests_gradients_needs_a_workload_for_its_own(ranks: Ranks) -> None:
+    (said,) = ranks.run(refused, 1, "zeno")
+    assert said.startswith("policy zeno tests gradients by some that its server takes itself: give")
+
+
 @dataclass
 class Cutting:
     """In mid-run it asks for what no real process can do."""

@@ -244,7 +244,7 @@ def test_seconds_must_be_of_every_rank() -> None:
         ("dc_asgd", "server"),
         ("decoupled_diloco", "server"),
         ("eager_sgd", "no: a rank would join an all-reduce, with zeros, while it computes"),
-        ("zeno", "no: its server tests gradients by one of its own"),
+        ("zeno", "server"),
     ],
 )
 def test_real_ranks_take_a_policy_or_say_why_not(policy: str, answer: str) -> None:

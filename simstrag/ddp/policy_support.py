@@ -31,8 +31,9 @@ AVERAGED = (
     "cutoff has dropped from its model; nor does a server know the average"
 )
 PARTIAL = "a rank would join an all-reduce, with zeros, while it computes, which is not built"
-COMPENSATION = "a correction of single gradients needs each of them at the server, not their sums"
-SCREEN = "its server tests gradients by one of its own, and a real server has no data"
+CORRECTION = (
+    "a correction or a test of single gradients needs each of them at the server, not their sums"
+)
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
@@ -97,11 +98,9 @@ def plan_obstacle(plan: Plan) -> str | None:
     served = all(quorum.via is Via.SERVER for quorum in plan.quorums)
     if plan.average and not served and _loses_models(plan):
         return AVERAGED
-    if plan.screen is not None:
-        return SCREEN
     single = all(quorum.via is Via.SERVER and not quorum.parents for quorum in plan.quorums)
-    if plan.compensation is not None and not single:
-        return COMPENSATION
+    if (plan.compensation is not None or plan.screen is not None) and not single:
+        return CORRECTION
     return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,11 +27,28 @@ from tests.ranks import Ranks, ranks  # noqa: E402
 __all__ = ["ranks"]
 
 BATCH, STEPS, RATE, MOMENTUM = 8, 60, 0.05, 0.5
+OWN = 16
+"""Samples of a gradient of the server's own, under `zeno`."""
 
 
 def batches(world: int) -> Batches:
     samples = len(tasks.load("tabular").inputs)
     return Batches(iid_shards(samples, world, 0), BATCH, 0)
+
+
+def own_workload() -> tuple[Any, Any, Any, Any]:
+    """The task as a workload, whose batches are those of the real learner's server."""
+    task, turns = tasks.load("tabular"), itertools.count()
+
+    def make_batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = batches(3).of_server(next(turns) if samples == OWN else 0, samples)
+        rows = torch.from_numpy(drawn)
+        return task.inputs[rows], task.targets[rows]
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return task.loss(model(batch[0]), batch[1].to(batch[0].dtype)).mean()
+
+    return task.model, loss, torch.optim.SGD(task.model.parameters(), RATE), make_batch
 
 
 def train(rank: int, world: int, policy: str, out: str) -> list[float]:
@@ -46,7 +65,14 @@ def train(rank: int, world: int, policy: str, out: str) -> list[float]:
         return task.loss(model(task.inputs[own].double()), task.targets[own].double()).mean()
 
     with wrap(
-        model, optimizer, policy, batch=BATCH, samples=samples, precision="stand-in", out=out
+        model,
+        optimizer,
+        policy,
+        batch=BATCH,
+        samples=samples,
+        precision="stand-in",
+        out=out,
+        validation=f"{__name__}:own_workload",
     ) as trainer:
         while not trainer.over:
             trainer.step(loss)
@@ -58,7 +84,7 @@ def train(rank: int, world: int, policy: str, out: str) -> list[float]:
     "policy",
     [
         "bsp", "asgd", "ssp:bound=2", "k_async:x=2", "staleness_lr", "dc_asgd:strength=4",
-        "dc_asgd:strength=2,decay=0.95",
+        "dc_asgd:strength=2,decay=0.95", f"zeno:rho=0.003,every=5,batch={OWN}",
     ],
 )  # fmt: skip
 def test_the_recorded_order_replayed_ends_with_the_same_parameters(

@@ -15,6 +15,7 @@ import torch
 
 from simstrag.aggregation import Outer
 from simstrag.ddp.server.shared_buffer import MemoryHandle
+from simstrag.ddp.server.validation_gradient import Validation
 from simstrag.engine.live import Facts
 from simstrag.policy import Hints, Policy
 
@@ -30,7 +31,8 @@ class JobSpec:
     journal: makes the journal of the server, if that has none yet.
     refusal: why there is no reduced precision; empty where there is.
     outer: the state of the server's outer steps in a checkpoint; None where there is none.
-    mean_square: of the gradients of a training that is gone on with, where a correction needs it.
+    corrected: the same of the server's corrections of gradients.
+    validation: where gradients of the server's own come from; None where they are not needed.
     """
 
     packed: bytes
@@ -43,7 +45,8 @@ class JobSpec:
     journal: Callable[[], Any] | None = None
     refusal: str = ""
     outer: Mapping[str, Any] | None = None
-    mean_square: torch.Tensor | None = None
+    corrected: Mapping[str, Any] | None = None
+    validation: Validation | None = None
 
 
 class LostRank(NamedTuple):

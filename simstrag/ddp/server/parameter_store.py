@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +13,11 @@ import torch
 from simstrag.ddp.flat_parameters import split
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
+from simstrag.ddp.server.validation_gradient import Validation, ValidationGradient
 from simstrag.errors import InputError
-from simstrag.learning.correction import DelayCompensation
+from simstrag.learning.correction import Correction
 from simstrag.learning.outer_model import OuterModel
+from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 
 
 class ParameterStore:
@@ -24,7 +27,9 @@ class ParameterStore:
     optimizer: works on `flat`.
     outer: the state of outer steps in a checkpoint; None where there is none.
     version: number of updates. Older parameters are kept for ranks whose next step needs them.
-    compensation: corrects each gradient by what changed since its rank pulled; None for none.
+    rule: how single gradients are corrected and tested before they are applied.
+    corrected: the state of that in a checkpoint; None where there is none.
+    validation: where gradients of the server's own come from; None where they are not needed.
     Raises `InputError` where the optimizer cannot be unpacked here.
     """
 
@@ -32,8 +37,10 @@ class ParameterStore:
         self,
         packed: bytes,
         version: int = 0,
-        compensation: DelayCompensation | None = None,
+        rule: UpdateRule = WEIGHTED_SUM,
         outer: Mapping[str, Any] | None = None,
+        corrected: Mapping[str, Any] | None = None,
+        validation: Validation | None = None,
     ) -> None:
         try:
             parameters, self.optimizer = pickle.loads(packed)
@@ -47,7 +54,13 @@ class ParameterStore:
         views = split(self.flat, parameters), split(self._gradient, parameters)
         for parameter, values, gradient in zip(parameters, *views, strict=True):
             parameter.data, parameter.grad = values, gradient
-        self.version, self.compensation = version, compensation
+        self.version, self.rule = version, rule
+        self._correction: Correction | None = None
+        self._validation = validation and ValidationGradient(validation, self.flat, version)
+        if rule.corrects:
+            self._correction = Correction(rule, self._own_gradient, math.nan)
+            if corrected is not None:
+                self._correction.load_state_dict(corrected)
         self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
         self._outer: OuterModel | None = None
@@ -68,19 +81,33 @@ class ParameterStore:
         """Make a version; the settings of the optimizer hold from this version on."""
         for each in settings:
             self.set(each)
-        parts = [(self._gradient_of(rank), weight) for rank, weight in apply.parts]
+        parts = [
+            (gradient, weight)
+            for rank, weight in apply.parts
+            if (gradient := self._gradient_of(rank, apply.version)) is not None
+        ]
         if apply.outer is None:
             self.step(parts)
         elif parts:
             self._step_outer(apply, parts)
         self.version = apply.version
 
-    def _gradient_of(self, rank: int) -> torch.Tensor:
-        """The gradient of a rank, after its correction."""
+    def _gradient_of(self, rank: int, update: int) -> torch.Tensor | None:
+        """The gradient of a rank, after its correction; None where it failed its test."""
         buffers = self._buffers[rank]
-        if self.compensation is None:
+        if self._correction is None:
             return buffers.gradient
-        return self.compensation.correct(buffers.gradient, self.flat, buffers.parameters)
+        self._correction.lr = self.optimizer.param_groups[0]["lr"]
+        pulled = buffers.parameters
+        return self._correction.correct(buffers.gradient, self.flat, pulled, update)
+
+    def _own_gradient(self, now: torch.Tensor, turn: int, samples: int) -> torch.Tensor:
+        assert self._validation is not None
+        return self._validation(samples)
+
+    def correction_state(self) -> dict[str, Any] | None:
+        """The state of corrections, for a checkpoint; None where there are none."""
+        return None if self._correction is None else self._correction.state_dict()
 
     def set(self, settings: bytes) -> None:
         """Change settings of the optimizer, such as a learning rate, packed by `pack_settings`."""
@@ -152,7 +179,7 @@ class ParameterStore:
         if compute.rank not in self._buffers:  # it left before the job began
             self._buffers[compute.rank] = allocate_private(flat.numel(), flat.dtype)
         buffers = self._buffers[compute.rank]
-        if compute.passed or buffers.shared or self.compensation is not None:
+        if compute.passed or buffers.shared or self.rule.compensation is not None:
             buffers.parameters.copy_(flat)
             self._kept[compute.rank] = compute.version, buffers.parameters
             return buffers.parameters

@@ -30,7 +30,7 @@ from simstrag.ddp.server.shared_buffer import allocate_private, as_bytes, map_sh
 from simstrag.ddp.server.worker_state import is_fixed
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
-from simstrag.learning.correction import DelayCompensation
+from simstrag.learning.update_rule import UpdateRule
 
 START = 120.0
 """Seconds in which all ranks must begin after the first: imports may take longer than a stall."""
@@ -131,17 +131,16 @@ class Server:
     def state(self) -> dict[str, Any]:
         """The server's part of a checkpoint: optimizer, parameters (flat), facts, policy.
 
-        `mean_square` is that of the gradients, where their correction needs it.
+        `outer` and `corrected` are the states of outer steps and of corrections.
         """
         assert self.store is not None, "no job has begun"
-        compensation = self.store.compensation
         live = None if self._coordinator is None else self._coordinator.live
         return {
             "optimizer": self.store.optimizer.state_dict(), "parameters": self.store.flat.clone(),
             "outer": self.store.outer_state(),
             "facts": None if live is None else live.facts(),
             "policy": None if live is None else live.policy,
-            "mean_square": None if compensation is None else compensation.mean_square,
+            "corrected": self.store.correction_state(),
         }  # fmt: skip
 
     # -- ranks that are lost -----------------------------------------------------------------
@@ -273,9 +272,11 @@ class Server:
             job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
             note=self._note, fixed=is_fixed, reduced=not job.refusal,
         )  # fmt: skip
-        chosen, version = live.plan.compensation, 0 if job.facts is None else job.facts.version
-        compensation = None if chosen is None else DelayCompensation(chosen, job.mean_square)
-        self.store = ParameterStore(job.packed, version, compensation, job.outer)
+        version = 0 if job.facts is None else job.facts.version
+        rule = UpdateRule.of(live.plan)
+        self.store = ParameterStore(
+            job.packed, version, rule, job.outer, job.corrected, job.validation
+        )
         for rank in ready:
             buffers = peers[rank].buffers
             assert buffers is not None
@@ -320,11 +321,11 @@ class Server:
         """Raise `InputError` for a plan that cannot be carried out, alone or after the first."""
         policy_support.check_plan(live.plan, live.name)
         assert self.store is not None
-        had = None if self.store.compensation is None else self.store.compensation.compensation
-        if live.plan.compensation != had:
+        plan, had = live.plan, self.store.rule
+        if (plan.compensation, plan.screen) != (had.compensation, had.screen):
             raise InputError(
-                f"policy {live.name}: a plan that changes compensation in mid-run is refused: the "
-                "parameters that gradients under way were computed from may not be kept"
+                f"policy {live.name}: a plan that changes compensation or screen in mid-run is "
+                "refused: what they need of gradients under way may not be kept"
             )
 
     def _execute(self, command: messages.Command, peer: Peer | None) -> None:
