@@ -430,6 +430,10 @@ def test_the_others_keep_their_numbers_of_steps_where_a_rank_is_lost() -> None:
         (Plan((Quorum(count=1, late=Late.DROP),), average=True), "cannot take back"),
         (Plan((Quorum(count=1),), average=True, damping=Damping(cutoff=1)), "cannot take back"),
         (Plan((Quorum((0,)), Quorum((1,), via=Via.SERVER)), average=True), "nor does a server"),
+        (
+            Plan((Quorum(via=Via.LEADER, rounds=2),), weigh=Weigh.MEMBERS),
+            "a round does not know",
+        ),
         (Plan(compensation=Compensation()), "needs each of them at the server"),
         (Plan(screen=Screen()), "needs each of them at the server"),
     ],
@@ -476,6 +480,65 @@ def test_a_group_that_was_told_to_be_another_waits_until_all_its_members_are_bac
     assert [(o.rank, o.members) for o in commands if isinstance(o, Compute)] == [
         (0, (0, 2)), (1, (1, 3)), (2, (0, 2)), (3, (1, 3)),
     ]  # fmt: skip
+
+
+# -- groups with rounds -------------------------------------------------------------------------
+
+
+def leading(ranks: tuple[int, ...], rounds: int = 1) -> Quorum:
+    return Quorum(ranks, via=Via.LEADER, rounds=rounds)
+
+
+def sum_up(coordinator: Coordinator, step: int, *ranks: int) -> list[Command]:
+    """Ranks end a step, and the all-reduce that follows; what comes of the last of them."""
+    commands: list[Command] = []
+    for rank in ranks:
+        commands = coordinator.on_step(rank, step, step + 1.0, 1.0, here=False)
+    for reduce in commands:
+        assert isinstance(reduce, Reduce)
+        commands = coordinator.on_reduction(reduce.rank, reduce.closing, step + 1.5)
+    return commands
+
+
+def test_a_group_with_rounds_sends_one_sum_after_its_last() -> None:
+    coordinator = coordinate(Plan((leading((0, 1), rounds=2), leading((2,)))), 3)
+    assert [each.route for each in coordinator.begin() if isinstance(each, Compute)] == [
+        READY, READY, GROUP,
+    ]  # fmt: skip
+    again = [each for each in sum_up(coordinator, 0, 0, 1) if isinstance(each, Compute)]
+    assert [(each.rank, each.version, each.pull, each.is_round) for each in again] == [
+        (0, 0, False, True), (1, 0, False, True),
+    ]  # fmt: skip
+    assert sum_up(coordinator, 1, 0, 1) == [Deliver(0, closing=2)]
+    apply, *_ = coordinator.on_delivery(0, 3.0, closing=2)
+    assert isinstance(apply, Apply)
+    assert apply.parts == ((0, 1.0),)
+    assert [gradient[:2] for gradient in apply.gradients] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_group_whose_members_change_in_its_rounds_sends_what_each_has_kept() -> None:
+    first = Plan((leading((0, 1), rounds=2), leading((2,), rounds=3)), review=EACH)
+    coordinator = coordinate(Planned((first, Plan((leading((0, 1, 2), rounds=2),)))), 3)
+    coordinator.begin()
+    sum_up(coordinator, 0, 0, 1)
+    for step in range(3):
+        commands = sum_up(coordinator, step, 2)
+    assert commands == [Deliver(2, closing=4)]
+    coordinator.on_delivery(2, 4.0, closing=4)
+    coordinator.on_step(2, 3, 5.0, 1.0, here=False)
+    assert sum_up(coordinator, 1, 0, 1) == [Deliver(0), Deliver(1), Deliver(2)]
+    commands = [each for rank in range(3) for each in coordinator.on_delivery(rank, 6.0)]
+    (apply,) = [each for each in commands if isinstance(each, Apply)]
+    assert apply.parts == ((0, 2 / 3), (1, 2 / 3), (2, 1 / 3))
+
+
+def test_a_group_does_not_wait_in_backward_for_a_rank_that_computes_outside_of_it() -> None:
+    alone = Plan((leading((0, 1), rounds=3), leading((2,))), review=EACH)
+    coordinator = coordinate(Planned((alone, Plan((leading((0, 1, 2)),)))), 3)
+    coordinator.begin()
+    _, compute = coordinator.on_group(2, 0, 1.0, {2: (1.0, True)})
+    assert isinstance(compute, Compute)
+    assert (compute.rank, compute.route, compute.members) == (2, READY, ())
 
 
 def test_a_gradient_that_was_kept_is_asked_for_and_all_else_waits_for_it() -> None:
@@ -739,7 +802,8 @@ PLANS = {
 }
 SPECS = (
     "bsp:via=server", "asgd", "ssp:bound=1", "backup:b=1", "backup:b=1,late=drop", "k_async:x=2",
-    "lgc", "cgp", "cgp:groups=window", "local_sgd:h=3", "p_reduce:p=2,window=0.05", "star_ring",
+    "lgc", "cgp", "cgp:groups=window", "cgp:groups=rounds,every=2", "local_sgd:h=3",
+    "p_reduce:p=2,window=0.05", "star_ring",
     "star_dynamic", "star_h", "ringmaster", "staleness_lr", "dssp", "sync_switch", "korel",
     "lb_bsp", "drain:window=1,probe=1,wait=4,checks=1", "hot_spare:window=1,checks=1,rest=4",
     "fewer", "tree", "tree:fan=3", "diloco:h=3", "streaming_diloco:h=6,p=2,tau=1",
@@ -753,6 +817,7 @@ def test_every_policy_trains_and_sums_weigh_what_the_books_say(spec: str) -> Non
     policy = PLANS[spec] if spec in PLANS else policies.load(spec)
     world = World(coordinate(policy, 4), np.random.default_rng(7))
     world.obey(world.coordinator.begin())
+    kept = spec == "cgp:groups=rounds,every=2"  # booked weights are those of several sums
     while len(world.applied) < 150:
         before = len(world.applied)
         world.go_on()
@@ -763,6 +828,8 @@ def test_every_policy_trains_and_sums_weigh_what_the_books_say(spec: str) -> Non
             for rank, weight in weights.items():
                 if rank in roots and rank not in world.commanded_weights:
                     assert roots[rank] in {weight, 1.0} or spec in {"cgp", "mean of groups"}
-                elif rank in world.commanded_weights and not world.coordinator.live.plan.average:
+                elif rank in world.commanded_weights and not (
+                    world.coordinator.live.plan.average or kept
+                ):
                     assert world.commanded_weights[rank] == pytest.approx(weight, rel=1e-12)
     assert world.aborts > 0 or spec != "backup:b=1"

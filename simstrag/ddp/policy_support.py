@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from simstrag import policies
 from simstrag.errors import InputError, PlanError
-from simstrag.plan import Plan
+from simstrag.plan import Plan, Weigh
 from simstrag.policy import Hints, Policy, View
 from simstrag.quorum import Late, Quorum, Via
 
@@ -25,7 +25,7 @@ TORCH = ("2.11", "2.13")
 """Releases of torch on which real ranks, which use private functions of it, were tried."""
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
-ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
+ROUNDS = "groups with rounds need weigh WORLD: a round does not know the samples of its update"
 AVERAGED = (
     "models are averaged by all-reduce, and a rank cannot take back what a late gradient or a "
     "cutoff has dropped from its model; nor does a server know the average"
@@ -91,7 +91,7 @@ def plan_obstacle(plan: Plan) -> str | None:
     """
     if plan.deadline is not None:
         return CUT
-    if any(quorum.rounds > 1 for quorum in plan.quorums):
+    if plan.weigh is not Weigh.WORLD and any(quorum.rounds > 1 for quorum in plan.quorums):
         return ROUNDS
     if any(quorum.partial for quorum in plan.quorums):
         return PARTIAL

@@ -488,7 +488,7 @@ class Rules:
             via, average = closing.quorum.via, closing.plan.average
             self._decisions.append(Reduction(
                 closing.number, closing.members, ridden, via, average, closing.among,
-                closing.plan.fragments,
+                closing.plan.fragments, closing.quorum.rounds,
             ))  # fmt: skip
         elif not closing.undone:
             self._decisions.append(Wake(self.now, CollectiveEnded(closing.number)))

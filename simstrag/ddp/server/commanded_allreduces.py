@@ -28,6 +28,7 @@ class _Open:
     samples: of each member's gradient or model.
     fragment, fragments: the part of the model that it carries, of how many.
     beside: whether it is carried out beside steps.
+    in_rounds: whether its group has rounds, or a member has kept gradients of some.
     commands: how often it was commanded.
     failures: how often it failed though all members were alive.
     done, failed: the ranks at which it has ended, and has failed, since the last command.
@@ -40,6 +41,7 @@ class _Open:
     fragment: int
     fragments: int
     beside: bool
+    in_rounds: bool
     commands: int = 0
     failures: int = 0
     done: set[int] = field(default_factory=set)
@@ -83,6 +85,7 @@ class Reductions:
         self._open[self._count] = _Open(
             reduction, ReducedSum(-1, members, {}, reduction.average), samples,
             version % fragments, fragments, beside=any(prepared.values()),
+            in_rounds=reduction.rounds > 1 or any(self._workers[rank].rounds for rank in members),
         )  # fmt: skip
         return self._command(self._count, at)
 
@@ -105,13 +108,16 @@ class Reductions:
         alive = tuple(rank for rank in members if rank not in self._dead)
         if average:
             weights = model_weights({rank: samples[rank] for rank in alive})
+        elif this.in_rounds:  # what damps an update does not damp a round
+            weights = {rank: samples[rank] / self._whole for rank in members}
         else:
             versions = {rank: self._workers[rank].version for rank in members}
             weights = gradient_weights(live.plan, samples, versions, live.version, self._whole)
         own = {rank: weights[rank] for rank in alive}
         kept = average and not is_served(live.plan, len(self._workers))
-        at_ranks = closing if this.beside and not kept else None
-        this.sum = ReducedSum(alive[0] if alive else -1, members, own, kept, at_ranks)
+        stays = this.in_rounds or (this.beside and not kept)
+        root, number = alive[0] if alive else -1, closing if stays else None
+        this.sum = ReducedSum(root, members, own, kept, number, this.in_rounds)
         this.commands += 1
         this.done.clear()
         this.failed.clear()
@@ -121,7 +127,7 @@ class Reductions:
         return [
             Reduce(
                 rank, closing, alive, tuple(own.values()), average, this.fragment,
-                beside=this.beside, again=this.commands > 1,
+                beside=this.beside, stays=stays, again=this.commands > 1,
             )
             for rank in alive
         ]  # fmt: skip

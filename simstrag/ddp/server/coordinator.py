@@ -196,8 +196,9 @@ class Coordinator:
                 else:
                     self._lose(event)
         self._hand_over()
+        self._align_groups()
         steps = [each for each in self._pending if isinstance(each, Compute)]
-        if not all(each.pull or each.local for each in steps):
+        if not all(each.pull or each.local or each.is_round for each in steps):
             raise PlanError(
                 f"policy {self.live.name} averages models and then does not; that is possible "
                 "where all ranks are there, begin together, and need no server from then on"
@@ -214,12 +215,20 @@ class Coordinator:
 
     def _start(self, start: Start) -> None:
         worker, plan = self._workers[start.rank], self.live.plan
+        before = worker.samples
         served, takes = is_served(plan, len(self._workers)), None
         if plan.average:
             self._check_average(start, plan, served)
             takes = self._fragment_of(start, plan)
         goes_on = start.private and start.version == worker.started
-        worker.samples = start.samples + (worker.samples if start.private else 0)
+        worker.samples = start.samples
+        if start.private and plan.average:
+            worker.samples += before
+        if not start.private:
+            worker.rounds = ()
+        elif start.closing is not None:
+            assert worker.sum is not None
+            worker.rounds += (worker.sum,)
         if not start.private:
             worker.version = start.version
         way, members = route(start.rank, plan)
@@ -230,7 +239,8 @@ class Coordinator:
         self._pending.append(
             Compute(
                 start.rank, start.step, start.version, start.amp, start.samples, way,
-                pull=not worker.private or (served and not goes_on), local=plan.average,
+                pull=start.closing is None and (not worker.private or (served and not goes_on)),
+                is_round=start.closing is not None, local=plan.average,
                 outer=self._outer, fragments=plan.fragments, served=served, takes=takes,
                 prepares=overlaps and not self.live.steps_left(start.rank), members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
@@ -296,6 +306,21 @@ class Coordinator:
             worker.aborted = True
             self._pending.appendleft(Abort(lost.rank, lost.step))
 
+    def _align_groups(self) -> None:
+        """Let ranks keep their gradients where some of their group compute outside of it.
+
+        The others would wait for these in their backward.
+        """
+        steps = {each.rank: each for each in self._pending if isinstance(each, Compute)}
+        for rank, worker in enumerate(self._workers):
+            if (work := worker.next_work or worker.work) is not None:
+                steps.setdefault(rank, work)
+        for number, each in enumerate(self._pending):
+            if isinstance(each, Compute) and any(
+                rank not in steps or steps[rank].members != each.members for rank in each.members
+            ):
+                self._pending[number] = _alone(each)
+
     def _regroup(self) -> None:
         """A group whose collective failed repeats its step when all but its dead are back.
 
@@ -310,8 +335,7 @@ class Coordinator:
                 for other in alive:
                     work = self._work_of(other)
                     self._workers[other].work, self._workers[other].broken = None, False
-                    again = replace(work, route=GradientRoute.READY, members=(), weight=1.0)
-                    self._pending.append(again)
+                    self._pending.append(_alone(work))
 
     # -- commands that can be given now ------------------------------------------------------
 
@@ -325,7 +349,7 @@ class Coordinator:
         if self.live.version == self._first or not self._is_synchronous(self.live.plan):
             return
         apart = not steps[0].pull
-        if any(each.pull is apart for each in steps):  # some have a model of their own, some not
+        if any(each.pull is apart or each.is_round for each in steps):  # with models of their own
             return
         facts, policy = self.live.facts(), self.live.policy
         self._pending = deque(each for each in self._pending if not isinstance(each, Compute))
@@ -374,3 +398,8 @@ class Coordinator:
             and worker.next_work.pull
             and worker.next_work.version == apply.version - 1
         ]
+
+
+def _alone(step: Compute) -> Compute:
+    """A step of a group as one of its rank alone."""
+    return replace(step, route=GradientRoute.READY, members=(), weight=1.0)

@@ -179,6 +179,8 @@ class Compute:
         its private steps took from the parameters that it pulled.
     takes: the fragment of the parameters that come along which the rank takes over; None for all.
     prepares: whether a contribution ends with this step, and the rank runs on from it.
+    is_round: whether the last all-reduce ended a round of the rank's group: it steps its model by
+        the sum, and goes on from there.
     members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples applied by all ranks so far.
     pause: seconds that the rank waits before it computes.
@@ -198,6 +200,7 @@ class Compute:
     served: bool = False
     takes: int | None = None
     prepares: bool = False
+    is_round: bool = False
     members: tuple[int, ...] = ()
     weight: float = 1.0
     applied: int = 0
@@ -209,8 +212,8 @@ class Reduce:
     """All-reduce gradients, or models if `average`, among `members`; each has its own weight.
 
     fragment: the part of the model whose mean an outer optimizer takes.
-    beside: whether it is carried out while the rank computes; then the server asks one of the
-        members to deliver the sum.
+    beside: whether it is carried out while the rank computes.
+    stays: whether the server asks for the sum if it needs it, and gets none at once.
     again: whether it is commanded anew, in a new process group: at some member it has failed.
 
     A gradient that is not finite counts as zeros. The rank keeps its input: if a member dies, the
@@ -224,14 +227,16 @@ class Reduce:
     average: bool
     fragment: int = 0
     beside: bool = False
+    stays: bool = False
     again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Send what stayed at the rank: the sum of an all-reduce beside steps, or else its gradient.
+    """Send what stayed at the rank: the sum of an all-reduce, or else its gradient.
 
-    closing: the all-reduce; None for the gradient, which under a new plan the server sums.
+    closing: the all-reduce, the last of its group where there were rounds before it; None for the
+        gradient, which under a new plan the server sums.
     """
 
     rank: int

@@ -14,6 +14,7 @@ from simstrag.ddp.failures.rank_failure import is_local_error
 from simstrag.ddp.flat_parameters import pack_settings
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.background_reductions import BackgroundReductions, reduce_among
+from simstrag.ddp.server.group_model import GroupModel
 from simstrag.ddp.server.model_average import ModelAverage
 from simstrag.errors import InputError
 
@@ -52,6 +53,7 @@ class ServerMode:
     ) -> None:
         self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
         self.averages = ModelAverage(replica, client.rank, outer)
+        self._rounds = GroupModel(replica)
         self._beside = BackgroundReductions(client, beside, self._bring)
         self.handover: messages.Handover | None = None
         self.finished = False
@@ -165,6 +167,8 @@ class ServerMode:
                 case messages.Compute():
                     if command.pull and not self._pull(command):
                         continue
+                    if command.is_round:
+                        self._rounds.end_round(self._own_gradient(), self.next_batch)
                     self.averages.prepare(command)
                     self._pause(command)
                     self._work = command
@@ -183,10 +187,12 @@ class ServerMode:
                     self._work, self.finished = None, True
                     break
                 case messages.Deliver(closing=None):
-                    served = self.served
-                    self.client.deliver(self.averages.taken() if served else self._kept_gradient())
+                    own = self.averages.taken() if self.served else self._contribution()
+                    self.client.deliver(own)
                 case messages.Deliver(closing=int(closing)):
-                    self.client.deliver(self._whole(self._beside.sums[closing]), closing)
+                    total = self._beside.sums.get(closing)
+                    total = self._rounds.sum_of_group() if total is None else total
+                    self.client.deliver(self._whole(total), closing)
                 case messages.Reduce():
                     self._reduce(command)
         self.replica.clock.begin()
@@ -210,6 +216,7 @@ class ServerMode:
                 client.report_failure()
                 return False
         self._beside.sums.clear()
+        self._rounds.reset()
         if command.served:
             self.averages.pull(command, client.parameters)
         else:
@@ -229,7 +236,10 @@ class ServerMode:
         if not reduce_among(self.groups, command, total):
             self.client.report_failure(command.closing)
             return
-        sends = self.client.rank == min(command.members) and not (command.average and self.private)
+        if command.stays:
+            self._rounds.total = total
+        apart = command.stays or (command.average and self.private)
+        sends = self.client.rank == min(command.members) and not apart
         self.client.end_reduction(command.closing, self._whole(total) if sends else None)
 
     def _bring(self, command: messages.Reduce) -> torch.Tensor:
@@ -237,9 +247,18 @@ class ServerMode:
         if command.average:
             return self.averages.bring(command)
         weight = command.weights[command.members.index(self.client.rank)]
-        if weight == 0 or not self._finite:
-            return torch.zeros_like(self._gradient)
-        return self._kept_gradient() * weight
+        own = self._own_gradient() if weight else None
+        return torch.zeros_like(self._gradient) if own is None else own * weight
+
+    def _own_gradient(self) -> torch.Tensor | None:
+        """The gradient of the last step; None where it is not finite."""
+        return self._kept_gradient() if self._finite else None
+
+    def _contribution(self) -> torch.Tensor:
+        """The mean of this rank's gradients since its pull, mostly one."""
+        own = self._rounds.mean_of(self._own_gradient(), self.next_batch)
+        assert own is not None, "the server knows that it is not finite"
+        return own
 
     def _whole(self, total: torch.Tensor) -> torch.Tensor:
         """A sum as it is sent to the server; that of a fragment stands in its place."""

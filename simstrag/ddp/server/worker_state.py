@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simstrag.ddp.policy_support import waits_for_all
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
@@ -27,6 +27,7 @@ class ReducedSum:
     weights: weights of the ranks that took part.
     average: whether ranks averaged their models, of which the server gets nothing.
     closing: the number of the all-reduce, if the sum stayed at the ranks.
+    in_rounds: whether it is of a group with rounds.
     """
 
     root: int
@@ -34,6 +35,7 @@ class ReducedSum:
     weights: dict[int, float]
     average: bool
     closing: int | None = None
+    in_rounds: bool = False
 
 
 @dataclass
@@ -54,6 +56,7 @@ class WorkerState:
     started: the version of its last step, as the engine gave it.
     prepared: samples of the contribution that it has run on from, and whether its last gradient is
         finite; None where there is none under way.
+    rounds: the sums of its group since its pull, after which it went on without another.
     """
 
     work: Compute | None = None
@@ -70,6 +73,7 @@ class WorkerState:
     averaged: int = 0
     started: int = 0
     prepared: tuple[int, bool] | None = None
+    rounds: tuple[ReducedSum, ...] = ()
 
     @property
     def holds_gradient(self) -> bool:
@@ -183,9 +187,12 @@ def describe_update(update: Update, workers: Sequence[WorkerState], rule: Update
         weight_of[gradient.rank] = weight_of.get(gradient.rank, 0.0) + gradient.weight
     parts: dict[int, float] = {}
     missing: set[int] = set()
+    _settle_rounds(workers, weight_of)
     for rank, weight in weight_of.items():
         worker = workers[rank]
-        if not worker.finite or (worker.sum is not None and rank not in worker.sum.weights):
+        if not (worker.finite or worker.rounds) or (
+            worker.sum is not None and rank not in worker.sum.weights
+        ):
             missing.add(rank)
         elif worker.sum is None:
             parts[rank] = weight
@@ -199,3 +206,28 @@ def describe_update(update: Update, workers: Sequence[WorkerState], rule: Update
         rule.outer_or_mean if any(workers[rank].private for rank in parts) else None,
         rule.fragments,
     )
+
+
+def _settle_rounds(workers: Sequence[WorkerState], booked: Mapping[int, float]) -> None:
+    """Let the last sum of a group with rounds stand for all that its members have kept.
+
+    booked: weights by rank.  Where members changed, or one factor does not give their weights,
+    there is no such sum, and each sends what it kept itself.
+    """
+    for rank in booked:
+        last = workers[rank].sum
+        if last is None or not last.in_rounds:
+            continue
+        own = [other for other in booked if workers[other].sum is last]
+        sums = (*workers[rank].rounds, last)
+        alike = all(workers[other].rounds == sums[:-1] for other in own)
+        whole: ReducedSum | None = None
+        if alike and all([*each.weights] == own for each in sums):
+            weights = {other: sum(each.weights[other] for each in sums) for other in own}
+            whole = replace(last, weights=weights, in_rounds=False)
+            try:
+                rescale(whole, booked)
+            except PlanError:
+                whole = None
+        for other in own:
+            workers[other].sum = whole
