@@ -426,7 +426,6 @@ def test_the_others_keep_their_numbers_of_steps_where_a_rank_is_lost() -> None:
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (Plan((Quorum(count=1, partial=True),)), "while it computes"),
         (Plan((Quorum(count=1, late=Late.DROP),), average=True), "cannot take back"),
         (Plan((Quorum(count=1),), average=True, damping=Damping(cutoff=1)), "cannot take back"),
         (Plan((Quorum((0,)), Quorum((1,), via=Via.SERVER)), average=True), "nor does a server"),
@@ -480,6 +479,21 @@ def test_a_group_that_was_told_to_be_another_waits_until_all_its_members_are_bac
     assert [(o.rank, o.members) for o in commands if isinstance(o, Compute)] == [
         (0, (0, 2)), (1, (1, 3)), (2, (0, 2)), (3, (1, 3)),
     ]  # fmt: skip
+
+
+def test_a_rank_that_computes_takes_part_in_a_partial_all_reduce_with_nothing() -> None:
+    coordinator = coordinate(policies.load("eager_sgd:start=solo"), 3)
+    coordinator.begin()
+    reduces = coordinator.on_step(1, 0, 1.0, 1.0, here=False)
+    assert [
+        (each.rank, each.members, each.weights, each.beside)
+        for each in reduces if isinstance(each, Reduce)
+    ] == [(rank, (0, 1, 2), (0.0, 1 / 3, 0.0), True) for rank in range(3)]  # fmt: skip
+    assert coordinator.on_reduction(1, 1, 1.1) == []
+    assert coordinator.on_reduction(0, 1, 1.2) == []
+    assert coordinator.on_reduction(2, 1, 1.3) == [Deliver(1, closing=1)]
+    commands = coordinator.on_delivery(1, 1.4, closing=1)
+    assert brief(commands) == [("Apply", 1, (1, 1.0)), ("Compute", 1, 1, 1)]
 
 
 # -- groups with rounds -------------------------------------------------------------------------
@@ -808,7 +822,7 @@ SPECS = (
     "lb_bsp", "drain:window=1,probe=1,wait=4,checks=1", "hot_spare:window=1,checks=1,rest=4",
     "fewer", "tree", "tree:fan=3", "diloco:h=3", "streaming_diloco:h=6,p=2,tau=1",
     "streaming_diloco:h=6,p=2,tau=2", "decoupled_diloco:h=6,p=2,tau=2",
-    "decoupled_diloco:k=1,h=4,grace=0.2", *PLANS,
+    "decoupled_diloco:k=1,h=4,grace=0.2", "eager_sgd", "eager_sgd:start=solo", *PLANS,
 )  # fmt: skip
 
 

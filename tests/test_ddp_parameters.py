@@ -20,7 +20,7 @@ from simstrag.ddp.flat_parameters import (
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.ddp.server.shared_buffer import allocate_private
-from simstrag.ddp.server.validation_gradient import Validation, ValidationGradient
+from simstrag.ddp.server.validation_gradient import ValidationGradient, ValidationSpec
 from simstrag.errors import InputError
 from simstrag.learning.update_rule import UpdateRule
 
@@ -178,7 +178,7 @@ def test_a_server_takes_gradients_of_a_workload_at_its_present_parameters() -> N
     names = tuple(name for name, _ in own.named_parameters())[::-1]
     optimizer = torch.optim.SGD([own.bias, own.weight], lr=1.0)
     flat = ParameterStore(pack_optimizer(optimizer)).flat
-    gradient = ValidationGradient(Validation(f"{__name__}:linear_workload", names), flat, 0)
+    gradient = ValidationGradient(ValidationSpec(f"{__name__}:linear_workload", names), flat, 0)
     for _ in range(2):
         found = gradient(5)
         loss = (own(torch.ones(5, 3)) ** 2).mean()
@@ -199,4 +199,4 @@ def linear_workload() -> tuple[Any, ...]:
 
 def test_a_validation_of_another_model_is_refused() -> None:
     with pytest.raises(InputError, match="validation 'mlp' builds another model than the ranks"):
-        ValidationGradient(Validation("mlp", ("weight",)), torch.zeros(3), 0)
+        ValidationGradient(ValidationSpec("mlp", ("weight",)), torch.zeros(3), 0)

@@ -243,7 +243,7 @@ def test_seconds_must_be_of_every_rank() -> None:
         ("async_local_sgd", "server"),
         ("dc_asgd", "server"),
         ("decoupled_diloco", "server"),
-        ("eager_sgd", "no: a rank would join an all-reduce, with zeros, while it computes"),
+        ("eager_sgd", "server"),
         ("zeno", "server"),
     ],
 )

@@ -30,7 +30,6 @@ AVERAGED = (
     "models are averaged by all-reduce, and a rank cannot take back what a late gradient or a "
     "cutoff has dropped from its model; nor does a server know the average"
 )
-PARTIAL = "a rank would join an all-reduce, with zeros, while it computes, which is not built"
 CORRECTION = (
     "a correction or a test of single gradients needs each of them at the server, not their sums"
 )
@@ -93,8 +92,6 @@ def plan_obstacle(plan: Plan) -> str | None:
         return CUT
     if plan.weigh is not Weigh.WORLD and any(quorum.rounds > 1 for quorum in plan.quorums):
         return ROUNDS
-    if any(quorum.partial for quorum in plan.quorums):
-        return PARTIAL
     served = all(quorum.via is Via.SERVER for quorum in plan.quorums)
     if plan.average and not served and _loses_models(plan):
         return AVERAGED

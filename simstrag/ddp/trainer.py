@@ -41,7 +41,7 @@ from simstrag.ddp.server.client import Client
 from simstrag.ddp.server.messages import JobSpec
 from simstrag.ddp.server.server_main import find_host, start_server
 from simstrag.ddp.server.server_mode import ServerMode
-from simstrag.ddp.server.validation_gradient import Validation
+from simstrag.ddp.server.validation_gradient import ValidationSpec
 from simstrag.engine.live import Facts, Live
 from simstrag.errors import InputError
 from simstrag.plan import Plan, Review
@@ -488,7 +488,7 @@ class Trainer:
         if members.rank == 0:
             plan, validation = self._first_plan if facts is None else facts.plan, None
             if plan.screen is not None and self._validation is not None:
-                validation = Validation(self._validation, replica.names)
+                validation = ValidationSpec(self._validation, replica.names)
             job = JobSpec(
                 pack_optimizer(replica.optimizer), policy, self._batch, self.name, self.hints,
                 facts,

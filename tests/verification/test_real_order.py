@@ -90,7 +90,8 @@ def train(rank: int, world: int, policy: Any, out: str, pause: float = 0.0) -> l
     "policy",
     [
         "bsp", "asgd", "ssp:bound=2", "k_async:x=2", "staleness_lr", "dc_asgd:strength=4",
-        "dc_asgd:strength=2,decay=0.95", f"zeno:rho=0.003,every=5,batch={OWN}",
+        "dc_asgd:strength=2,decay=0.95", f"zeno:rho=0.003,every=5,batch={OWN}", "eager_sgd",
+        "eager_sgd:start=solo",
     ],
 )  # fmt: skip
 def test_the_recorded_order_replayed_ends_with_the_same_parameters(

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from simstrag.ddp.server.messages import Reduce
 
 
+ENDING = 2.0
+"""Seconds in which the thread ends, unless it still waits for a rank to join a process group."""
+
+
 class BackgroundReductions:
     """A thread that carries out all-reduces one after the other, in the order of their commands.
 
     client: brings the commands, and reports to the server that an all-reduce has ended or failed.
     groups: in which they are, and nothing else is.
     bring: returns this rank's part of a sum, in a new tensor.
-    sums: what has been summed, by the number of the all-reduce.
+    sums: what has been summed with a part of this rank in it, by the number of the all-reduce.
     """
 
     def __init__(
@@ -38,17 +42,17 @@ class BackgroundReductions:
         self._client.reductions.put(None)
         if self._is_busy:
             self._groups.abort()
-        self._thread.join(self._groups.limit.total_seconds())
+        self._thread.join(ENDING)
 
     def _run(self) -> None:
         while (command := self._client.reductions.get()) is not None:
             self._is_busy = True
             total = self._bring(command)
             ended = reduce_among(self._groups, command, total)
-            if ended:
-                self.sums[command.closing] = total
-            else:
+            if not ended:
                 self._groups.abort(command.members)
+            elif command.weights[command.members.index(command.rank)]:
+                self.sums[command.closing] = total
             self._is_busy = False
             self._client.report_end(command.closing, failed=not ended)
 

@@ -19,7 +19,16 @@ from typing import Any, TypeVar
 import torch
 
 from simstrag.ddp.server import messages
-from simstrag.ddp.server.listener import ABORT, BEAT, ENDED, FAILED, REDUCE, SIGNAL, connect_to
+from simstrag.ddp.server.listener import (
+    ABORT,
+    BEAT,
+    ENDED,
+    FAILED,
+    GONE,
+    REDUCE,
+    SIGNAL,
+    connect_to,
+)
 from simstrag.ddp.server.shared_buffer import (
     ExchangeBuffers,
     MemoryHandle,
@@ -191,6 +200,11 @@ class Client:
             self._write(total)
         self._send(messages.ReductionEnd(closing), buffer=total is not None)
 
+    @property
+    def gone(self) -> set[int]:
+        """The ranks that have left or are lost, as the server said at once."""
+        return self._heartbeat.gone
+
     def report_end(self, closing: int, failed: bool) -> None:
         """Report at once, from any thread, that an all-reduce beside steps has ended or failed."""
         self._heartbeat.send(FAILED if failed else ENDED, closing)
@@ -287,6 +301,7 @@ class Heartbeat:
     reductions: takes the all-reduces that are commanded.
     last_answer: when the server answered last, on this process's monotonic clock.
     aborted: number of the last step that the server aborted, -1 before the first.
+    gone: the ranks that have left or are lost.
     """
 
     def __init__(
@@ -297,6 +312,7 @@ class Heartbeat:
     ) -> None:
         self.last_answer, self.aborted = time.monotonic(), -1
         self._reductions = reductions
+        self.gone: set[int] = set()
         self._interval = min(1.0, stall_limit / BEATS)
         self._connection = connection
         self._signals: deque[bytes] = deque()
@@ -353,6 +369,8 @@ class Heartbeat:
                 break
             if signal == ABORT:
                 self.aborted = number
+            elif signal == GONE:
+                self.gone.add(number)
             elif signal == REDUCE:
                 self._reductions.put(pickle.loads(received[SIGNAL.size : end]))
             received = received[end:]

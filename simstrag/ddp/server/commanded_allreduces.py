@@ -28,6 +28,7 @@ class _Open:
     samples: of each member's gradient or model.
     fragment, fragments: the part of the model that it carries, of how many.
     beside: whether it is carried out beside steps.
+    told: the ranks that take part, with or without a part of the sum, as commanded last.
     in_rounds: whether its group has rounds, or a member has kept gradients of some.
     commands: how often it was commanded.
     failures: how often it failed though all members were alive.
@@ -42,6 +43,7 @@ class _Open:
     fragments: int
     beside: bool
     in_rounds: bool
+    told: tuple[int, ...] = ()
     commands: int = 0
     failures: int = 0
     done: set[int] = field(default_factory=set)
@@ -82,9 +84,10 @@ class Reductions:
         }
         self._count += 1
         fragments, version = self._live.plan.fragments, self._live.version + len(self._open)
+        partial = len(reduction.among) > len(reduction.members)
         self._open[self._count] = _Open(
             reduction, ReducedSum(-1, members, {}, reduction.average), samples,
-            version % fragments, fragments, beside=any(prepared.values()),
+            version % fragments, fragments, beside=partial or any(prepared.values()),
             in_rounds=reduction.rounds > 1 or any(self._workers[rank].rounds for rank in members),
         )  # fmt: skip
         return self._command(self._count, at)
@@ -124,24 +127,27 @@ class Reductions:
         if not alive:
             self._settle(closing, at)
             return []
+        among = {*alive, *this.reduction.among} - self._dead
+        this.told = tuple(sorted(among))
+        shares = tuple(own.get(rank, 0.0) for rank in this.told)
         return [
             Reduce(
-                rank, closing, alive, tuple(own.values()), average, this.fragment,
+                rank, closing, this.told, shares, average, this.fragment,
                 beside=this.beside, stays=stays, again=this.commands > 1,
             )
-            for rank in alive
+            for rank in this.told
         ]  # fmt: skip
 
     def _follow(self, closing: int, at: float) -> list[Command]:
         """Once all live members have reported, end the all-reduce, or repeat it if one failed."""
         this = self._open[closing]
-        alive = set(this.sum.weights) - self._dead
+        alive = set(this.told) - self._dead
         if this.is_over or not alive <= this.done | this.failed:
             return []
         if not this.failed and this.sum.root in this.done:
             self._settle(closing, at)
             return []
-        this.failures += alive == set(this.sum.weights)
+        this.failures += alive == set(this.told)
         if this.failures > RETRIES:
             raise RuntimeError(
                 f"the all-reduce of ranks {sorted(alive)} fails though all of them are alive"

@@ -215,22 +215,17 @@ class Coordinator:
 
     def _start(self, start: Start) -> None:
         worker, plan = self._workers[start.rank], self.live.plan
-        before = worker.samples
         served, takes = is_served(plan, len(self._workers)), None
         if plan.average:
             self._check_average(start, plan, served)
             takes = self._fragment_of(start, plan)
-        goes_on = start.private and start.version == worker.started
-        worker.samples = start.samples
-        if start.private and plan.average:
-            worker.samples += before
+        is_next = start.private and start.version == worker.started  # of one contribution
+        worker.samples = start.samples + (worker.samples if start.private and plan.average else 0)
         if not start.private:
-            worker.rounds = ()
+            worker.version, worker.rounds = start.version, ()
         elif start.closing is not None:
             assert worker.sum is not None
             worker.rounds += (worker.sum,)
-        if not start.private:
-            worker.version = start.version
         way, members = route(start.rank, plan)
         if self._ungrouped:
             way, members = GradientRoute.READY, ()
@@ -239,7 +234,7 @@ class Coordinator:
         self._pending.append(
             Compute(
                 start.rank, start.step, start.version, start.amp, start.samples, way,
-                pull=start.closing is None and (not worker.private or (served and not goes_on)),
+                pull=start.closing is None and not (worker.private and (is_next or not served)),
                 is_round=start.closing is not None, local=plan.average,
                 outer=self._outer, fragments=plan.fragments, served=served, takes=takes,
                 prepares=overlaps and not self.live.steps_left(start.rank), members=members,

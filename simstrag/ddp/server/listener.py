@@ -38,11 +38,12 @@ WELCOME = struct.Struct("!32sd")
 SIGNAL = struct.Struct("!cq")
 """On a rank's connection for heartbeats, both ways: `BEAT`, or what has happened, and a number.
 
-The server sends `ABORT` and the number of the step, or `REDUCE`, the number of bytes that follow,
-and a pickled `Reduce` beside steps; the rank sends `ENDED` or `FAILED` and the number of that.
+The server sends `ABORT` and the number of the step, `GONE` and a rank that has left or is lost, or
+`REDUCE`, the number of bytes that follow, and a pickled `Reduce` beside steps; the rank sends
+`ENDED` or `FAILED` and the number of that.
 """
 
-BEAT, ABORT, REDUCE, ENDED, FAILED = b".", b"x", b"r", b"+", b"-"
+BEAT, ABORT, GONE, REDUCE, ENDED, FAILED = b".", b"x", b"g", b"r", b"+", b"-"
 
 HANDSHAKE = 10.0
 """Seconds in which a stranger has to prove that it knows the secret."""

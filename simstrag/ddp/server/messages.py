@@ -15,7 +15,7 @@ import torch
 
 from simstrag.aggregation import Outer
 from simstrag.ddp.server.shared_buffer import MemoryHandle
-from simstrag.ddp.server.validation_gradient import Validation
+from simstrag.ddp.server.validation_gradient import ValidationSpec
 from simstrag.engine.live import Facts
 from simstrag.policy import Hints, Policy
 
@@ -46,7 +46,7 @@ class JobSpec:
     refusal: str = ""
     outer: Mapping[str, Any] | None = None
     corrected: Mapping[str, Any] | None = None
-    validation: Validation | None = None
+    validation: ValidationSpec | None = None
 
 
 class LostRank(NamedTuple):
@@ -211,6 +211,7 @@ class Compute:
 class Reduce:
     """All-reduce gradients, or models if `average`, among `members`; each has its own weight.
 
+    A member of weight 0 sends zeros; it may have no gradient, and compute.
     fragment: the part of the model whose mean an outer optimizer takes.
     beside: whether it is carried out while the rank computes.
     stays: whether the server asks for the sum if it needs it, and gets none at once.

@@ -89,13 +89,13 @@ class ModelAverage:
 
     def bring(self, command: Reduce) -> torch.Tensor:
         """This rank's part of a mean, which an all-reduce makes the whole."""
-        if self._brought is None:
-            self._brought = self._own()
-        self._fragment, own = command.fragment, self._brought
-        if len(self._places) > 1:
-            own = torch.cat([own[self.place], own[self._replica.count :]])
+        whole = self._own() if self._brought is None else self._brought
+        place, rest = self._places[command.fragment], whole[self._replica.count :]
+        own = torch.cat([whole[place], rest]) if len(self._places) > 1 else whole
         weight = command.weights[command.members.index(self._rank)]
-        self._mean = own * weight if weight else torch.zeros_like(own)
+        if not weight:  # it computes, and takes part in the collective alone
+            return torch.zeros_like(own)
+        self._brought, self._fragment, self._mean = whole, command.fragment, own * weight
         return self._mean
 
     def take_over(self, version: int) -> None:

@@ -13,7 +13,7 @@ import torch
 from simstrag.ddp.flat_parameters import split
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
-from simstrag.ddp.server.validation_gradient import Validation, ValidationGradient
+from simstrag.ddp.server.validation_gradient import ValidationGradient, ValidationSpec
 from simstrag.errors import InputError
 from simstrag.learning.correction import Correction
 from simstrag.learning.outer_model import OuterModel
@@ -40,7 +40,7 @@ class ParameterStore:
         rule: UpdateRule = WEIGHTED_SUM,
         outer: Mapping[str, Any] | None = None,
         corrected: Mapping[str, Any] | None = None,
-        validation: Validation | None = None,
+        validation: ValidationSpec | None = None,
     ) -> None:
         try:
             parameters, self.optimizer = pickle.loads(packed)

@@ -24,7 +24,7 @@ from simstrag.ddp.failures.rank_failure import server_continues
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.coordinator import Coordinator
-from simstrag.ddp.server.listener import ABORT, REDUCE, Listener, Peer
+from simstrag.ddp.server.listener import ABORT, GONE, REDUCE, Listener, Peer
 from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.ddp.server.shared_buffer import allocate_private, as_bytes, map_shared
 from simstrag.ddp.server.worker_state import is_fixed
@@ -160,6 +160,8 @@ class Server:
             return
         self._listener.remove(peer)
         self._slow.remove(peer.rank)
+        for other in self._listener.peers.values():
+            other.signal(GONE, peer.rank)
         if reason:
             sentence = f"rank {peer.rank} {reason} while {peer.phase}{detail}"
             self.losses.append(messages.LostRank(peer.rank, self._now(), sentence))

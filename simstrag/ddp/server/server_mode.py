@@ -52,6 +52,7 @@ class ServerMode:
         outer: Mapping[str, Any] | None = None,
     ) -> None:
         self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
+        groups.gone = beside.gone = client.gone
         self.averages = ModelAverage(replica, client.rank, outer)
         self._rounds = GroupModel(replica)
         self._beside = BackgroundReductions(client, beside, self._bring)

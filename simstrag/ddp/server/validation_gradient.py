@@ -14,7 +14,7 @@ SEED = 1 << 32
 """Seed of the server's batches, to which the version is added; ranks have smaller ones."""
 
 
-class Validation(NamedTuple):
+class ValidationSpec(NamedTuple):
     """Where a server's own gradients come from.
 
     workload: its name, or `module:function`; its model is that of the job.
@@ -34,7 +34,7 @@ class ValidationGradient:
     Raises `InputError` where the workload cannot be built here, or is of another model.
     """
 
-    def __init__(self, validation: Validation, flat: torch.Tensor, version: int) -> None:
+    def __init__(self, validation: ValidationSpec, flat: torch.Tensor, version: int) -> None:
         self._parts = workloads.load(validation.workload).build(SEED + version)
         model = self._parts.model.to(flat.dtype).train()
         named = dict(model.named_parameters())
