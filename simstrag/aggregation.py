@@ -1,7 +1,7 @@
 """How the gradients or models of an update become parameters, beyond their weighted sum.
 
-No time of a run depends on it: an engine carries these choices to the real learner, which follows
-them, and to real ranks, which follow all but `Screen`.
+No time of a run depends on it: an engine carries these choices to the real learner and to real
+ranks, which follow them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from simstrag.ddp.precision import PAIRS  # noqa: E402
 from simstrag.ddp.replica import Replica  # noqa: E402
 from simstrag.ddp.workload_rank import Training, load_global_model  # noqa: E402
 from simstrag.engine.live import Live  # noqa: E402
-from simstrag.learning.outer_model import OuterModel, OuterSgd  # noqa: E402
+from simstrag.learning.outer_model import OuterModel  # noqa: E402
 from simstrag.policy import Outer  # noqa: E402
 from tests.commands import Call  # noqa: E402
 from tests.test_ddp_journal import HINTS, recorded  # noqa: E402
@@ -489,14 +489,14 @@ def test_ctrl_c_leaves_a_run_and_says_how_to_go_on(
     ("apart", "outer", "weight"),
     [
         (True, OuterModel(torch.full((1,), 5.0), Outer(), 1).state_dict(), 5.0),
-        (False, OuterSgd(torch.full((1,), 5.0), Outer()).state_dict(), 3.0),
+        (False, OuterModel(torch.full((1,), 5.0), Outer(), 1).state_dict(), 3.0),
         (False, None, 3.0),
     ],
 )
 def test_the_model_that_is_evaluated_is_that_of_the_job(
     apart: bool, outer: dict[str, Any] | None, weight: float
 ) -> None:
-    """A server's outer state has no parameters: its model is that of the checkpoint."""
+    """Where a server takes the outer steps, its parameters are those of the checkpoint."""
     model = torch.nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     replica = Replica(model, optimizer, formats=Mock(), clock=Mock())

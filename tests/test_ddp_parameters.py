@@ -20,8 +20,9 @@ from simstrag.ddp.flat_parameters import (
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.ddp.server.shared_buffer import allocate_private
+from simstrag.ddp.server.validation_gradient import ValidationGradient, ValidationSpec
 from simstrag.errors import InputError
-from simstrag.learning.correction import DelayCompensation
+from simstrag.learning.update_rule import UpdateRule
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -161,8 +162,7 @@ def test_step_hooks_are_refused_where_a_copy_would_not_run_them() -> None:
 
 def test_a_gradient_is_corrected_by_what_changed_since_its_rank_pulled() -> None:
     own = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=1.0)
-    compensation = DelayCompensation(Compensation(strength=0.5))
-    server = ParameterStore(pack_optimizer(own), compensation=compensation)
+    server = ParameterStore(pack_optimizer(own), rule=UpdateRule(compensation=Compensation(0.5)))
     for rank in (0, 1):
         server.admit(rank, allocate_private(3, torch.float32))
         server.pull(Compute(rank, 0, 0, False, 8, GradientRoute.PUSH))
@@ -171,3 +171,32 @@ def test_a_gradient_is_corrected_by_what_changed_since_its_rank_pulled() -> None
     assert server.flat.tolist() == [0.0] * 3, "nothing had changed"
     server.apply(Apply(2, ((1, 0.5),), (), ()), [])
     assert server.flat.tolist() == [0.0] * 3, "2 + 0.5 * 4 * (0 - 1) is 0"
+
+
+def test_a_server_takes_gradients_of_a_workload_at_its_present_parameters() -> None:
+    own = torch.nn.Linear(3, 2)
+    names = tuple(name for name, _ in own.named_parameters())[::-1]
+    optimizer = torch.optim.SGD([own.bias, own.weight], lr=1.0)
+    flat = ParameterStore(pack_optimizer(optimizer)).flat
+    gradient = ValidationGradient(ValidationSpec(f"{__name__}:linear_workload", names), flat, 0)
+    for _ in range(2):
+        found = gradient(5)
+        loss = (own(torch.ones(5, 3)) ** 2).mean()
+        expected = torch.autograd.grad(loss, [own.bias, own.weight])
+        assert torch.equal(found, torch.cat([each.reshape(-1) for each in expected]))
+        flat.mul_(2.0)
+        unflatten(flat, [own.bias, own.weight])
+
+
+def linear_workload() -> tuple[Any, ...]:
+    model = torch.nn.Linear(3, 2)
+
+    def loss(given: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return (given(batch) ** 2).mean()
+
+    return model, loss, torch.optim.SGD(model.parameters(), lr=1.0), lambda n: torch.ones(n, 3)
+
+
+def test_a_validation_of_another_model_is_refused() -> None:
+    with pytest.raises(InputError, match="validation 'mlp' builds another model than the ranks"):
+        ValidationGradient(ValidationSpec("mlp", ("weight",)), torch.zeros(3), 0)

@@ -542,10 +542,15 @@ def refused(rank: int, world: int, policy: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("policy", ["star_h_oracle", "dropcompute", "cgp:groups=rounds"])
+@pytest.mark.parametrize("policy", ["star_h_oracle", "dropcompute"])
 def test_what_cannot_run_for_real_is_refused_with_the_reason(policy: str, ranks: Ranks) -> None:
     (said,) = ranks.run(refused, 1, policy)
     assert said.startswith(f"policy {policy} is for simulation only: ")
+
+
+def test_a_server_that_tests_gradients_needs_a_workload_for_its_own(ranks: Ranks) -> None:
+    (said,) = ranks.run(refused, 1, "zeno")
+    assert said.startswith("policy zeno tests gradients by some that its server takes itself: give")
 
 
 @dataclass

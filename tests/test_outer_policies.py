@@ -242,9 +242,9 @@ def test_seconds_must_be_of_every_rank() -> None:
         ("streaming_diloco", "server"),
         ("async_local_sgd", "server"),
         ("dc_asgd", "server"),
-        ("decoupled_diloco", "no: steps beside an all-reduce need all ranks in each update"),
-        ("eager_sgd", "no: a rank would join an all-reduce, with zeros, while it computes"),
-        ("zeno", "no: its server tests gradients by one of its own"),
+        ("decoupled_diloco", "server"),
+        ("eager_sgd", "server"),
+        ("zeno", "server"),
     ],
 )
 def test_real_ranks_take_a_policy_or_say_why_not(policy: str, answer: str) -> None:

@@ -55,7 +55,7 @@ def to_checkpoint(
         "policy": pickle.dumps(policy),
         "facts": None if facts is None else facts_to_json(facts),
         "outer": copy.deepcopy(outer), "apart": apart,
-        "mean_square": None if served is None else served["mean_square"],
+        "corrected": None if served is None else served["corrected"],
     }  # fmt: skip
 
 

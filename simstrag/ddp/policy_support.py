@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from simstrag import policies
 from simstrag.errors import InputError, PlanError
-from simstrag.plan import Plan
+from simstrag.plan import Plan, Weigh
 from simstrag.policy import Hints, Policy, View
 from simstrag.quorum import Late, Quorum, Via
 
@@ -25,18 +25,14 @@ TORCH = ("2.11", "2.13")
 """Releases of torch on which real ranks, which use private functions of it, were tried."""
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
-ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
-OUTER = (
-    "an outer optimizer needs every rank in each update, or a server: other ranks lack its state"
-)
-OVERLAP = "steps beside an all-reduce need all ranks in each update: no count, window or grace"
+ROUNDS = "groups with rounds need weigh WORLD: a round does not know the samples of its update"
 AVERAGED = (
     "models are averaged by all-reduce, and a rank cannot take back what a late gradient or a "
     "cutoff has dropped from its model; nor does a server know the average"
 )
-PARTIAL = "a rank would join an all-reduce, with zeros, while it computes, which is not built"
-COMPENSATION = "a correction of single gradients needs each of them at the server, not their sums"
-SCREEN = "its server tests gradients by one of its own, and a real server has no data"
+CORRECTION = (
+    "a correction or a test of single gradients needs each of them at the server, not their sums"
+)
 ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
@@ -78,7 +74,7 @@ def is_synchronous(plan: Plan, world_size: int) -> bool:
         not others
         and first.via is Via.ALLREDUCE
         and len(first.members) == world_size
-        and _waits_for_all(first)
+        and waits_for_all(first)
         and not first.riders
         and not first.private
         and not plan.average
@@ -94,24 +90,14 @@ def plan_obstacle(plan: Plan) -> str | None:
     """
     if plan.deadline is not None:
         return CUT
-    if any(quorum.rounds > 1 for quorum in plan.quorums):
+    if plan.weigh is not Weigh.WORLD and any(quorum.rounds > 1 for quorum in plan.quorums):
         return ROUNDS
-    together = len(plan.quorums) == 1 and _waits_for_all(plan.quorums[0])
-    if any(quorum.overlap for quorum in plan.quorums) and not together:
-        return OVERLAP
-    if any(quorum.partial for quorum in plan.quorums):
-        return PARTIAL
     served = all(quorum.via is Via.SERVER for quorum in plan.quorums)
     if plan.average and not served and _loses_models(plan):
         return AVERAGED
-    is_outer = plan.outer is not None or plan.fragments > 1
-    if is_outer and not (together or served):
-        return OUTER
-    if plan.screen is not None:
-        return SCREEN
     single = all(quorum.via is Via.SERVER and not quorum.parents for quorum in plan.quorums)
-    if plan.compensation is not None and not single:
-        return COMPENSATION
+    if (plan.compensation is not None or plan.screen is not None) and not single:
+        return CORRECTION
     return None
 
 
@@ -122,7 +108,8 @@ def _loses_models(plan: Plan) -> bool:
     return late or served or plan.damping.cutoff is not None
 
 
-def _waits_for_all(quorum: Quorum) -> bool:
+def waits_for_all(quorum: Quorum) -> bool:
+    """Whether a quorum closes with a gradient of each of its members alone."""
     return quorum.count is None and quorum.window == math.inf and not quorum.grace
 
 

@@ -61,6 +61,12 @@ class Replica:
         self._reducer: Reducer | None = None
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of `parameters` in the model."""
+        name_of = {id(each): name for name, each in self._named.items()}
+        return tuple(name_of[id(each)] for each in self.parameters)
+
+    @property
     def reducer(self) -> Reducer:
         """The hook of DDP around the model; both are made at the first access.
 

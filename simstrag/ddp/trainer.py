@@ -41,6 +41,7 @@ from simstrag.ddp.server.client import Client
 from simstrag.ddp.server.messages import JobSpec
 from simstrag.ddp.server.server_main import find_host, start_server
 from simstrag.ddp.server.server_mode import ServerMode
+from simstrag.ddp.server.validation_gradient import ValidationSpec
 from simstrag.engine.live import Facts, Live
 from simstrag.errors import InputError
 from simstrag.plan import Plan, Review
@@ -77,12 +78,14 @@ class Trainer:
         hints: Hints,
         sampler: ShareSampler | None,
         out: Path | None,
+        validation: str | None = None,
     ) -> None:
         self.replica, self.name, self.hints, self.sampler = replica, name, hints, sampler
         self._members, self._batch = members, hints.batch or 1
         self._mode: AllReduceMode | ServerMode | None = None  # none before the first step
         self._failed = ""  # the last step's error as text: the error itself would keep tensors
         self._original = copy.deepcopy(policy)
+        self._validation = validation
         self._out = self._folder = out  # a smaller world records in a subfolder
         self._groups = ProcessGroups(members.stall_limit)
         self._model_groups = ProcessGroups(members.stall_limit, "models")
@@ -106,7 +109,7 @@ class Trainer:
         world_size = self.world_size
         self._policy, self._facts = policy, facts
         self._outer_state: Mapping[str, Any] | None = None
-        self._mean_square: torch.Tensor | None = None
+        self._corrected: Mapping[str, Any] | None = None
         self._apart = False
         if facts is None:
             view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
@@ -223,7 +226,7 @@ class Trainer:
         )
         self._begin_from(policy, facts)
         self._outer_state, self._apart = state["outer"], state["apart"]
-        self._mean_square = state["mean_square"]
+        self._corrected = state["corrected"]
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -483,11 +486,14 @@ class Trainer:
             address, limit = self._server_address(), members.stall_limit
             self._client = Client(address, members.rank, limit, members.cut_off)
         if members.rank == 0:
+            plan, validation = self._first_plan if facts is None else facts.plan, None
+            if plan.screen is not None and self._validation is not None:
+                validation = ValidationSpec(self._validation, replica.names)
             job = JobSpec(
                 pack_optimizer(replica.optimizer), policy, self._batch, self.name, self.hints,
                 facts,
-                hand_over=True, refusal=replica.formats.refusal, mean_square=self._mean_square,
-                outer=self._outer_state,
+                hand_over=True, refusal=replica.formats.refusal, outer=self._outer_state,
+                corrected=self._corrected, validation=validation,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         settings = pack_settings(replica.optimizer)
@@ -500,12 +506,21 @@ class Trainer:
     # -- the server --------------------------------------------------------------------------
 
     def _check_served(self, plan: Plan) -> None:
-        """Raise `InputError` for a sampler or a step hook, which a server would ignore."""
+        """Raise `InputError` for a sampler or a step hook, which a server would ignore.
+
+        And where a server is to take gradients of its own, for lack of a loss.
+        """
         if self.sampler is not None:
             raise InputError(
                 f"policy {self.name} needs a server, under which ranks take different numbers of "
                 "steps, and a ShareSampler counts on equal ones; leave it out, and draw "
                 "trainer.next_batch samples before each step"
+            )
+        if plan.screen is not None and self._validation is None:
+            raise InputError(
+                f"policy {self.name} tests gradients by some that its server takes itself: give "
+                "wrap() a validation, the name of the workload or the module:function of a script, "
+                "which returns (model, loss, optimizer, make_batch)"
             )
         if not plan.average:  # there each rank's own optimizer steps
             check_served(self.replica.optimizer, self.name)

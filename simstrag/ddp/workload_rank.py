@@ -95,7 +95,7 @@ def train(training: Training, joined: RankPlace) -> None:
     trainer = wrap(
         model, parts.optimizer, training.policy, training.profile, batch=training.batch,
         samples=training.samples, precision=training.precision,
-        out=out, joined=joined,
+        validation=training.workload, out=out, joined=joined,
     )  # fmt: skip
     if checkpoint is not None and kept:
         trainer.load_state_dict(torch.load(checkpoint, weights_only=True))

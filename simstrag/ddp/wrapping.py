@@ -44,6 +44,7 @@ def wrap(
     samples: int | None = None,
     precision: str = "auto",
     sampler: ShareSampler | None = None,
+    validation: str | None = None,
     out: str | Path | None = None,
     stall_limit: float | None = None,
     joined: RankPlace | None = None,
@@ -59,6 +60,9 @@ def wrap(
     samples: samples after which the training ends.
     precision: full and reduced precision, see `NumberFormats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
+    validation: the workload of which a server takes gradients itself, for policies that test by
+        them (`zeno`): a name, or ``"module:function"`` that returns (model, loss, optimizer,
+        make_batch); its model has the parameters of this one by name, its batches are the server's.
     out: a folder for the record.  A restart, and a training resumed from a checkpoint, record in a
         subfolder.
     stall_limit: seconds of silence after which a rank is given up; default: the launcher's, or 60.
@@ -113,7 +117,7 @@ def wrap(
         clock = CudaStepTimer(device) if on_gpu else CpuStepTimer(measure_cores_per_rank())
     replica, folder = Replica(model, optimizer, formats, clock), None if out is None else Path(out)
     try:
-        return Trainer(replica, members, given, name, hints, sampler, folder)
+        return Trainer(replica, members, given, name, hints, sampler, folder, validation)
     except BaseException as error:
         members.close(describe_error(error))
         raise

@@ -167,12 +167,9 @@ class Live:
         """When the next window expires, unless something happens before; infinity without one."""
         return self._agenda.next
 
-    def outlook(self, rank: int) -> tuple[int, int]:
-        """Steps that a rank's contribution needs after its present one, and its samples at the end.
-
-        Both are under the plan in force, of which the rank is a member.
-        """
-        return self._rules.outlook(rank)
+    def steps_left(self, rank: int) -> int:
+        """Steps that a rank's contribution needs after its present one, under the plan in force."""
+        return self._rules.steps_left(rank)
 
     # -- what has happened -------------------------------------------------------------------
 

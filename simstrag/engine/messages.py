@@ -131,6 +131,7 @@ class Reduction(NamedTuple):
     average: whether models are averaged, not gradients summed.
     among: the ranks that take part, with or without a gradient [11b].
     fragments: equal parts of the model, of which it carries one [11b].
+    rounds: rounds of the quorum, which goes on without a push after all but the last [11].
     """
 
     number: int
@@ -140,6 +141,7 @@ class Reduction(NamedTuple):
     average: bool
     among: tuple[int, ...]
     fragments: int = 1
+    rounds: int = 1
 
 
 class PushSum(NamedTuple):

@@ -282,16 +282,15 @@ class Rules:
         decisions, self._decisions = self._decisions, []
         return decisions
 
-    def outlook(self, rank: int) -> tuple[int, int]:
-        """The steps that follow a rank's present one in its contribution, and all its samples.
+    def steps_left(self, rank: int) -> int:
+        """The steps that follow a rank's present one in its contribution.
 
         The plan in force, which has the rank as a member, says how many they are.
         """
         g, gathering = self._gradient(rank), self._gathering_of[rank]
         assert gathering is not None
         quorum = gathering.quorum
-        left = g.run_on + quorum.steps_of(rank) - quorum.overlap - len(g.steps)
-        return left, sum([samples for _, samples in g.steps]) + left * self._sizes[rank]
+        return g.run_on + quorum.steps_of(rank) - quorum.overlap - len(g.steps)
 
     def is_computing(self, rank: int) -> bool:
         """Whether a rank has begun a step that has not ended."""
@@ -489,7 +488,7 @@ class Rules:
             via, average = closing.quorum.via, closing.plan.average
             self._decisions.append(Reduction(
                 closing.number, closing.members, ridden, via, average, closing.among,
-                closing.plan.fragments,
+                closing.plan.fragments, closing.quorum.rounds,
             ))  # fmt: skip
         elif not closing.undone:
             self._decisions.append(Wake(self.now, CollectiveEnded(closing.number)))

@@ -6,8 +6,9 @@ Sources: Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Comp
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simstrag.aggregation import Compensation
 from simstrag.errors import InputError
@@ -36,8 +37,9 @@ class DelayCompensation:
     tensor([4.])
     """
 
-    def __init__(self, compensation: Compensation, mean_square: torch.Tensor | None = None) -> None:
-        self.compensation, self.mean_square = compensation, mean_square
+    def __init__(self, compensation: Compensation) -> None:
+        self.compensation = compensation
+        self.mean_square: torch.Tensor | None = None
 
     def correct(
         self, gradient: torch.Tensor, now: torch.Tensor, pulled: torch.Tensor
@@ -62,13 +64,13 @@ class Correction:
     """Corrects the gradients of a run, one after the other; compensation comes before the test.
 
     rule: what is done.
-    engine, batches: compute the server's own gradients, of samples that it draws from all shards.
+    own_gradient: the server's own gradient at some parameters, called with these, the number of the
+        turn and the number of samples, which are drawn from all shards.
     lr: learning rate of the optimizer.
     """
 
     rule: UpdateRule
-    engine: GradientEngine
-    batches: Batches
+    own_gradient: Callable[[torch.Tensor, int, int], torch.Tensor]
     lr: float
     _compensation: DelayCompensation | None = field(default=None, init=False)
     _own: tuple[int, torch.Tensor] | None = field(default=None, init=False)
@@ -81,15 +83,35 @@ class Correction:
     def of(
         cls, rule: UpdateRule, engine: GradientEngine, batches: Batches, lr: float
     ) -> Correction | None:
-        """The correction of a rule; None where it has none."""
-        if rule.compensation is None and rule.screen is None:
+        """The correction of a rule by a real learner; None where the rule has none."""
+        if not rule.corrects:
             return None
         if rule.screen is not None and rule.screen.batch > batches.count:
             raise InputError(
                 f"a screen's batch of {rule.screen.batch} is larger than the task, which has "
                 f"{batches.count} samples: lower it"
             )
-        return cls(rule, engine, batches, lr)
+
+        def own_gradient(now: torch.Tensor, turn: int, size: int) -> torch.Tensor:
+            import torch
+
+            samples = torch.from_numpy(batches.of_server(turn, size))
+            weights = torch.full((size,), 1 / size, dtype=engine.dtype)
+            with torch.enable_grad():
+                return engine.one(now, samples, weights, amp=False)
+
+        return cls(rule, own_gradient, lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The mean square of the gradients, and the server's last one, for a checkpoint."""
+        square = None if self._compensation is None else self._compensation.mean_square
+        return {"mean_square": square, "own": self._own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._own = state["own"]
+        if self._compensation is not None:
+            self._compensation.mean_square = state["mean_square"]
 
     def correct(
         self, gradient: torch.Tensor, now: torch.Tensor, pulled: torch.Tensor, update: int
@@ -112,18 +134,10 @@ class Correction:
         assert screen is not None
         turn = (update - 1) // screen.every
         if self._own is None or self._own[0] != turn:
-            self._own = turn, self._gradient_of_server(now, turn, screen.batch)
+            self._own = turn, self.own_gradient(now, turn, screen.batch)
         own = self._own[1]
         size = gradient.norm()
         if size:
             gradient = gradient * (own.norm() / size)
         score = self.lr * own.dot(gradient) - screen.rho * gradient.square().sum()
         return gradient if score + self.lr * screen.epsilon >= 0 else None
-
-    def _gradient_of_server(self, now: torch.Tensor, turn: int, size: int) -> torch.Tensor:
-        import torch
-
-        samples = torch.from_numpy(self.batches.of_server(turn, size))
-        weights = torch.full((size,), 1 / size, dtype=self.engine.dtype)
-        with torch.enable_grad():
-            return self.engine.one(now, samples, weights, amp=False)

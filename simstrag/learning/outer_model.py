@@ -33,11 +33,8 @@ class OuterModel:
     """
 
     def __init__(self, flat: torch.Tensor, outer: Outer, fragments: int) -> None:
-        if fragments > len(flat):
-            raise InputError(f"{fragments} fragments of {len(flat)} parameters: lower their number")
         self.flat, self._outer = flat.clone(), outer
-        ends = itertools.accumulate(map(len, flat.tensor_split(fragments)), initial=0)
-        self.places = [slice(*pair) for pair in itertools.pairwise(ends)]
+        self.places = places_of(len(flat), fragments)
         self._optimizers = [OuterSgd(self.flat[place], outer) for place in self.places]
 
     def step(self, fragment: int, mean: torch.Tensor) -> None:
@@ -51,9 +48,8 @@ class OuterModel:
 
         version: the global parameters that it is of; the present ones by default.
         """
-        place, mix = self.places[fragment], self._outer.mix
-        new, own = (self.flat if version is None else version)[place], model[place]
-        own.copy_(new + mix * (own - new) if mix else new)
+        place, new = self.places[fragment], self.flat if version is None else version
+        mix_in(new[place], model[place], self._outer.mix)
 
     def state_dict(self) -> dict[str, Any]:
         """The parameters and the state of the optimizers, for a checkpoint."""
@@ -64,6 +60,24 @@ class OuterModel:
         self.flat.copy_(state["flat"])
         for each, own in zip(self._optimizers, state["optimizers"], strict=True):
             each.load_state_dict(own)
+
+
+def places_of(count: int, fragments: int) -> list[slice]:
+    """The fragments of so many parameters: equal runs, the first ones longer by one.
+
+    Raises `InputError` where there are more fragments than parameters.
+    """
+    if fragments > count:
+        raise InputError(f"{fragments} fragments of {count} parameters: lower their number")
+    least, longer = divmod(count, fragments)
+    sizes = (least + (number < longer) for number in range(fragments))
+    ends = itertools.accumulate(sizes, initial=0)
+    return [slice(*pair) for pair in itertools.pairwise(ends)]
+
+
+def mix_in(new: torch.Tensor, own: torch.Tensor, mix: float) -> None:
+    """Put new parameters into a rank's own, of which the share `mix` is kept."""
+    own.copy_(new + mix * (own - new) if mix else new)
 
 
 class OuterSgd:

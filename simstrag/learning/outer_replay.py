@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from simstrag.aggregation import Outer
 from simstrag.learning.averaging_replay import AveragingReplay, Worker
 from simstrag.learning.outer_model import OuterModel
 
@@ -22,9 +21,8 @@ class OuterReplay(AveragingReplay):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._model = OuterModel(
-            self.engine.initial, self.rule.outer or Outer(), self.rule.fragments
-        )
+        rule = self.rule
+        self._model = OuterModel(self.engine.initial, rule.outer_or_mean, rule.fragments)
 
     @property
     def parameters(self) -> torch.Tensor:

@@ -64,6 +64,16 @@ class UpdateRule:
         """Whether ranks start from one model, rather than from the average they took part in."""
         return self.outer is not None or self.fragments > 1 or self.overlap > 0 or self.server
 
+    @property
+    def corrects(self) -> bool:
+        """Whether single gradients are corrected or tested."""
+        return self.compensation is not None or self.screen is not None
+
+    @property
+    def outer_or_mean(self) -> Outer:
+        """The outer optimizer, or the one that takes the mean as it is."""
+        return self.outer or Outer()
+
 
 WEIGHTED_SUM = UpdateRule()
 """The optimizer takes the weighted sum of an update's gradients as it is."""

@@ -112,12 +112,6 @@ class Cgp:
         rounds = self.groups is Grouping.ROUNDS
         return "its groups compute on models of their own between two updates" if rounds else None
 
-    @property
-    def simulated_only(self) -> str | None:
-        """Why real ranks cannot train with rounds."""
-        rounds = self.groups is Grouping.ROUNDS
-        return "its groups need a model and an optimizer of their own" if rounds else None
-
     def plan(self, view: View) -> Plan:
         n, b = view.world_size, view.hints.batch
         rounds = view.version // n if b is None else view.samples // (n * b)

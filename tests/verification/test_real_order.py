@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +24,13 @@ from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
 from simstrag.policy import View  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402
+from tests.test_group_models import Moving  # noqa: E402
 
 __all__ = ["ranks"]
 
 BATCH, STEPS, RATE, MOMENTUM = 8, 60, 0.05, 0.5
+OWN = 16
+"""Samples of a gradient of the server's own, under `zeno`."""
 
 
 def batches(world: int) -> Batches:
@@ -32,8 +38,26 @@ def batches(world: int) -> Batches:
     return Batches(iid_shards(samples, world, 0), BATCH, 0)
 
 
-def train(rank: int, world: int, policy: str, out: str) -> list[float]:
-    """The parameters that a rank pulled last; its batches are those of the real learner."""
+def own_workload() -> tuple[Any, Any, Any, Any]:
+    """The task as a workload, whose batches are those of the real learner's server."""
+    task, turns = tasks.load("tabular"), itertools.count()
+
+    def make_batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = batches(3).of_server(next(turns) if samples == OWN else 0, samples)
+        rows = torch.from_numpy(drawn)
+        return task.inputs[rows], task.targets[rows]
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return task.loss(model(batch[0]), batch[1].to(batch[0].dtype)).mean()
+
+    return task.model, loss, torch.optim.SGD(task.model.parameters(), RATE), make_batch
+
+
+def train(rank: int, world: int, policy: Any, out: str, pause: float = 0.0) -> list[float]:
+    """The parameters that a rank pulled last; its batches are those of the real learner.
+
+    pause: seconds that a step takes longer with each rank.
+    """
     from simstrag.ddp import wrap
 
     task, drawn, step = tasks.load("tabular"), batches(world), 0
@@ -42,11 +66,19 @@ def train(rank: int, world: int, policy: str, out: str) -> list[float]:
     samples = BATCH * world * STEPS
 
     def loss() -> torch.Tensor:
+        time.sleep(pause * rank)
         own = torch.from_numpy(drawn.of([rank], [step], [BATCH]))
         return task.loss(model(task.inputs[own].double()), task.targets[own].double()).mean()
 
     with wrap(
-        model, optimizer, policy, batch=BATCH, samples=samples, precision="stand-in", out=out
+        model,
+        optimizer,
+        policy,
+        batch=BATCH,
+        samples=samples,
+        precision="stand-in",
+        out=out,
+        validation=f"{__name__}:own_workload",
     ) as trainer:
         while not trainer.over:
             trainer.step(loss)
@@ -58,18 +90,34 @@ def train(rank: int, world: int, policy: str, out: str) -> list[float]:
     "policy",
     [
         "bsp", "asgd", "ssp:bound=2", "k_async:x=2", "staleness_lr", "dc_asgd:strength=4",
-        "dc_asgd:strength=2,decay=0.95",
+        "dc_asgd:strength=2,decay=0.95", f"zeno:rho=0.003,every=5,batch={OWN}", "eager_sgd",
+        "eager_sgd:start=solo",
     ],
 )  # fmt: skip
 def test_the_recorded_order_replayed_ends_with_the_same_parameters(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = ranks.run(train, 3, policy, str(tmp_path / "run"))
-    log = GradientLog.of(finish(tmp_path / "run"))
-    engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
     rule = UpdateRule.of(policies.ask(policies.load(policy), View(3), policy).resolved(3))
-    replay = GradientReplay(log, engine, batches(3), OptimizerChoice("sgd", RATE, MOMENTUM), rule)
-    replayed = replay.run(1e9).parameters
+    log = GradientLog.of(finish(tmp_path / "run"))
     assert len(log.times) > STEPS / 2
-    ends = torch.tensor(found, dtype=torch.float64)  # of each rank, as it pulled them last
-    assert float((ends - replayed).abs().amax(dim=1).min()) < 1e-9
+    assert distance(found, log, rule) < 1e-9
+
+
+def distance(found: list[list[float]], log: GradientLog, rule: UpdateRule) -> float:
+    """How far the parameters of the rank that pulled last are from those of the replay."""
+    engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
+    choice, drawn = OptimizerChoice("sgd", RATE, MOMENTUM), batches(len(found))
+    replayed = GradientReplay(log, engine, drawn, choice, rule).run(1e9).parameters
+    ends = torch.tensor(found, dtype=torch.float64)
+    return float((ends - replayed).abs().amax(dim=1).min())
+
+
+@pytest.mark.parametrize("policy", ["cgp:groups=rounds,every=2,max_group=2", Moving()])
+def test_groups_with_rounds_end_with_the_parameters_of_the_replay(
+    policy: Any, ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks.run(train, 4, policy, str(tmp_path / "run"), 0.004)
+    log = GradientLog.of(finish(tmp_path / "run"))
+    assert log.gradients["round"].max() > 10
+    assert distance(found, log, UpdateRule()) < 1e-9

@@ -20,6 +20,7 @@ from simstrag.ddp.journal.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
+from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
@@ -45,8 +46,9 @@ def train(
     half: tuple[str, int] | None = None,
     steps: int = STEPS,
     before: Callable[[int, int, Path], None] | None = None,
+    fetch: bool = False,
 ) -> list[float]:
-    """A rank's parameters at the end.
+    """A rank's parameters at the end; with `fetch` those of the server.
 
     half: a checkpoint, which is read if it exists, and after how many steps it is written.
     before: is called before each step is computed, with rank, step and folder.
@@ -76,6 +78,8 @@ def train(
             step += 1
             if path is not None and half is not None and step == half[1]:
                 torch.save(trainer.state_dict(), path)
+        if fetch:
+            model.load_state_dict(trainer.state_dict()["model"])
     return list(nn.utils.parameters_to_vector(model.parameters()).tolist())
 
 
@@ -130,20 +134,36 @@ def test_a_checkpoint_holds_the_state_of_outer_steps(
     assert resumed == whole
 
 
+def train_and_fetch(rank: int, world: int, policy: str, out: str) -> list[float]:
+    """The parameters of the server, as a rank leaves it."""
+    return train(rank, world, policy, out, fetch=True)
+
+
 @pytest.mark.parametrize(
-    "policy", ["async_local_sgd:h=3", "async_local_sgd:h=3,delay=2", "async_local_sgd:h=2,lr=1"]
-)
+    "policy",
+    [
+        "async_local_sgd:h=3", "async_local_sgd:h=3,delay=2", "async_local_sgd:h=2,lr=1",
+        "decoupled_diloco:h=4,p=2,tau=0,alpha=0.25", "decoupled_diloco:h=6,p=2,tau=2,alpha=0.25",
+        "decoupled_diloco:h=4,p=2,tau=1,k=1,alpha=0.25",
+        "decoupled_diloco:h=4,p=2,tau=1,k=2,grace=0.003,alpha=0.25",
+    ],
+)  # fmt: skip
 def test_outer_steps_at_a_real_server_are_those_of_the_replay(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
-    found = ranks.run(train, WORLD, policy, str(tmp_path / "run"))
-    log = GradientLog.of(finish(tmp_path / "run"))
+    found = ranks.run(train_and_fetch, WORLD, policy, str(tmp_path / "run"))
+    assert distance(found, tmp_path / "run", policy) < 1e-9
+
+
+def distance(found: list[list[float]], folder: Path, policy: str) -> float:
+    """How far the parameters of the rank that left last are from those of the replay."""
+    log = GradientLog.of(finish(folder))
     engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
     rule = UpdateRule.of(policies.ask(policies.load(policy), View(WORLD), policy).resolved(WORLD))
     choice = OptimizerChoice("sgd", RATE, MOMENTUM)
-    last = OuterReplay(log, engine, batches(), choice, rule).run(1e9).parameters
-    ends = torch.tensor(found, dtype=torch.float64)  # of each rank, as it pulled them last
-    assert float((ends - last).abs().amax(dim=1).min()) < 1e-9
+    replay: type[OuterReplay | GradientReplay] = OuterReplay if rule.average else GradientReplay
+    last = replay(log, engine, batches(), choice, rule).run(1e9).parameters
+    return float((torch.tensor(found, dtype=torch.float64) - last).abs().amax(dim=1).min())
 
 
 # -- steps beside an all-reduce ---------------------------------------------------------------
@@ -204,6 +224,39 @@ def test_a_rank_runs_on_before_the_slowest_has_begun_the_all_reduce(
     lines = lines_of(folder)
     for number, end in enumerate(ends(lines)):
         assert done(lines, 0)[3 * number + 2] < done(lines, 2)[3 * number + 1] < end
+
+
+def rank_2_computes_through_three_all_reduces(rank: int, step: int, folder: Path) -> None:
+    if rank == 2 and step == 1:
+        before = len(ends(lines_of(folder)))
+        until(folder, lambda lines: len(ends(lines)) >= before + 3)
+
+
+def test_a_rank_joins_partial_all_reduces_while_it_computes(ranks: Ranks, tmp_path: Path) -> None:
+    folder, policy = tmp_path / "run", "eager_sgd:start=solo"
+    before = rank_2_computes_through_three_all_reduces
+    ranks.run(train, WORLD, policy, str(folder), None, STEPS, before)
+    one, other = done(lines_of(folder), 2)[:2]
+    assert sum(one < end < other for end in ends(lines_of(folder))) >= 3
+
+
+def rank_2_fails(rank: int, step: int, folder: Path) -> None:
+    if rank == 2 and step == 6:
+        raise ZeroDivisionError
+
+
+def train_without_rank_2(rank: int, world: int, policy: str, out: str) -> list[float]:
+    try:
+        return train(rank, world, policy, out, before=rank_2_fails, fetch=True)
+    except ZeroDivisionError:
+        return []
+
+
+@pytest.mark.parametrize("policy", ["eager_sgd:start=solo", "decoupled_diloco:h=4,p=2,tau=1"])
+def test_some_ranks_go_on_where_another_fails(policy: str, ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks.run(train_without_rank_2, WORLD, policy, str(tmp_path / "run"))
+    assert not found.pop()
+    assert distance(found, tmp_path / "run", policy) < 1e-9
 
 
 def rank_2_fails_beside_an_all_reduce(rank: int, step: int, folder: Path) -> None:

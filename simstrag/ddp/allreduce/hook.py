@@ -5,6 +5,7 @@ those of plain DDP bit for bit.  Dividing, or weighing afterwards, rounds differ
 """
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with classes.
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
@@ -18,6 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from simstrag.ddp.allreduce.control_message import WIDTH, pack
 from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
+
+POLL = 0.001
+"""Seconds between looks at whether all members of a group are there to create it."""
 
 Members = tuple[int, ...]
 """The ranks of a group, ascending."""
@@ -161,6 +165,8 @@ class ProcessGroups:
 
     stall_limit: timeout of collectives in seconds; torch's default is half an hour.
     purpose: tells them from other groups of the same ranks.
+    gone: ranks that have left; whoever learns of one adds it, also while a group is created, which
+        then fails at once.
 
     All members call `get` at the same point of their collectives, and for several groups in the
     same order.  `dist.new_group` with local synchronization cannot do that: it names a group by how
@@ -170,8 +176,8 @@ class ProcessGroups:
 
     def __init__(self, stall_limit: float = 60.0, purpose: str = "steps") -> None:
         self.limit, self._purpose = timedelta(seconds=stall_limit), purpose
-        self._groups: dict[tuple[Members, bool], dist.ProcessGroup] = {}
-        self._connections = Connections()
+        self.gone: set[int] = set()
+        self._groups: dict[tuple[Members, bool], tuple[dist.ProcessGroup, Connections]] = {}
 
     def get(self, members: Members, control: bool = False) -> Group:
         """The group of these ranks, this one included.
@@ -182,24 +188,30 @@ class ProcessGroups:
         on_device = "nccl" in dist.get_backend_config()
         over_gloo = control or not on_device
         if (ordered, over_gloo) not in self._groups:
-            with self._connections.capture():
-                self._groups[ordered, over_gloo] = _create(
-                    self._purpose, ordered, over_gloo, self.limit
-                )
-        return self._groups[ordered, over_gloo]
+            connections = Connections()
+            with connections.capture():
+                group = _create(self._purpose, ordered, over_gloo, self.limit, self.gone)
+            self._groups[ordered, over_gloo] = group, connections
+        return self._groups[ordered, over_gloo][0]
 
-    def abort(self) -> None:
-        """Let pending collectives fail at once, on the other ranks too; for gloo on Linux."""
-        self._connections.shut()
+    def abort(self, members: Members | None = None) -> None:
+        """Let pending collectives fail at once, on the other ranks too; for gloo on Linux.
 
-    def close(self) -> None:
-        """Destroy all groups, so that waits for this rank fail at once."""
-        for group in self._groups.values():
-            dist.destroy_process_group(group)
-        self._groups.clear()
+        members: of one group; None for all groups.
+        """
+        for (own, _), (_, connections) in list(self._groups.items()):
+            if members in (None, own):
+                connections.shut()
+
+    def close(self, members: Members | None = None) -> None:
+        """Destroy groups, so that waits for this rank fail at once; `members` as for `abort`."""
+        for key in [key for key in self._groups if members in (None, key[0])]:
+            dist.destroy_process_group(self._groups.pop(key)[0])
 
 
-def _create(purpose: str, members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGroup:
+def _create(
+    purpose: str, members: Members, over_gloo: bool, limit: timedelta, gone: set[int]
+) -> dist.ProcessGroup:
     """Create a group as `dist.new_group` does, under a name that all members know.
 
     It has the number of times that this rank created the group, since the store keeps the addresses
@@ -208,6 +220,7 @@ def _create(purpose: str, members: Members, over_gloo: bool, limit: timedelta) -
     backend = "gloo" if over_gloo else "nccl"
     store, name = distributed_c10d._get_default_store(), f"simstrag {purpose} {backend} {members}"
     count = store.add(f"{name} by {dist.get_rank()}", 1)
+    _meet(store, f"{name} {count}", members, limit, gone)
     group, _ = distributed_c10d._new_process_group_helper(
         len(members),
         members.index(dist.get_rank()),
@@ -220,3 +233,16 @@ def _create(purpose: str, members: Members, over_gloo: bool, limit: timedelta) -
     places = {rank: place for place, rank in enumerate(members)}
     distributed_c10d._world.pg_group_ranks[group] = places
     return cast("dist.ProcessGroup", group)
+
+
+def _meet(store: Any, name: str, members: Members, limit: timedelta, gone: set[int]) -> None:
+    """Wait until all members create the group; raise `RuntimeError` once one of them is gone."""
+    store.set(f"{name} of {dist.get_rank()}", "")
+    keys, until = (
+        [f"{name} of {rank}" for rank in members],
+        time.monotonic() + limit.total_seconds(),
+    )
+    while not store.check(keys):
+        if not gone.isdisjoint(members) or time.monotonic() > until:
+            raise RuntimeError(f"not all of ranks {members} create their group")
+        time.sleep(POLL)

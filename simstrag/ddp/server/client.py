@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pickle
+import queue
 import select
 import selectors
 import socket
@@ -17,7 +19,16 @@ from typing import Any, TypeVar
 import torch
 
 from simstrag.ddp.server import messages
-from simstrag.ddp.server.listener import ABORT, BEAT, ENDED, FAILED, SIGNAL, connect_to
+from simstrag.ddp.server.listener import (
+    ABORT,
+    BEAT,
+    ENDED,
+    FAILED,
+    GONE,
+    REDUCE,
+    SIGNAL,
+    connect_to,
+)
 from simstrag.ddp.server.shared_buffer import (
     ExchangeBuffers,
     MemoryHandle,
@@ -51,6 +62,7 @@ class Client:
     cut_off: returns whether the job's store is silent too: a server that is silent alone may be
         waiting for another rank.
     lost: the ranks that the server has lost, and why.
+    reductions: all-reduces to carry out beside steps, as they are commanded.
 
     Every fault of the connection raises `ConnectionError`, which names the server and this rank's
     activity; so does a server that does not admit this rank.
@@ -67,6 +79,7 @@ class Client:
         self.rank, self.stall_limit, self._cut_off = rank, stall_limit, cut_off
         self.name = f"the server at {host}:{port}"
         self.lost: dict[int, str] = {}
+        self.reductions: queue.SimpleQueue[messages.Reduce | None] = queue.SimpleQueue()
         self._buffers: ExchangeBuffers | None = None
         self._handle: MemoryHandle | None = None
         self._phase = "connecting"
@@ -76,7 +89,7 @@ class Client:
         connection, limit = connect_to(address, rank, stall_limit, self.name)
         self._wire = Wire(connection, stall_limit, self.name)
         beats, _ = connect_to(address, rank, stall_limit, self.name, beats=True)
-        self._heartbeat = Heartbeat(beats, limit)
+        self._heartbeat = Heartbeat(beats, limit, self.reductions)
 
     # -- the job -----------------------------------------------------------------------------
 
@@ -176,16 +189,21 @@ class Client:
         """Answer `Compute` where the step was aborted."""
         self._send(messages.Withdrawal(self._step))
 
-    def deliver(self, gradient: torch.Tensor) -> None:
-        """Answer `Deliver`: the gradient that had stayed here."""
-        self._write(gradient)
-        self._send(messages.GradientDelivery(), buffer=True)
+    def deliver(self, values: torch.Tensor, closing: int | None = None) -> None:
+        """Answer `Deliver`: the gradient that had stayed here, or the sum of an all-reduce."""
+        self._write(values)
+        self._send(messages.GradientDelivery(closing), buffer=True)
 
     def end_reduction(self, closing: int, total: torch.Tensor | None = None) -> None:
         """Answer `Reduce`; the lowest member sends the sum of gradients."""
         if total is not None:
             self._write(total)
         self._send(messages.ReductionEnd(closing), buffer=total is not None)
+
+    @property
+    def gone(self) -> set[int]:
+        """The ranks that have left or are lost, as the server said at once."""
+        return self._heartbeat.gone
 
     def report_end(self, closing: int, failed: bool) -> None:
         """Report at once, from any thread, that an all-reduce beside steps has ended or failed."""
@@ -275,17 +293,26 @@ class Heartbeat:
     """A rank's heartbeat: a second connection to the server, and a thread that keeps it going.
 
     A rank that computes slowly goes on beating; a rank that is stopped does not.  On the same
-    connection the server tells a rank at once that its step is aborted, and a rank the server that
-    an all-reduce beside its steps has ended.
+    connection the server tells a rank at once that its step is aborted, or that an all-reduce
+    beside its steps begins, and a rank the server that this has ended.
 
     connection: a connection to the server for heartbeats alone.
     stall_limit: seconds of silence after which the server gives up a rank.
+    reductions: takes the all-reduces that are commanded.
     last_answer: when the server answered last, on this process's monotonic clock.
     aborted: number of the last step that the server aborted, -1 before the first.
+    gone: the ranks that have left or are lost.
     """
 
-    def __init__(self, connection: socket.socket, stall_limit: float) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        stall_limit: float,
+        reductions: queue.SimpleQueue[messages.Reduce | None],
+    ) -> None:
         self.last_answer, self.aborted = time.monotonic(), -1
+        self._reductions = reductions
+        self.gone: set[int] = set()
         self._interval = min(1.0, stall_limit / BEATS)
         self._connection = connection
         self._signals: deque[bytes] = deque()
@@ -335,8 +362,16 @@ class Heartbeat:
     def _read(self, received: bytes) -> bytes:
         """Read all complete signals; the bytes of an incomplete one are returned."""
         self.last_answer = time.monotonic()
-        complete = len(received) // SIGNAL.size * SIGNAL.size
-        for signal, step in SIGNAL.iter_unpack(received[:complete]):
+        while len(received) >= SIGNAL.size:
+            signal, number = SIGNAL.unpack_from(received)
+            end = SIGNAL.size + (number if signal == REDUCE else 0)
+            if len(received) < end:
+                break
             if signal == ABORT:
-                self.aborted = step
-        return received[complete:]
+                self.aborted = number
+            elif signal == GONE:
+                self.gone.add(number)
+            elif signal == REDUCE:
+                self._reductions.put(pickle.loads(received[SIGNAL.size : end]))
+            received = received[end:]
+        return received

@@ -1,25 +1,19 @@
-"""All-reduces that the server commands: members, end, and repetition without the dead.
-
-One that runs beside steps is announced to each member with the step after which the member begins
-it, before all gradients have come.
-"""
+"""All-reduces that the server commands: members, end, and repetition without the dead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simstrag.ddp.policy_support import OUTER
 from simstrag.ddp.server.messages import Command, Reduce
 from simstrag.ddp.server.worker_state import (
     ReducedSum,
     WorkerState,
     gradient_weights,
+    is_served,
     model_weights,
-    outer_of,
 )
 from simstrag.engine.live import Live, Reduction
-from simstrag.errors import PlanError
 
 RETRIES = 3
 """Failures of one all-reduce that are accepted though none of its members has died."""
@@ -29,23 +23,32 @@ RETRIES = 3
 class _Open:
     """An all-reduce under way.
 
+    reduction: the engine's.
     sum: the sum as commanded last.
     samples: of each member's gradient or model.
-    fragment: the part of the model that it carries.
-    number: the engine's number of the reduction; None while one that was announced gathers.
+    fragment, fragments: the part of the model that it carries, of how many.
+    beside: whether it is carried out beside steps.
+    told: the ranks that take part, with or without a part of the sum, as commanded last.
+    in_rounds: whether its group has rounds, or a member has kept gradients of some.
+    commands: how often it was commanded.
     failures: how often it failed though all members were alive.
     done, failed: the ranks at which it has ended, and has failed, since the last command.
-    finite: whether the last gradient of each member is finite that goes on beside it.
+    is_over: whether it has ended at all of them.
     """
 
+    reduction: Reduction
     sum: ReducedSum
     samples: Mapping[int, int]
     fragment: int
-    number: int | None = None
+    fragments: int
+    beside: bool
+    in_rounds: bool
+    told: tuple[int, ...] = ()
+    commands: int = 0
     failures: int = 0
     done: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
-    finite: dict[int, bool] = field(default_factory=dict)
+    is_over: bool = False
 
 
 class Reductions:
@@ -61,26 +64,10 @@ class Reductions:
     ) -> None:
         self._live, self._workers, self._dead, self._whole = live, workers, dead, whole
         self._open: dict[int, _Open] = {}
-        self._announced: int | None = None
         self._count = 0
 
     def __bool__(self) -> bool:
         return bool(self._open)
-
-    def announce(self, rank: int) -> Reduce:
-        """The all-reduce that a rank begins when it has finished its present contribution."""
-        if self._announced is None:
-            live, dead = self._live, self._dead
-            (quorum,) = live.plan.quorums
-            members = tuple(other for other in quorum.members if other not in dead)
-            samples = {other: live.outlook(other)[1] for other in members}
-            self._announced = self._open_anew(members, samples, average=True)
-            self._open[self._announced].sum.weights.update(model_weights(samples))
-        return self._commands(self._announced, self._open[self._announced])[rank]
-
-    def note_finite(self, rank: int, closing: int, finite: bool) -> None:
-        """A rank has begun an all-reduce that was announced; `finite`: its last gradient was."""
-        self._open[closing].finite[rank] = finite
 
     def begin(self, reduction: Reduction, at: float) -> list[Command]:
         """Begin an all-reduce of the engine; a group's has happened during backward already."""
@@ -90,29 +77,20 @@ class Reductions:
             assert group.members == members
             self._live.finish_reduction(reduction.number, at)
             return []
-        samples: Mapping[int, int] = {rank: self._workers[rank].samples for rank in members}
-        if self._announced is not None:
-            closing, self._announced = self._announced, None
-            if self._open[closing].sum.members == members:
-                self._open[closing].number = reduction.number
-                return self._follow(closing, at)
-            samples = self._open.pop(closing).samples  # a rank was lost before it closed
-        closing = self._open_anew(members, samples, reduction.average)
-        self._open[closing].number = reduction.number
-        return self._command(closing, at)
-
-    def _open_anew(
-        self, members: tuple[int, ...], samples: Mapping[int, int], average: bool
-    ) -> int:
-        """An all-reduce of the next update, and its number."""
-        live, everyone = self._live, set(range(len(self._workers)))
-        if outer_of(live.plan) is not None and everyone - self._dead - set(members):
-            raise PlanError(OUTER)
+        prepared = {rank: self._workers[rank].prepared for rank in members}
+        samples = {
+            rank: self._workers[rank].samples if own is None else own[0]
+            for rank, own in prepared.items()
+        }
         self._count += 1
-        root = next((rank for rank in members if rank not in self._dead), -1)
-        total = ReducedSum(root, members, {}, average)
-        self._open[self._count] = _Open(total, samples, live.version % live.plan.fragments)
-        return self._count
+        fragments, version = self._live.plan.fragments, self._live.version + len(self._open)
+        partial = len(reduction.among) > len(reduction.members)
+        self._open[self._count] = _Open(
+            reduction, ReducedSum(-1, members, {}, reduction.average), samples,
+            version % fragments, fragments, beside=partial or any(prepared.values()),
+            in_rounds=reduction.rounds > 1 or any(self._workers[rank].rounds for rank in members),
+        )  # fmt: skip
+        return self._command(self._count, at)
 
     def on_report(self, rank: int, closing: int, at: float, failed: bool) -> list[Command]:
         """An all-reduce has ended or failed at a rank."""
@@ -129,40 +107,47 @@ class Reductions:
     def _command(self, closing: int, at: float) -> list[Command]:
         """Command an all-reduce to its live members; without any it is over."""
         this, live = self._open[closing], self._live
-        members, average, samples = this.sum.members, this.sum.average, this.samples
+        members, samples, average = this.sum.members, this.samples, this.reduction.average
         alive = tuple(rank for rank in members if rank not in self._dead)
         if average:
             weights = model_weights({rank: samples[rank] for rank in alive})
+        elif this.in_rounds:  # what damps an update does not damp a round
+            weights = {rank: samples[rank] / self._whole for rank in members}
         else:
             versions = {rank: self._workers[rank].version for rank in members}
             weights = gradient_weights(live.plan, samples, versions, live.version, self._whole)
         own = {rank: weights[rank] for rank in alive}
-        this.sum = ReducedSum(alive[0] if alive else -1, members, own, average)
+        kept = average and not is_served(live.plan, len(self._workers))
+        stays = this.in_rounds or (this.beside and not kept)
+        root, number = alive[0] if alive else -1, closing if stays else None
+        this.sum = ReducedSum(root, members, own, kept, number, this.in_rounds)
+        this.commands += 1
         this.done.clear()
         this.failed.clear()
         if not alive:
             self._settle(closing, at)
             return []
-        return [*self._commands(closing, this).values()]
-
-    def _commands(self, closing: int, this: _Open) -> dict[int, Reduce]:
-        """The command to each rank of a sum."""
-        ranks, weights = tuple(this.sum.weights), tuple(this.sum.weights.values())
-        return {
-            rank: Reduce(rank, closing, ranks, weights, this.sum.average, this.fragment)
-            for rank in ranks
-        }
+        among = {*alive, *this.reduction.among} - self._dead
+        this.told = tuple(sorted(among))
+        shares = tuple(own.get(rank, 0.0) for rank in this.told)
+        return [
+            Reduce(
+                rank, closing, this.told, shares, average, this.fragment,
+                beside=this.beside, stays=stays, again=this.commands > 1,
+            )
+            for rank in this.told
+        ]  # fmt: skip
 
     def _follow(self, closing: int, at: float) -> list[Command]:
         """Once all live members have reported, end the all-reduce, or repeat it if one failed."""
         this = self._open[closing]
-        alive = set(this.sum.weights) - self._dead
-        if this.number is None or not alive <= this.done | this.failed:
+        alive = set(this.told) - self._dead
+        if this.is_over or not alive <= this.done | this.failed:
             return []
         if not this.failed and this.sum.root in this.done:
             self._settle(closing, at)
             return []
-        this.failures += alive == set(this.sum.weights)
+        this.failures += alive == set(this.told)
         if this.failures > RETRIES:
             raise RuntimeError(
                 f"the all-reduce of ranks {sorted(alive)} fails though all of them are alive"
@@ -170,9 +155,17 @@ class Reductions:
         return self._command(closing, at)
 
     def _settle(self, closing: int, at: float) -> None:
-        this = self._open.pop(closing)
-        assert this.number is not None
-        for rank in this.sum.members:
-            worker = self._workers[rank]
-            worker.sum, worker.finite = this.sum, this.finite.get(rank, worker.finite)
-        self._live.finish_reduction(this.number, at)
+        """End an all-reduce; one of a fragment after those that began before, as fragments go."""
+        self._open[closing].is_over = True
+        for number, this in list(self._open.items()):
+            if not this.is_over:
+                if this.fragments > 1:
+                    break
+                continue
+            del self._open[number]
+            for rank in this.sum.members:
+                worker = self._workers[rank]
+                worker.sum = this.sum
+                if worker.prepared is not None:
+                    worker.finite, worker.prepared = worker.prepared[1], None
+            self._live.finish_reduction(this.reduction.number, at)

@@ -14,29 +14,29 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from simstrag.aggregation import Outer
 from simstrag.ddp.server.commanded_allreduces import Reductions
+from simstrag.ddp.server.deliveries import Deliveries
 from simstrag.ddp.server.messages import (
     Abort,
     Apply,
     Command,
     Compute,
-    Deliver,
     Finish,
     GradientRoute,
     Handover,
     Keep,
-    Reduce,
 )
 from simstrag.ddp.server.worker_state import (
     ReducedSum,
     WorkerState,
     describe_update,
-    outer_of,
+    is_served,
     route,
 )
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError
-from simstrag.learning.update_rule import UpdateRule
+from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 from simstrag.plan import Plan
 
 
@@ -64,8 +64,10 @@ class Coordinator:
         self._is_synchronous = is_synchronous
         self._workers = [WorkerState() for _ in range(world_size)]
         self._reductions = Reductions(live, self._workers, self.dead, self._whole)
+        self._deliveries = Deliveries(self._workers, self.dead)
         self._pending: deque[Command] = deque()
-        self._averaging: tuple[UpdateRule, int] | None = None  # rule and first version of averages
+        self._averaging: tuple[UpdateRule, bool] | None = None  # and whether it is at the server
+        self._averages_since = 0  # version
 
     # -- events ------------------------------------------------------------------------------
 
@@ -81,12 +83,12 @@ class Coordinator:
         seconds: computing time.
         here: whether its gradient has arrived too.
         """
-        then = self._work_of(rank).then
+        prepares = self._work_of(rank).prepares
         if self._take_back(rank, step):
             worker = self._workers[rank]
             worker.delivered, worker.finite = here, finite
-            if then is not None:
-                self._reductions.note_finite(rank, then.closing, finite)
+            if prepares:
+                worker.prepared, worker.samples = (worker.samples, finite), 0
             self.live.finish_step(rank, at, seconds)
         return self._decide(at)
 
@@ -117,9 +119,9 @@ class Coordinator:
             raise ConnectionError(f"rank {rank} gave up step {step}, which was not aborted")
         return self._decide(at)
 
-    def on_delivery(self, rank: int, at: float) -> list[Command]:
-        """The gradient that had stayed at a rank has come."""
-        self._workers[rank].delivered = True
+    def on_delivery(self, rank: int, at: float, closing: int | None = None) -> list[Command]:
+        """The gradient that had stayed at a rank has come, or the sum of an all-reduce."""
+        self._deliveries.receive(rank, closing)
         return self._decide(at)
 
     def on_reduction(self, rank: int, closing: int, at: float) -> list[Command]:
@@ -194,8 +196,9 @@ class Coordinator:
                 else:
                     self._lose(event)
         self._hand_over()
+        self._align_groups()
         steps = [each for each in self._pending if isinstance(each, Compute)]
-        if not all(each.pull or each.local for each in steps):
+        if not all(each.pull or each.local or each.is_round for each in steps):
             raise PlanError(
                 f"policy {self.live.name} averages models and then does not; that is possible "
                 "where all ranks are there, begin together, and need no server from then on"
@@ -205,46 +208,70 @@ class Coordinator:
     def _describe(self, update: Update) -> None:
         for gradient in update.gradients:
             self._workers[gradient.rank].averaged = update.version
-        outer = None if self._averaging is None else self._averaging[0].outer
-        self._pending.append(describe_update(update, self._workers, outer))
+        rule = WEIGHTED_SUM if self._averaging is None else self._averaging[0]
+        apply = describe_update(update, self._workers, rule)
+        self._deliveries.expect(apply)
+        self._pending.append(apply)
 
     def _start(self, start: Start) -> None:
         worker, plan = self._workers[start.rank], self.live.plan
+        served, takes = is_served(plan, len(self._workers)), None
         if plan.average:
-            self._check_average(start, plan)
-        worker.samples = start.samples + (worker.samples if start.private else 0)
+            self._check_average(start, plan, served)
+            takes = self._fragment_of(start, plan)
+        is_next = start.private and start.version == worker.started  # of one contribution
+        worker.samples = start.samples + (worker.samples if start.private and plan.average else 0)
         if not start.private:
-            worker.version = start.version
+            worker.version, worker.rounds = start.version, ()
+        elif start.closing is not None:
+            assert worker.sum is not None
+            worker.rounds += (worker.sum,)
         way, members = route(start.rank, plan)
         if self._ungrouped:
             way, members = GradientRoute.READY, ()
         members = tuple(rank for rank in members if rank not in self.dead)
-        partners, then = self._beside(start.rank, plan)
+        overlaps = any(quorum.overlap for quorum in plan.quorums)
         self._pending.append(
             Compute(
                 start.rank, start.step, start.version, start.amp, start.samples, way,
-                pull=not worker.private or (plan.average and start.puller is not None),
-                local=plan.average, outer=outer_of(plan), fragments=plan.fragments,
-                partners=partners, then=then, members=members,
+                pull=start.closing is None and not (worker.private and (is_next or not served)),
+                is_round=start.closing is not None, local=plan.average,
+                outer=self._outer, fragments=plan.fragments, served=served, takes=takes,
+                prepares=overlaps and not self.live.steps_left(start.rank), members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
                 pause=start.pause,
             )
         )  # fmt: skip
-        worker.private = plan.average
+        worker.private, worker.started = plan.average, start.version
 
-    def _check_average(self, start: Start, plan: Plan) -> None:
+    @property
+    def _outer(self) -> Outer | None:
+        """The optimizer of the global model of private steps; None where there is none."""
+        rule = WEIGHTED_SUM if self._averaging is None else self._averaging[0]
+        return rule.outer_or_mean if rule.has_global_model else None
+
+    def _fragment_of(self, start: Start, plan: Plan) -> int | None:
+        """The fragment that a rank takes over where it pulls, of its last update; None for all."""
+        worker = self._workers[start.rank]
+        if not worker.private:
+            worker.averaged = 0  # updates before it has a model of its own do not count
+        assert self._averaging is not None
+        is_next = self._averaging[0].server or start.private or start.version == worker.averaged
+        return (worker.averaged - 1) % plan.fragments if worker.averaged and is_next else None
+
+    def _check_average(self, start: Start, plan: Plan, served: bool) -> None:
         """Raise `PlanError` where no one has the model or state from which a rank would go on."""
-        rule = UpdateRule.of(plan)
+        how = UpdateRule.of(plan), served
         if self._averaging is None:
-            self._averaging = rule, start.version
-        known, first = self._averaging
-        if rule != known:
+            self._averaging, self._averages_since = how, start.version
+        if how != self._averaging:
             raise PlanError(
                 f"policy {self.live.name} changes in mid-run how models are averaged (outer, "
-                "fragments, overlap or via); that is not possible on real ranks"
+                "fragments, overlap, via, or whether all ranks are in each update); that is not "
+                "possible on real ranks"
             )
-        worker = self._workers[start.rank]
-        if rule.server:
+        worker, first = self._workers[start.rank], self._averages_since
+        if served:
             return
         if not worker.private and start.version != first:
             raise PlanError(
@@ -257,15 +284,6 @@ class Coordinator:
                 f"{worker.averaged} and takes it back at {start.version}; its model is too old, "
                 "and no server has the average: keep it in a quorum, or average via SERVER"
             )
-
-    def _beside(self, rank: int, plan: Plan) -> tuple[tuple[int, ...], Reduce | None]:
-        """The ranks of all-reduces beside steps, and the one that a rank begins after this step."""
-        (quorum, *_) = plan.quorums
-        if not quorum.overlap:
-            return (), None
-        partners = tuple(other for other in quorum.members if other not in self.dead)
-        left, _ = self.live.outlook(rank)
-        return partners, None if left else self._reductions.announce(rank)
 
     def _lose(self, lost: Lost) -> None:
         """An aborted step may be under way, waiting to be begun, or finished."""
@@ -283,6 +301,21 @@ class Coordinator:
             worker.aborted = True
             self._pending.appendleft(Abort(lost.rank, lost.step))
 
+    def _align_groups(self) -> None:
+        """Let ranks keep their gradients where some of their group compute outside of it.
+
+        The others would wait for these in their backward.
+        """
+        steps = {each.rank: each for each in self._pending if isinstance(each, Compute)}
+        for rank, worker in enumerate(self._workers):
+            if (work := worker.next_work or worker.work) is not None:
+                steps.setdefault(rank, work)
+        for number, each in enumerate(self._pending):
+            if isinstance(each, Compute) and any(
+                rank not in steps or steps[rank].members != each.members for rank in each.members
+            ):
+                self._pending[number] = _alone(each)
+
     def _regroup(self) -> None:
         """A group whose collective failed repeats its step when all but its dead are back.
 
@@ -297,8 +330,7 @@ class Coordinator:
                 for other in alive:
                     work = self._work_of(other)
                     self._workers[other].work, self._workers[other].broken = None, False
-                    again = replace(work, route=GradientRoute.READY, members=(), weight=1.0)
-                    self._pending.append(again)
+                    self._pending.append(_alone(work))
 
     # -- commands that can be given now ------------------------------------------------------
 
@@ -312,39 +344,34 @@ class Coordinator:
         if self.live.version == self._first or not self._is_synchronous(self.live.plan):
             return
         apart = not steps[0].pull
-        if any(each.pull is apart for each in steps):  # some have a model of their own, some not
+        if any(each.pull is apart or each.is_round for each in steps):  # with models of their own
             return
         facts, policy = self.live.facts(), self.live.policy
         self._pending = deque(each for each in self._pending if not isinstance(each, Compute))
         self._pending += [Handover(rank, facts, policy, apart) for rank in sorted(starting)]
 
     def _issue(self) -> list[Command]:
-        """The commands that need not wait for a gradient on its way."""
+        """The commands that need not wait for a gradient, or a sum, on its way."""
         commands: list[Command] = []
+        waiting: deque[Command] = deque()  # for an update, its own commands and all behind it
         while self._pending:
-            command = self._pending[0]
-            if isinstance(command, Apply):
-                away = [rank for rank, _ in command.parts if self._workers[rank].holds_gradient]
-                if asked := [rank for rank in away if rank not in self.dead]:
-                    commands += [Deliver(k) for k in asked if not self._workers[k].requested]
-                    for rank in asked:
-                        self._workers[rank].requested = True
-                    break
-                self._pending.popleft()
-                commands += self._keep(command)
-                if away:  # gradients lost with their ranks before they were sent
-                    parts = tuple(part for part in command.parts if part[0] not in away)
-                    missing = tuple(sorted({*command.missing, *away}))
-                    command = replace(command, parts=parts, missing=missing)
-                commands.append(command)
-                continue
-            self._pending.popleft()
-            if isinstance(command, Compute):
+            command = self._pending.popleft()
+            if waiting and not (isinstance(command, Compute) and not command.pull):
+                waiting.append(command)
+            elif isinstance(command, Apply):
+                asked, complete = self._deliveries.request(command)
+                commands += asked
+                if complete is None:
+                    waiting.append(command)
+                else:
+                    commands += [*self._keep(complete), complete]
+            elif isinstance(command, Compute):
                 self._workers[command.rank].next_work = command
                 commands += self._start_next(command.rank)
             elif command.rank not in self.dead:
                 commands.append(command)
             self.over = self.over or isinstance(command, Handover)
+        self._pending = waiting
         for rank in range(len(self._workers)):
             commands += self._start_next(rank)
         return commands
@@ -366,3 +393,8 @@ class Coordinator:
             and worker.next_work.pull
             and worker.next_work.version == apply.version - 1
         ]
+
+
+def _alone(step: Compute) -> Compute:
+    """A step of a group as one of its rank alone."""
+    return replace(step, route=GradientRoute.READY, members=(), weight=1.0)

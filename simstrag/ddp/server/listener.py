@@ -24,7 +24,7 @@ from typing import Any
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers
 from simstrag.ddp.server.wire import Wire
 
-MAGIC, PROTOCOL = b"sdst", 4
+MAGIC, PROTOCOL = b"sdst", 5
 
 CHALLENGE = struct.Struct("!4sB32s")
 """Server to a stranger: magic, protocol, random bytes."""
@@ -38,11 +38,12 @@ WELCOME = struct.Struct("!32sd")
 SIGNAL = struct.Struct("!cq")
 """On a rank's connection for heartbeats, both ways: `BEAT`, or what has happened, and a number.
 
-The server sends `ABORT` and the number of the step; the rank sends `ENDED` or `FAILED` and that of
-an all-reduce which it had begun beside its steps.
+The server sends `ABORT` and the number of the step, `GONE` and a rank that has left or is lost, or
+`REDUCE`, the number of bytes that follow, and a pickled `Reduce` beside steps; the rank sends
+`ENDED` or `FAILED` and the number of that.
 """
 
-BEAT, ABORT, ENDED, FAILED = b".", b"x", b"+", b"-"
+BEAT, ABORT, GONE, REDUCE, ENDED, FAILED = b".", b"x", b"g", b"r", b"+", b"-"
 
 HANDSHAKE = 10.0
 """Seconds in which a stranger has to prove that it knows the secret."""
@@ -77,11 +78,11 @@ class Peer:
     row: dict[str, Any] = field(default_factory=dict)
     losses: int = 0
 
-    def abort(self, step: int) -> None:
-        """Tell it at once that a step is aborted; if that cannot be sent, the rank is lost."""
+    def signal(self, signal: bytes, number: int, content: bytes = b"") -> None:
+        """Tell it at once, while it computes; if that cannot be sent, the rank is lost."""
         if self.beats is not None:
             with contextlib.suppress(OSError):
-                self.beats.send(SIGNAL.pack(ABORT, step))
+                self.beats.send(SIGNAL.pack(signal, number) + content)
 
 
 @dataclass(eq=False)

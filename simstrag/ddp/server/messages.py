@@ -15,6 +15,7 @@ import torch
 
 from simstrag.aggregation import Outer
 from simstrag.ddp.server.shared_buffer import MemoryHandle
+from simstrag.ddp.server.validation_gradient import ValidationSpec
 from simstrag.engine.live import Facts
 from simstrag.policy import Hints, Policy
 
@@ -30,7 +31,8 @@ class JobSpec:
     journal: makes the journal of the server, if that has none yet.
     refusal: why there is no reduced precision; empty where there is.
     outer: the state of the server's outer steps in a checkpoint; None where there is none.
-    mean_square: of the gradients of a training that is gone on with, where a correction needs it.
+    corrected: the same of the server's corrections of gradients.
+    validation: where gradients of the server's own come from; None where they are not needed.
     """
 
     packed: bytes
@@ -43,7 +45,8 @@ class JobSpec:
     journal: Callable[[], Any] | None = None
     refusal: str = ""
     outer: Mapping[str, Any] | None = None
-    mean_square: torch.Tensor | None = None
+    corrected: Mapping[str, Any] | None = None
+    validation: ValidationSpec | None = None
 
 
 class LostRank(NamedTuple):
@@ -110,7 +113,9 @@ class Withdrawal(NamedTuple):
 
 
 class GradientDelivery(NamedTuple):
-    """The gradient that had stayed at the rank is in the buffer."""
+    """The gradient that had stayed at the rank, or the sum of an all-reduce, is in the buffer."""
+
+    closing: int | None = None
 
 
 class ReductionEnd(NamedTuple):
@@ -168,12 +173,14 @@ class Compute:
     amp: whether to compute in reduced precision.
     pull: whether the parameters come along; else the rank goes on with its own.
     passed: whether they come to the lowest of `members` alone, which broadcasts them.
-    local: whether the rank updates a model of its own before it reports the step; with
-        `GradientRoute.PUSH` it sends what its steps took from what it pulled, when it is asked to
-        deliver.
+    local: whether the rank updates a model of its own before it reports the step.
     outer, fragments: the optimizer of the models' mean, and the parts of the model that it steps.
-    partners: the ranks of all-reduces that run beside steps.
-    then: such an all-reduce, which the rank begins after this step and goes on beside.
+    served: whether that is done at the server; the rank then brings to an update, or delivers, what
+        its private steps took from the parameters that it pulled.
+    takes: the fragment of the parameters that come along which the rank takes over; None for all.
+    prepares: whether a contribution ends with this step, and the rank runs on from it.
+    is_round: whether the last all-reduce ended a round of the rank's group: it steps its model by
+        the sum, and goes on from there.
     members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples applied by all ranks so far.
     pause: seconds that the rank waits before it computes.
@@ -190,8 +197,10 @@ class Compute:
     local: bool = False
     outer: Outer | None = None
     fragments: int = 1
-    partners: tuple[int, ...] = ()
-    then: Reduce | None = None
+    served: bool = False
+    takes: int | None = None
+    prepares: bool = False
+    is_round: bool = False
     members: tuple[int, ...] = ()
     weight: float = 1.0
     applied: int = 0
@@ -202,7 +211,12 @@ class Compute:
 class Reduce:
     """All-reduce gradients, or models if `average`, among `members`; each has its own weight.
 
+    A member of weight 0 sends zeros; it may have no gradient, and compute.
     fragment: the part of the model whose mean an outer optimizer takes.
+    beside: whether it is carried out while the rank computes.
+    stays: whether the server asks for the sum if it needs it, and gets none at once.
+    again: whether it is commanded anew, in a new process group: at some member it has failed.
+
     A gradient that is not finite counts as zeros. The rank keeps its input: if a member dies, the
     command comes again without that member. It takes a mean over when the update has been made.
     """
@@ -213,13 +227,21 @@ class Reduce:
     weights: tuple[float, ...]
     average: bool
     fragment: int = 0
+    beside: bool = False
+    stays: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Send the gradient that stayed at the rank: under a new plan the server sums gradients."""
+    """Send what stayed at the rank: the sum of an all-reduce, or else its gradient.
+
+    closing: the all-reduce, the last of its group where there were rounds before it; None for the
+        gradient, which under a new plan the server sums.
+    """
 
     rank: int
+    closing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +284,7 @@ class Apply:
     gradients: (rank, step, version it was computed from, weight) of each, as booked.
     outer: the optimizer of the parameters, where the buffers hold what private steps took from
         them; None where they hold gradients.
+    fragments: parts of the parameters, of which it steps one in turn.
     """
 
     version: int
@@ -269,6 +292,7 @@ class Apply:
     missing: tuple[int, ...]
     gradients: tuple[tuple[int, int, int, float], ...]
     outer: Outer | None = None
+    fragments: int = 1
 
 
 @dataclass(frozen=True, slots=True)

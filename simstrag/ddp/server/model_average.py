@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from simstrag.ddp.flat_parameters import unflatten
-from simstrag.learning.outer_model import OuterModel
+from simstrag.learning.outer_model import OuterModel, mix_in, places_of
 
 if TYPE_CHECKING:
-    from simstrag.ddp.allreduce.hook import ProcessGroups
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.server.messages import Compute, Reduce
 
@@ -22,40 +18,38 @@ if TYPE_CHECKING:
 class ModelAverage:
     """Averages of the models of ranks, or of a fragment of them under outer steps.
 
-    groups: in which models are summed, and nothing else is.
-    ended: is called, in a thread of torch, when an all-reduce beside steps has ended: with its
-        number and whether it failed.
+    Each rank takes a mean over, or an outer step on a copy of the global parameters.  Where the
+    server has these, a rank brings what its private steps took from the parameters that it started
+    from, and takes fragments over as it pulls them.
+
     state: the state of outer steps in a checkpoint; None where there is none.
-    outer: the global parameters under outer steps; None without.
+    outer: the global parameters under outer steps of the ranks; None without.
+    place: the fragment of the parameters that it brought last.
 
     A mean is taken over only when the update has been made: if a member dies, the all-reduce is
     repeated with the same input.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        groups: ProcessGroups,
-        rank: int,
-        ended: Callable[[int, bool], None],
-        state: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._replica, self._groups, self._rank, self._ended = replica, groups, rank, ended
+    def __init__(self, replica: Replica, rank: int, state: Mapping[str, Any] | None = None) -> None:
+        self._replica, self._rank = replica, rank
         self.outer: OuterModel | None = None
         self._state = state
+        self._base: torch.Tensor | None = None  # what was pulled, where the server has the model
         self._brought: torch.Tensor | None = None  # a copy: steps beside it change the model
-        self._work: dist.Work | None = None
-        self._beside: int | None = None  # number of the all-reduce beside steps
-        self._lock = threading.Lock()
         self._mean: torch.Tensor | None = None
         self._fragment, self._version = 0, -1
+        self._places = [slice(0, replica.count)]
         buffers = replica.model.buffers()
         self._buffers = [each for each in buffers if each.is_floating_point()]
 
     @property
     def is_under_way(self) -> bool:
         """Whether this rank has brought its model and not taken the mean over."""
-        return self._mean is not None
+        return self._brought is not None
+
+    @property
+    def place(self) -> slice:
+        return self._places[self._fragment]
 
     def state_dict(self) -> dict[str, Any] | None:
         """The state of outer steps, for a checkpoint; None without."""
@@ -64,78 +58,58 @@ class ModelAverage:
     def prepare(self, command: Compute) -> None:
         """Before a step: take the mean over whose update was made, and meet what the plan needs."""
         self.take_over(command.version)
-        if command.outer is not None and self.outer is None:
+        if len(self._places) != command.fragments:
+            self._places = places_of(self._replica.count, command.fragments)
+        if command.outer is not None and not command.served and self.outer is None:
             flat = self._flat(self._replica.parameters)
             self.outer = OuterModel(flat, command.outer, command.fragments)
             if self._state is not None:
                 self.outer.load_state_dict(self._state)
-            if len(command.partners) > 1:
-                with contextlib.suppress(RuntimeError):  # a member is lost: its all-reduce fails
-                    self._groups.get(command.partners)
 
-    def begin(self, command: Reduce, version: int) -> None:
-        """Begin an all-reduce, beside which the rank goes on; version: of its last step."""
-        self._brought, self._version = self._own(command.fragment), version
-        self._beside, mean = command.closing, self._weighed(command, self._brought)
-        if len(command.members) == 1:
-            self._ended(command.closing, False)
+    def pull(self, command: Compute, parameters: torch.Tensor) -> None:
+        """Go on from the server's parameters: from all, or from a fragment mixed with its own."""
+        self._brought = None
+        new = parameters.to(self._replica.parameters[0].device, copy=True)
+        if command.takes is None or self._base is None:
+            self._base = new
+            self._replica.spread(new)
             return
+        place, model = self._places[command.takes], self._flat(self._replica.parameters)
+        mix_in(new[place], model[place], 0.0 if command.outer is None else command.outer.mix)
+        self._base[place] = new[place]
+        self._replica.spread(model)
 
-        def end(future: torch.futures.Future[Any]) -> None:
-            try:
-                future.value()
-            except RuntimeError:
-                self._fail(command.closing)
-            else:
-                self._ended(command.closing, False)
+    def keep(self, version: int) -> None:
+        """Keep what this rank brings as it is now: it runs on; version: of its last step."""
+        self._brought, self._version = self._own(), version
 
-        try:
-            group = self._groups.get(command.members)
-            self._work = dist.all_reduce(mean, group=group, async_op=True)
-            self._work.get_future().add_done_callback(end)
-        except RuntimeError:
-            self._fail(command.closing)
+    def taken(self) -> torch.Tensor:
+        """What private steps took from the parameters; statistics of layers stay with the rank."""
+        return self._own() if self._brought is None else self._brought
 
-    def _fail(self, closing: int) -> None:
-        """Report a failed all-reduce beside steps, and abort it for members that still wait."""
-        with self._lock:  # another thread may be about to repeat it in a new group
-            if self._beside == closing:
-                self._groups.abort()
-        self._ended(closing, True)
-
-    def reduce(self, command: Reduce) -> bool:
-        """Carry out an all-reduce; whether it succeeded."""
-        own = self._brought
-        if own is None:
-            own = self._own(command.fragment)
-        else:  # the one beside steps has failed at some rank, and its group with it
-            with self._lock:
-                self._beside = None
-                self._groups.abort()
-            self._wait()
-            self._groups.close()
-        mean = self._weighed(command, own)
-        if len(command.members) > 1:
-            try:
-                dist.all_reduce(mean, group=self._groups.get(command.members))
-            except RuntimeError:
-                return False
-        return True
+    def bring(self, command: Reduce) -> torch.Tensor:
+        """This rank's part of a mean, which an all-reduce makes the whole."""
+        whole = self._own() if self._brought is None else self._brought
+        place, rest = self._places[command.fragment], whole[self._replica.count :]
+        own = torch.cat([whole[place], rest]) if len(self._places) > 1 else whole
+        weight = command.weights[command.members.index(self._rank)]
+        if not weight:  # it computes, and takes part in the collective alone
+            return torch.zeros_like(own)
+        self._brought, self._fragment, self._mean = whole, command.fragment, own * weight
+        return self._mean
 
     def take_over(self, version: int) -> None:
         """Take the mean over, if there is one and its update has been made.
 
         version: of the parameters from which the next step begins.
         """
-        if self._mean is None or version <= self._version:
+        if self._mean is None or self._base is not None or version <= self._version:
             return
-        self._wait()
         parameters, mean = self._replica.parameters, self._mean
         if self.outer is None:
             unflatten(mean, [*parameters, *self._buffers])
         else:
-            place = self.outer.places[self._fragment]
-            length = place.stop - place.start
+            length = self.place.stop - self.place.start
             self.outer.step(self._fragment, mean[:length])
             model = self._flat(parameters)
             self.outer.take_over(self._fragment, model)
@@ -144,34 +118,13 @@ class ModelAverage:
         self._mean = self._brought = None
         self._version = -1
 
-    def close(self) -> None:
-        """Give up an all-reduce that is under way, on the other ranks too."""
-        if self._work is not None and not self._work.is_completed():
-            self._groups.abort()
-        self._wait()
-
-    def _own(self, fragment: int) -> torch.Tensor:
-        """What this rank brings: its model, or a fragment of it, and its floating buffers."""
+    def _own(self) -> torch.Tensor:
+        """Its model and floating buffers; or what was taken from the server's parameters."""
         parameters = self._replica.parameters
-        if self.outer is None:
-            return self._flat([*parameters, *self._buffers])
-        part = self._flat(parameters)[self.outer.places[fragment]]
-        return torch.cat([part, self._flat(self._buffers)])
+        if self._base is not None:
+            return self._base - self._flat(parameters)
+        return self._flat([*parameters, *self._buffers])
 
     def _flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         parts = [each.detach().reshape(-1).to(self._replica.dtype) for each in tensors]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=self._replica.dtype)
-
-    def _weighed(self, command: Reduce, own: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a mean, which the all-reduce makes the whole."""
-        weight = command.weights[command.members.index(self._rank)]
-        self._mean = own * weight if weight else torch.zeros_like(own)
-        self._fragment = command.fragment
-        return self._mean
-
-    def _wait(self) -> None:
-        """Wait for the all-reduce beside steps."""
-        if self._work is not None:
-            with contextlib.suppress(RuntimeError):  # `ended` has reported it to the server
-                self._work.wait()
-            self._work = None

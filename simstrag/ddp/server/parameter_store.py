@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,13 +10,14 @@ from typing import Any
 
 import torch
 
-from simstrag.aggregation import Outer
 from simstrag.ddp.flat_parameters import split
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
+from simstrag.ddp.server.validation_gradient import ValidationGradient, ValidationSpec
 from simstrag.errors import InputError
-from simstrag.learning.correction import DelayCompensation
-from simstrag.learning.outer_model import OuterSgd
+from simstrag.learning.correction import Correction
+from simstrag.learning.outer_model import OuterModel
+from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 
 
 class ParameterStore:
@@ -25,7 +27,9 @@ class ParameterStore:
     optimizer: works on `flat`.
     outer: the state of outer steps in a checkpoint; None where there is none.
     version: number of updates. Older parameters are kept for ranks whose next step needs them.
-    compensation: corrects each gradient by what changed since its rank pulled; None for none.
+    rule: how single gradients are corrected and tested before they are applied.
+    corrected: the state of that in a checkpoint; None where there is none.
+    validation: where gradients of the server's own come from; None where they are not needed.
     Raises `InputError` where the optimizer cannot be unpacked here.
     """
 
@@ -33,8 +37,10 @@ class ParameterStore:
         self,
         packed: bytes,
         version: int = 0,
-        compensation: DelayCompensation | None = None,
+        rule: UpdateRule = WEIGHTED_SUM,
         outer: Mapping[str, Any] | None = None,
+        corrected: Mapping[str, Any] | None = None,
+        validation: ValidationSpec | None = None,
     ) -> None:
         try:
             parameters, self.optimizer = pickle.loads(packed)
@@ -48,10 +54,16 @@ class ParameterStore:
         views = split(self.flat, parameters), split(self._gradient, parameters)
         for parameter, values, gradient in zip(parameters, *views, strict=True):
             parameter.data, parameter.grad = values, gradient
-        self.version, self.compensation = version, compensation
+        self.version, self.rule = version, rule
+        self._correction: Correction | None = None
+        self._validation = validation and ValidationGradient(validation, self.flat, version)
+        if rule.corrects:
+            self._correction = Correction(rule, self._own_gradient, math.nan)
+            if corrected is not None:
+                self._correction.load_state_dict(corrected)
         self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
-        self._outer: OuterSgd | None = None
+        self._outer: OuterModel | None = None
         self._outer_state = outer
         self._lowest: dict[int, int] = {}  # of the group that passed parameters on to a rank
 
@@ -69,19 +81,33 @@ class ParameterStore:
         """Make a version; the settings of the optimizer hold from this version on."""
         for each in settings:
             self.set(each)
-        parts = [(self._gradient_of(rank), weight) for rank, weight in apply.parts]
+        parts = [
+            (gradient, weight)
+            for rank, weight in apply.parts
+            if (gradient := self._gradient_of(rank, apply.version)) is not None
+        ]
         if apply.outer is None:
             self.step(parts)
         elif parts:
-            self._step_outer(apply.outer, parts)
+            self._step_outer(apply, parts)
         self.version = apply.version
 
-    def _gradient_of(self, rank: int) -> torch.Tensor:
-        """The gradient of a rank, after its correction."""
+    def _gradient_of(self, rank: int, update: int) -> torch.Tensor | None:
+        """The gradient of a rank, after its correction; None where it failed its test."""
         buffers = self._buffers[rank]
-        if self.compensation is None:
+        if self._correction is None:
             return buffers.gradient
-        return self.compensation.correct(buffers.gradient, self.flat, buffers.parameters)
+        self._correction.lr = self.optimizer.param_groups[0]["lr"]
+        pulled = buffers.parameters
+        return self._correction.correct(buffers.gradient, self.flat, pulled, update)
+
+    def _own_gradient(self, now: torch.Tensor, turn: int, samples: int) -> torch.Tensor:
+        assert self._validation is not None
+        return self._validation(samples)
+
+    def correction_state(self) -> dict[str, Any] | None:
+        """The state of corrections, for a checkpoint; None where there are none."""
+        return None if self._correction is None else self._correction.state_dict()
 
     def set(self, settings: bytes) -> None:
         """Change settings of the optimizer, such as a learning rate, packed by `pack_settings`."""
@@ -97,14 +123,18 @@ class ParameterStore:
             self._weighted_sum(gradients)
             self.optimizer.step()
 
-    def _step_outer(self, outer: Outer, parts: Sequence[tuple[torch.Tensor, float]]) -> None:
-        """Step with the mean of what private steps took from the parameters."""
+    def _step_outer(self, apply: Apply, parts: Sequence[tuple[torch.Tensor, float]]) -> None:
+        """Step a fragment with the mean of what private steps took from the parameters."""
         if self._outer is None:
-            self._outer = OuterSgd(self.flat, outer)
+            assert apply.outer is not None
+            self._outer = OuterModel(self.flat, apply.outer, apply.fragments)
             if self._outer_state is not None:
                 self._outer.load_state_dict(self._outer_state)
-        whole = sum(weight for _, weight in parts)
-        self._outer.step(self.flat - self._weighted_sum(parts) / whole)
+        fragment = (apply.version - 1) % apply.fragments
+        place = self._outer.places[fragment]
+        mean = self._weighted_sum(parts)[place] / sum(weight for _, weight in parts)
+        self._outer.step(fragment, self.flat[place] - mean)
+        self.flat[place] = self._outer.flat[place]
 
     def outer_state(self) -> dict[str, Any] | None:
         """The state of outer steps, for a checkpoint; None where there are none."""
@@ -149,7 +179,7 @@ class ParameterStore:
         if compute.rank not in self._buffers:  # it left before the job began
             self._buffers[compute.rank] = allocate_private(flat.numel(), flat.dtype)
         buffers = self._buffers[compute.rank]
-        if compute.passed or buffers.shared or self.compensation is not None:
+        if compute.passed or buffers.shared or self.rule.compensation is not None:
             buffers.parameters.copy_(flat)
             self._kept[compute.rank] = compute.version, buffers.parameters
             return buffers.parameters

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,13 +24,13 @@ from simstrag.ddp.failures.rank_failure import server_continues
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.coordinator import Coordinator
-from simstrag.ddp.server.listener import Listener, Peer
+from simstrag.ddp.server.listener import ABORT, GONE, REDUCE, Listener, Peer
 from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.ddp.server.shared_buffer import allocate_private, as_bytes, map_shared
 from simstrag.ddp.server.worker_state import is_fixed
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
-from simstrag.learning.correction import DelayCompensation
+from simstrag.learning.update_rule import UpdateRule
 
 START = 120.0
 """Seconds in which all ranks must begin after the first: imports may take longer than a stall."""
@@ -130,17 +131,16 @@ class Server:
     def state(self) -> dict[str, Any]:
         """The server's part of a checkpoint: optimizer, parameters (flat), facts, policy.
 
-        `mean_square` is that of the gradients, where their correction needs it.
+        `outer` and `corrected` are the states of outer steps and of corrections.
         """
         assert self.store is not None, "no job has begun"
-        compensation = self.store.compensation
         live = None if self._coordinator is None else self._coordinator.live
         return {
             "optimizer": self.store.optimizer.state_dict(), "parameters": self.store.flat.clone(),
             "outer": self.store.outer_state(),
             "facts": None if live is None else live.facts(),
             "policy": None if live is None else live.policy,
-            "mean_square": None if compensation is None else compensation.mean_square,
+            "corrected": self.store.correction_state(),
         }  # fmt: skip
 
     # -- ranks that are lost -----------------------------------------------------------------
@@ -160,6 +160,8 @@ class Server:
             return
         self._listener.remove(peer)
         self._slow.remove(peer.rank)
+        for other in self._listener.peers.values():
+            other.signal(GONE, peer.rank)
         if reason:
             sentence = f"rank {peer.rank} {reason} while {peer.phase}{detail}"
             self.losses.append(messages.LostRank(peer.rank, self._now(), sentence))
@@ -213,8 +215,8 @@ class Server:
             case messages.StepReport(route=route, step=step, seconds=seconds, finite=finite):
                 here = route is messages.GradientRoute.PUSH
                 commands = coordinator.on_step(rank, step, at, seconds, here=here, finite=finite)
-            case messages.GradientDelivery():
-                commands = coordinator.on_delivery(rank, at)
+            case messages.GradientDelivery(closing):
+                commands = coordinator.on_delivery(rank, at, closing)
             case messages.Withdrawal(step):
                 commands = coordinator.on_withdrawal(rank, step, at)
             case messages.ReductionEnd(closing):
@@ -272,9 +274,11 @@ class Server:
             job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
             note=self._note, fixed=is_fixed, reduced=not job.refusal,
         )  # fmt: skip
-        chosen, version = live.plan.compensation, 0 if job.facts is None else job.facts.version
-        compensation = None if chosen is None else DelayCompensation(chosen, job.mean_square)
-        self.store = ParameterStore(job.packed, version, compensation, job.outer)
+        version = 0 if job.facts is None else job.facts.version
+        rule = UpdateRule.of(live.plan)
+        self.store = ParameterStore(
+            job.packed, version, rule, job.outer, job.corrected, job.validation
+        )
         for rank in ready:
             buffers = peers[rank].buffers
             assert buffers is not None
@@ -319,11 +323,11 @@ class Server:
         """Raise `InputError` for a plan that cannot be carried out, alone or after the first."""
         policy_support.check_plan(live.plan, live.name)
         assert self.store is not None
-        had = None if self.store.compensation is None else self.store.compensation.compensation
-        if live.plan.compensation != had:
+        plan, had = live.plan, self.store.rule
+        if (plan.compensation, plan.screen) != (had.compensation, had.screen):
             raise InputError(
-                f"policy {live.name}: a plan that changes compensation in mid-run is refused: the "
-                "parameters that gradients under way were computed from may not be kept"
+                f"policy {live.name}: a plan that changes compensation or screen in mid-run is "
+                "refused: what they need of gradients under way may not be kept"
             )
 
     def _execute(self, command: messages.Command, peer: Peer | None) -> None:
@@ -336,7 +340,7 @@ class Server:
                 self.store.keep(command.rank)
             case messages.Abort() if peer is not None:
                 peer.phase = f"giving up step {command.step}"
-                peer.abort(command.step)
+                peer.signal(ABORT, command.step)
             case messages.Compute():
                 command = self.store.route(command)
                 parameters = self.store.pull(command)
@@ -344,6 +348,9 @@ class Server:
                     peer.phase = f"computing step {command.step}"
                     self._tell(peer, command, parameters)
                     self._finish_row(peer)
+            case messages.Reduce(beside=True) if peer is not None:
+                content = pickle.dumps(command)
+                peer.signal(REDUCE, len(content), content)
             case messages.Reduce(rank, _, members) if peer is not None:
                 peer.phase = f"in an all-reduce with ranks {[k for k in members if k != rank]}"
                 self._tell(peer, command)

@@ -13,6 +13,8 @@ from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.rank_failure import is_local_error
 from simstrag.ddp.flat_parameters import pack_settings
 from simstrag.ddp.server import messages
+from simstrag.ddp.server.background_reductions import BackgroundReductions, reduce_among
+from simstrag.ddp.server.group_model import GroupModel
 from simstrag.ddp.server.model_average import ModelAverage
 from simstrag.errors import InputError
 
@@ -30,7 +32,7 @@ class ServerMode:
     """The mechanism in which a server decides.
 
     The constructor receives the first command, and waits until all ranks have come.
-    groups, models: in which gradients are summed, and models.
+    groups, beside: in which collectives are, and those that run beside steps.
     mark: is called with the step and the phase that begins.
     outer: the state of outer steps in a checkpoint; None where there is none.
     averages: its part in averages of models.
@@ -45,12 +47,15 @@ class ServerMode:
         replica: Replica,
         client: Client,
         groups: ProcessGroups,
-        models: ProcessGroups,
+        beside: ProcessGroups,
         mark: Callable[[int, str], None],
         outer: Mapping[str, Any] | None = None,
     ) -> None:
         self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
-        self.averages = ModelAverage(replica, models, client.rank, client.report_end, outer)
+        groups.gone = beside.gone = client.gone
+        self.averages = ModelAverage(replica, client.rank, outer)
+        self._rounds = GroupModel(replica)
+        self._beside = BackgroundReductions(client, beside, self._bring)
         self.handover: messages.Handover | None = None
         self.finished = False
         self.samples = 0
@@ -58,7 +63,6 @@ class ServerMode:
         self._gradient = torch.zeros(replica.count, dtype=replica.dtype)
         self._finite, self._pushed = True, False
         self._begun = replica.clock.start
-        self._base = self._gradient  # the parameters of its last pull, where it goes on alone
         self._obey()
 
     @property
@@ -69,13 +73,12 @@ class ServerMode:
     @property
     def private(self) -> bool:
         """Whether this rank has a model of its own, and the server none."""
-        work, push = self._work, messages.GradientRoute.PUSH
-        return work is not None and work.local and work.route is not push
+        return self._work is not None and self._work.local and not self._work.served
 
     @property
     def served(self) -> bool:
-        """Whether this rank has a model of its own, and the server those of all."""
-        return self._work is not None and self._work.local and not self.private
+        """Whether this rank has a model of its own, and the server that of all."""
+        return self._work is not None and self._work.served
 
     @property
     def next_batch(self) -> int:
@@ -97,7 +100,7 @@ class ServerMode:
 
     def close(self) -> None:
         """Give up an all-reduce that is under way: it would hold this rank up as it leaves."""
-        self.averages.close()
+        self._beside.close()
 
     # -- gradients ---------------------------------------------------------------------------
 
@@ -117,8 +120,8 @@ class ServerMode:
         if work.local:
             if self._finite:
                 replica.update()
-            if work.then is not None:
-                self.averages.begin(work.then, work.version)
+            if work.prepares:
+                self.averages.keep(work.version)
         elif work.route is messages.GradientRoute.PUSH:
             gradient, self._pushed = replica.flatten(client.gradient), True
         else:
@@ -165,6 +168,8 @@ class ServerMode:
                 case messages.Compute():
                     if command.pull and not self._pull(command):
                         continue
+                    if command.is_round:
+                        self._rounds.end_round(self._own_gradient(), self.next_batch)
                     self.averages.prepare(command)
                     self._pause(command)
                     self._work = command
@@ -177,12 +182,18 @@ class ServerMode:
                     if not command.apart:
                         self.replica.spread(self.client.parameters)
                     self._work, self.handover = None, command
+                    self.close()
                     break
                 case messages.Finish():
                     self._work, self.finished = None, True
                     break
-                case messages.Deliver():
-                    self.client.deliver(self._taken() if self.served else self._kept_gradient())
+                case messages.Deliver(closing=None):
+                    own = self.averages.taken() if self.served else self._contribution()
+                    self.client.deliver(own)
+                case messages.Deliver(closing=int(closing)):
+                    total = self._beside.sums.get(closing)
+                    total = self._rounds.sum_of_group() if total is None else total
+                    self.client.deliver(self._whole(total), closing)
                 case messages.Reduce():
                     self._reduce(command)
         self.replica.clock.begin()
@@ -205,15 +216,13 @@ class ServerMode:
             except RuntimeError:  # a member is lost, and the server finds out
                 client.report_failure()
                 return False
-        self.replica.spread(client.parameters)
-        if command.local and command.route is messages.GradientRoute.PUSH:
-            self._base = client.parameters.clone()
+        self._beside.sums.clear()
+        self._rounds.reset()
+        if command.served:
+            self.averages.pull(command, client.parameters)
+        else:
+            self.replica.spread(client.parameters)
         return True
-
-    def _taken(self) -> torch.Tensor:
-        """What private steps took from the parameters; statistics of layers stay with the rank."""
-        own = torch.cat([each.detach().reshape(-1) for each in self.replica.parameters])
-        return self._base - own.to(self._base)
 
     def _kept_gradient(self) -> torch.Tensor:
         """The gradient of the last step, also where it was pushed and a new plan reduces it."""
@@ -224,24 +233,37 @@ class ServerMode:
 
     def _reduce(self, command: messages.Reduce) -> None:
         """Sum gradients, or average models, among the members."""
-        rank = self.client.rank
-        if command.average:
-            if self.averages.reduce(command):
-                self.client.end_reduction(command.closing)
-            else:
-                self.client.report_failure(command.closing)
+        total = self._bring(command)
+        if not reduce_among(self.groups, command, total):
+            self.client.report_failure(command.closing)
             return
-        weight = command.weights[command.members.index(rank)]
-        total = self._kept_gradient().clone()
-        if weight == 0 or not self._finite:
-            total.zero_()
-        else:
-            total.mul_(weight)
-        if len(command.members) > 1:
-            try:
-                dist.all_reduce(total, group=self.groups.get(command.members))
-            except RuntimeError:
-                self.client.report_failure(command.closing)
-                return
-        lowest = rank == min(command.members)
-        self.client.end_reduction(command.closing, total if lowest else None)
+        if command.stays:
+            self._rounds.total = total
+        apart = command.stays or (command.average and self.private)
+        sends = self.client.rank == min(command.members) and not apart
+        self.client.end_reduction(command.closing, self._whole(total) if sends else None)
+
+    def _bring(self, command: messages.Reduce) -> torch.Tensor:
+        """This rank's part of the sum of an all-reduce, in a new tensor."""
+        if command.average:
+            return self.averages.bring(command)
+        weight = command.weights[command.members.index(self.client.rank)]
+        own = self._own_gradient() if weight else None
+        return torch.zeros_like(self._gradient) if own is None else own * weight
+
+    def _own_gradient(self) -> torch.Tensor | None:
+        """The gradient of the last step; None where it is not finite."""
+        return self._kept_gradient() if self._finite else None
+
+    def _contribution(self) -> torch.Tensor:
+        """The mean of this rank's gradients since its pull, mostly one."""
+        own = self._rounds.mean_of(self._own_gradient(), self.next_batch)
+        assert own is not None, "the server knows that it is not finite"
+        return own
+
+    def _whole(self, total: torch.Tensor) -> torch.Tensor:
+        """A sum as it is sent to the server; that of a fragment stands in its place."""
+        if not self.served:
+            return total
+        self.client.gradient[self.averages.place] = total
+        return self.client.gradient

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from simstrag.aggregation import Outer
+from simstrag.ddp.policy_support import waits_for_all
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.engine.live import Update
 from simstrag.errors import PlanError
+from simstrag.learning.update_rule import UpdateRule
 from simstrag.plan import Plan, Weigh
 from simstrag.quorum import Quorum, Via
 
@@ -24,13 +25,17 @@ class ReducedSum:
     root: the rank that has sent the sum to the server.
     members: the ranks whose gradients the engine counts in it.
     weights: weights of the ranks that took part.
-    average: whether models were reduced.
+    average: whether ranks averaged their models, of which the server gets nothing.
+    closing: the number of the all-reduce, if the sum stayed at the ranks.
+    in_rounds: whether it is of a group with rounds.
     """
 
     root: int
     members: tuple[int, ...]
     weights: dict[int, float]
     average: bool
+    closing: int | None = None
+    in_rounds: bool = False
 
 
 @dataclass
@@ -48,6 +53,10 @@ class WorkerState:
     broken: whether the collective of its group has failed.
     private: whether it has a model of its own.
     averaged: the last update that its model went into.
+    started: the version of its last step, as the engine gave it.
+    prepared: samples of the contribution that it has run on from, and whether its last gradient is
+        finite; None where there is none under way.
+    rounds: the sums of its group since its pull, after which it went on without another.
     """
 
     work: Compute | None = None
@@ -62,6 +71,9 @@ class WorkerState:
     broken: bool = False
     private: bool = False
     averaged: int = 0
+    started: int = 0
+    prepared: tuple[int, bool] | None = None
+    rounds: tuple[ReducedSum, ...] = ()
 
     @property
     def holds_gradient(self) -> bool:
@@ -123,12 +135,17 @@ def gradient_weights(
     }
 
 
-def outer_of(plan: Plan) -> Outer | None:
-    """The outer optimizer of ranks; that of the mean where one global model is without one."""
-    if any(quorum.via is Via.SERVER for quorum in plan.quorums):
-        return None
-    is_global = plan.fragments > 1 or any(quorum.overlap for quorum in plan.quorums)
-    return Outer() if is_global and plan.outer is None else plan.outer
+def is_served(plan: Plan, world_size: int) -> bool:
+    """Whether the server has the model that private steps begin from.
+
+    Ranks have it themselves where there is none but their averages, or all are in each update.
+    """
+    if not plan.average:
+        return False
+    (first, *others) = plan.quorums
+    together = not others and waits_for_all(first) and len(first.members) == world_size
+    rule = UpdateRule.of(plan)
+    return rule.server or (rule.has_global_model and not together)
 
 
 def model_weights(samples: Mapping[int, int]) -> dict[int, float]:
@@ -159,10 +176,10 @@ def rescale(reduced: ReducedSum, booked: Mapping[int, float]) -> float:
     return first
 
 
-def describe_update(update: Update, workers: Sequence[WorkerState], outer: Outer | None) -> Apply:
+def describe_update(update: Update, workers: Sequence[WorkerState], rule: UpdateRule) -> Apply:
     """The command for an update that the engine has made: single gradients, and whole sums.
 
-    outer: the optimizer of models that the server averages; None for their mean.
+    rule: what it makes of models.
     """
     gradients = sorted(update.gradients)
     weight_of: dict[int, float] = {}
@@ -170,9 +187,12 @@ def describe_update(update: Update, workers: Sequence[WorkerState], outer: Outer
         weight_of[gradient.rank] = weight_of.get(gradient.rank, 0.0) + gradient.weight
     parts: dict[int, float] = {}
     missing: set[int] = set()
+    _settle_rounds(workers, weight_of)
     for rank, weight in weight_of.items():
         worker = workers[rank]
-        if not worker.finite or (worker.sum is not None and rank not in worker.sum.weights):
+        if not (worker.finite or worker.rounds) or (
+            worker.sum is not None and rank not in worker.sum.weights
+        ):
             missing.add(rank)
         elif worker.sum is None:
             parts[rank] = weight
@@ -183,5 +203,31 @@ def describe_update(update: Update, workers: Sequence[WorkerState], outer: Outer
         tuple(sorted(parts.items())),
         tuple(sorted(missing)),
         tuple((g.rank, g.step, g.version, g.weight) for g in gradients),
-        outer=(outer or Outer()) if any(workers[rank].private for rank in parts) else None,
+        rule.outer_or_mean if any(workers[rank].private for rank in parts) else None,
+        rule.fragments,
     )
+
+
+def _settle_rounds(workers: Sequence[WorkerState], booked: Mapping[int, float]) -> None:
+    """Let the last sum of a group with rounds stand for all that its members have kept.
+
+    booked: weights by rank.  Where members changed, or one factor does not give their weights,
+    there is no such sum, and each sends what it kept itself.
+    """
+    for rank in booked:
+        last = workers[rank].sum
+        if last is None or not last.in_rounds:
+            continue
+        own = [other for other in booked if workers[other].sum is last]
+        sums = (*workers[rank].rounds, last)
+        alike = all(workers[other].rounds == sums[:-1] for other in own)
+        whole: ReducedSum | None = None
+        if alike and all([*each.weights] == own for each in sums):
+            weights = {other: sum(each.weights[other] for each in sums) for other in own}
+            whole = replace(last, weights=weights, in_rounds=False)
+            try:
+                rescale(whole, booked)
+            except PlanError:
+                whole = None
+        for other in own:
+            workers[other].sum = whole
