@@ -14,8 +14,9 @@ import numpy as np
 from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.rendering import html_fragment, html_page
+from simstrag.statistics.slow_workers import FEWEST
 from simstrag.whatif.causes import Cause, causes
-from simstrag.whatif.culprits import FEWEST, Culprit, culprits
+from simstrag.whatif.culprits import Culprit, culprits
 from simstrag.whatif.fixes import Fix, fixes
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Decomposition, Metrics, metrics

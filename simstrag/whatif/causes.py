@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simstrag.whatif.culprits import FLOOR, Culprit, computing, excesses
+from simstrag.statistics.slow_workers import FLOOR, excesses
+from simstrag.whatif.culprits import Culprit, computing
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import first_operations
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints, Record
