@@ -46,21 +46,21 @@ class StepClock(Protocol):
 
     def is_past(self, mark: Any) -> bool: ...
 
-    def whole(self, begin: Any, end: Any) -> float: ...
-
-    def computing(self, begin: Any, end: Any) -> float: ...
+    def between(self, begin: Any, end: Any) -> tuple[float, float]: ...
 
 
 class CpuClock:
     """Marks on the host, for collectives that block it, such as gloo's.
 
     cores: cores per rank.  With one or less, CPU time of gloo's threads is no computing of the
-        rank's (see `CpuStepTimer`).
+        rank's (see `CpuStepTimer`).  None where nothing is sent while the rank computes.
     """
 
-    def __init__(self, cores: float) -> None:
-        timer = CpuStepTimer(cores)
-        self.corrected, self.reason = timer.corrected, timer.reason
+    def __init__(self, cores: float | None) -> None:
+        self.corrected, self.reason = False, "collectives block the rank: wall clock as it is"
+        if cores is not None:
+            timer = CpuStepTimer(cores)
+            self.corrected, self.reason = timer.corrected, timer.reason
 
     def mark(self) -> tuple[float, float]:
         """Now, and the CPU seconds that other threads have taken until now."""
@@ -71,13 +71,10 @@ class CpuClock:
         """Always true: the host was there when it made the mark."""
         return True
 
-    def whole(self, begin: tuple[float, float], end: tuple[float, float]) -> float:
-        """Seconds of the wall clock."""
-        return end[0] - begin[0]
-
-    def computing(self, begin: tuple[float, float], end: tuple[float, float]) -> float:
-        """Seconds of the wall clock, less what other threads took of the core."""
-        return max(0.0, end[0] - begin[0] - (end[1] - begin[1]))
+    def between(self, begin: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
+        """Seconds of the wall clock, and those less what other threads took of the core."""
+        whole = end[0] - begin[0]
+        return whole, max(0.0, whole - (end[1] - begin[1]))
 
 
 class CudaClock:
@@ -98,28 +95,31 @@ class CudaClock:
         """Whether the device has got there."""
         return bool(mark.query())  # type: ignore[no-untyped-call]
 
-    def whole(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """Seconds on the device."""
-        return float(begin.elapsed_time(end)) / 1e3
-
-    computing = whole
+    def between(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> tuple[float, float]:
+        """Seconds on the device, all of which are computing."""
+        seconds = float(begin.elapsed_time(end)) / 1e3
+        return seconds, seconds
 
 
 class StepMarks:
     """Collects the marks of one rank, and gives the seconds of a step when they are known.
 
+    Marks cost little while a step runs; what is made of them waits for `known`.
+
     settling: first steps that are left out, 1 or more: nothing marks the beginning of the first,
         and DDP orders its buckets in the next.
-    on_end: called at the end of every step, in its last backward.
+    on_end: called at the end of a step, in its last backward, if the last call was `pause` seconds
+        ago.
     """
 
-    def __init__(self, clock: StepClock, settling: int = 3) -> None:
+    def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
         self._clock, self._left_out = clock, settling
         self._marks: list[tuple[str, Any]] = []
         self._ended: deque[tuple[int, list[tuple[str, Any]]]] = deque()
         self._depth = self._steps = 0
         self._forward = False
         self.on_end: Callable[[], None] | None = None
+        self._pause, self._due = pause, time.monotonic() + pause
 
     def forward(self) -> None:
         """The model's forward begins."""
@@ -141,13 +141,20 @@ class StepMarks:
             self._marks.append(("leave", self._clock.mark()))
 
     def end(self) -> None:
-        """The rank has left the last gradient collective."""
-        mark = ("end", self._clock.mark())
+        """The backward has ended; the step ended when the rank ceased to wait."""
+        if self._depth:
+            self._depth = 1
+            self.leave()
+        kind, mark = self._marks[-1] if self._marks else ("", None)
+        if kind != "leave":  # the rank did not wait
+            mark = self._clock.mark()
+            self._marks.append(("end", mark))
         if self._steps >= self._left_out:
-            self._ended.append((self._steps, [*self._marks, mark]))
-        self._marks, self._forward = [mark], False
+            self._ended.append((self._steps, self._marks))
+        self._marks, self._forward = [("end", mark)], False
         self._steps += 1
-        if self.on_end is not None:
+        if self.on_end is not None and (now := time.monotonic()) >= self._due:
+            self._due = now + self._pause
             self.on_end()
 
     def known(self) -> Iterator[StepSeconds]:
@@ -161,16 +168,16 @@ class StepMarks:
         begun = False
         parts = []
         for (kind, begin), (_, end) in itertools.pairwise(marks):
-            whole = self._clock.whole(begin, end)
-            own = 0.0 if kind == "enter" else self._clock.computing(begin, end)
-            begun = begun or kind in ("forward", "enter")
-            if not begun:
-                before += own
-            computing += own if begun else 0.0
-            waiting += whole - own  # what gloo's threads took of the core, too
+            whole, own = self._clock.between(begin, end)
             if kind == "enter":
-                parts.append((computing, waiting))
+                parts.append((computing, waiting + whole))
                 computing = waiting = 0.0
-        if parts:
-            parts[-1] = parts[-1][0] + computing, parts[-1][1] + waiting
-        return StepSeconds(step, before, tuple(parts))
+                begun = True
+                continue
+            begun = begun or kind == "forward"
+            waiting += whole - own  # what gloo's threads took of the core
+            if begun:
+                computing += own
+            else:
+                before += own
+        return StepSeconds(step, before, tuple(parts) or ((computing, waiting),))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -52,9 +52,14 @@ class SlowRankDetector:
 
     def add(self, rank: int, step: int, seconds: float) -> None:
         """Report the local time of a step."""
-        self._judge_long_steps(rank, step, seconds)
-        self._window.setdefault(rank, deque(maxlen=WINDOW)).append((step, seconds))
-        self._new[rank] = self._new.get(rank, 0) + 1
+        self.extend([(rank, step, seconds)])
+
+    def extend(self, reports: Iterable[tuple[int, int, float]]) -> None:
+        """Report local times as (rank, step, seconds); one look is at all of them."""
+        for rank, step, seconds in reports:
+            self._judge_long_steps(rank, step, seconds)
+            self._window.setdefault(rank, deque(maxlen=WINDOW)).append((step, seconds))
+            self._new[rank] = self._new.get(rank, 0) + 1
         if len(self._new) > 1 and min(self._new.values()) >= LOOK:
             self._look()
             self._new = dict.fromkeys(self._new, 0)
