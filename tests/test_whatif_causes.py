@@ -183,9 +183,18 @@ def test_a_worker_that_its_tokens_made_slow_has_no_fix_of_its_own(tmp_path: Path
 
 
 def test_all_fixes_together_give_no_less_than_one_of_them(tmp_path: Path) -> None:
-    """Equal tokens lengthen the other ranks, which a fix of the slow rank alone leaves short."""
+    """Equal tokens lengthen the other ranks."""
     found = with_longer_batches(tmp_path, 1.3)
     assert found.causes[0].explains == {}
     own = [each.seconds for each in found.fixes if each.kind in ("worker", "cause")]
     assert len(own) == 2
     assert fix(found, "all of these together") >= max(own)
+
+
+def test_a_worker_that_is_slow_beside_its_tokens_has_a_fix_of_that_alone(tmp_path: Path) -> None:
+    """It takes 1.7 x 1.3 times the seconds; its own fix leaves 1.7, which equal tokens take."""
+    found = with_longer_batches(tmp_path, 1.3)
+    share_of_late = (40 - 15) / 40
+    own, tokens = fix(found, "rank 2 like the others"), fix(found, "tokens of equal length")
+    assert own == pytest.approx(share_of_late * 0.3 * 1.7 * 0.3, rel=0.05)
+    assert fix(found, "all of these together") == pytest.approx(own + tokens, rel=0.02)

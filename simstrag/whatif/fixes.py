@@ -2,7 +2,8 @@
 
 Fixes overlap: two slow workers are waited for once.  So all fixes are also replayed together, and
 the sum of the single ones is stated beside that only for comparison.  A worker that a cause made
-slow has no fix of its own: what helps it is taking the cause away.
+slow has no fix of its own: what helps it is taking the cause away.  In the fix of one that is slow
+by itself, too, it keeps its tokens, and takes as long as its peers would for as many.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.whatif.causes import Cause
+from simstrag.whatif.causes import TOKENS, Cause
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.metrics import Metrics, first_operations
 from simstrag.whatif.record import Floats
@@ -61,20 +62,22 @@ def fixes(
     delayed = delays if any(each.removes_delay for each in why) else None
     prompt = None if delayed is None else np.zeros(shape, np.bool_)
     everything = np.ones(shape, np.bool_)
-    peers = _like_peers(replay, _others(replay, slow))
+    equal = _without_tokens(replay, why)
+    peers = _like_peers(replay, equal, _others(replay, slow))
     own = [each for each in slow if not any(each.rank in cause.explains for cause in why)]
     culprits = _others(replay, own)
+    alike = np.maximum(peers + replay.work - equal, 0)  # for the tokens that each has
     rows = [
         (
             f"{describe_worker(replay, each)} like the others",
             "worker",
-            ReplayCase(_others(replay, [each]), peers, delayed),
+            ReplayCase(_others(replay, [each]), alike, delayed),
         )
         for each in own
     ]
     if len(own) > 1:
         name = f"all {len(own)} slow workers like the others"
-        rows.append((name, "workers", ReplayCase(culprits, peers, delayed)))
+        rows.append((name, "workers", ReplayCase(culprits, alike, delayed)))
     for cause in why:
         case = ReplayCase(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
         rows.append((describe_cause(cause), "cause", case))
@@ -120,16 +123,26 @@ def _others(replay: JobReplay, slow: Sequence[Culprit]) -> Mask:
     return mask
 
 
-def _like_peers(replay: JobReplay, culprits: Mask) -> Floats:
+def _without_tokens(replay: JobReplay, why: Sequence[Cause]) -> Floats:
+    """What operations take with the mean tokens of their step; as recorded where none count."""
+    for cause in why:
+        if cause.subject == TOKENS:
+            assert cause.ideal is not None
+            return np.where(cause.recorded[..., None], replay.work, cause.ideal)
+    return replay.work
+
+
+def _like_peers(replay: JobReplay, work: Floats, culprits: Mask) -> Floats:
     """What slow workers' operations take in the other replicas in that step, in the median.
 
+    work: seconds of each operation.
     culprits: operations that are of no slow worker.  The ideal of its kind, where all are.
     """
-    operations, _, steps = replay.work.shape
+    operations, _, steps = work.shape
     ideal = np.broadcast_to(replay.ideal, (operations, 1, steps)).copy()
     own = culprits.any(axis=1) & ~culprits.all(axis=1)
-    work = np.where(culprits[own][:, :, None], replay.work[own], np.nan)
-    ideal[own] = np.nanmedian(work, axis=1, keepdims=True)
+    left = np.where(culprits[own][:, :, None], work[own], np.nan)
+    ideal[own] = np.nanmedian(left, axis=1, keepdims=True)
     return ideal
 
 
