@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simstrag.ddp import record
 from simstrag.ddp.collector.hooks import _EndOfBackward
 from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _StepFile
-from simstrag.ddp.collector.step_marks import CpuClock, StepMarks, StepSeconds
+from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds, WallClock
 from simstrag.errors import InputError
 from simstrag.whatif.read_record import read_record
 from simstrag.whatif.record import Record
@@ -161,7 +161,7 @@ def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
 
 def test_steps_are_written_once_in_a_pause(tmp_path: Path) -> None:
     calls = list[int]()
-    marks = StepMarks(CpuClock(2.0), settling=0, pause=0.05)
+    marks = StepMarks(WallClock(""), settling=0, pause=0.05)
     marks.on_end = lambda: calls.append(len(list(marks.known())))
     begin = time.monotonic()
     while len(calls) < 2:
@@ -220,7 +220,7 @@ def test_what_a_write_leaves_is_written_next(tmp_path: Path) -> None:
 
 def test_a_backward_that_raises_ends_no_later_step() -> None:
     """Its callbacks never run, because the engine drops them; the forward is tried again."""
-    marks = StepMarks(CpuClock(2.0), settling=0)
+    marks = StepMarks(WallClock(""), settling=0)
     watched, weight = _EndOfBackward(marks), torch.ones(1, requires_grad=True)
 
     def step(fails: bool) -> None:

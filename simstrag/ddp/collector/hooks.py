@@ -69,11 +69,11 @@ class _EndOfBackward:
     """
 
     def __init__(self, marks: StepMarks) -> None:
-        self._marks, self._queued, self.is_synced = marks, False, True
+        self._marks, self.is_queued, self.is_synced = marks, False, True
 
     def begin(self, is_synced: bool) -> None:
         """A forward begins, whose backward reduces gradients or not."""
-        self._queued = False  # a backward that raised may have left it elsewhere
+        self.is_queued = False  # a backward that raised may have left it elsewhere
         self.is_synced = is_synced
 
     def watch(self, output: Any) -> None:
@@ -90,8 +90,8 @@ class _EndOfBackward:
         self._queue(self._end)
 
     def _queue(self, callback: Callable[[], None]) -> None:
-        if not self._queued:
-            self._queued = True
+        if not self.is_queued:
+            self.is_queued = True
             Variable._execution_engine.queue_callback(callback)
 
     def _wait(self) -> None:
@@ -99,7 +99,7 @@ class _EndOfBackward:
         Variable._execution_engine.queue_callback(self._end)
 
     def _end(self) -> None:
-        self._queued = False
+        self.is_queued = False
         self._marks.end()
 
 
@@ -163,25 +163,28 @@ def _time_collectives(module: FSDPModule, marks: StepMarks, end: _EndOfBackward)
         DefaultReduceScatter,
     )
 
+    mark, waited = marks.mark, marks.waited  # these run often, at once after a wait
+
     class MarkedAllGather(DefaultAllGather):
         def __call__(self, *arguments: Any, **named: Any) -> Any:
-            marks.enter()
+            begin = mark()
             try:
                 return super().__call__(*arguments, **named)
             finally:
-                marks.leave()
+                waited(begin, mark())
 
     class MarkedReduceScatter(DefaultReduceScatter):
         def allocate(self, *arguments: Any, **named: Any) -> torch.Tensor:
-            end.end()  # here, because a group of one rank allocates and sends nothing
+            if not end.is_queued:  # here, because a group of one rank allocates and sends nothing
+                end.end()
             return super().allocate(*arguments, **named)
 
         def __call__(self, *arguments: Any, **named: Any) -> Any:
-            marks.enter()
+            begin = mark()
             try:
                 return super().__call__(*arguments, **named)
             finally:
-                marks.leave()
+                waited(begin, mark())
 
     module.set_custom_all_gather(MarkedAllGather())
     module.set_custom_reduce_scatter(MarkedReduceScatter())

@@ -30,10 +30,11 @@ from simstrag.ddp.collector.step_marks import (
     StepClock,
     StepMarks,
     StepSeconds,
+    WallClock,
 )
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
-from simstrag.ddp.local_step_timer import measure_cores_per_rank
+from simstrag.ddp.local_step_timer import CpuStepTimer, measure_cores_per_rank
 from simstrag.errors import InputError
 
 HEADER = "rank,step,stage,seconds\n"
@@ -75,11 +76,7 @@ class StepRecorder:
     def __init__(self, model: nn.Module, folder: Path | None, look_every: float) -> None:
         self.rank, world = dist.get_rank(), dist.get_world_size()
         wrapper, device = wrapper_of(model), next(model.parameters()).device
-        if device.type == "cuda":
-            clock: StepClock = CudaClock()
-        else:
-            is_beside = isinstance(model, DistributedDataParallel)  # reduces beside backward
-            clock = CpuClock(measure_cores_per_rank() if is_beside else None)
+        clock = _clock(model, device)
         self._marks = StepMarks(clock, pause=min(PAUSE, look_every or PAUSE))
         attach(model, self._marks)
         self._file = None if folder is None else _StepFile(folder, self.rank)
@@ -123,6 +120,15 @@ class StepRecorder:
         except OSError as error:
             warn(f"{self._file}: the record of rank {self.rank} ends: {error.strerror}")
             self._file = None
+
+
+def _clock(model: nn.Module, device: torch.device) -> StepClock:
+    if device.type == "cuda":
+        return CudaClock()
+    if not isinstance(model, DistributedDataParallel):  # nothing is sent beside computing
+        return WallClock("collectives block the rank: wall clock as it is")
+    timer = CpuStepTimer(measure_cores_per_rank())
+    return CpuClock(timer.reason) if timer.corrected else WallClock(timer.reason)
 
 
 class _StepFile:

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from simstrag.ddp.local_step_timer import CpuStepTimer
-
 
 class StepSeconds(NamedTuple):
     """Seconds of one step of a rank.
@@ -49,23 +47,35 @@ class StepClock(Protocol):
     def between(self, begin: Any, end: Any) -> tuple[float, float]: ...
 
 
-class CpuClock:
-    """Marks on the host, for collectives that block it, such as gloo's.
+class WallClock:
+    """Marks on the host, for collectives that block it, such as gloo's."""
 
-    cores: cores per rank.  With one or less, CPU time of gloo's threads is no computing of the
-        rank's (see `CpuStepTimer`).  None where nothing is sent while the rank computes.
+    mark = staticmethod(time.monotonic)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def is_past(self, mark: float) -> bool:
+        """Always true: the host was there when it made the mark."""
+        return True
+
+    def between(self, begin: float, end: float) -> tuple[float, float]:
+        """Seconds of the wall clock, all of which are computing."""
+        return end - begin, end - begin
+
+
+class CpuClock:
+    """Marks on the host where gloo's threads share the rank's core while it computes.
+
+    The CPU time of these is no computing of the rank's (see `CpuStepTimer`).
     """
 
-    def __init__(self, cores: float | None) -> None:
-        self.corrected, self.reason = False, "collectives block the rank: wall clock as it is"
-        if cores is not None:
-            timer = CpuStepTimer(cores)
-            self.corrected, self.reason = timer.corrected, timer.reason
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
     def mark(self) -> tuple[float, float]:
         """Now, and the CPU seconds that other threads have taken until now."""
-        others = time.process_time() - time.thread_time() if self.corrected else 0.0
-        return time.monotonic(), others
+        return time.monotonic(), time.process_time() - time.thread_time()
 
     def is_past(self, mark: tuple[float, float]) -> bool:
         """Always true: the host was there when it made the mark."""
@@ -113,7 +123,7 @@ class StepMarks:
     """
 
     def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
-        self._clock, self._left_out = clock, settling
+        self._clock, self.mark, self._left_out = clock, clock.mark, settling
         self._marks: list[tuple[str, Any]] = []
         self._ended: deque[tuple[int, list[tuple[str, Any]]]] = deque()
         self._depth = self._steps = 0
@@ -126,19 +136,24 @@ class StepMarks:
         self._depth = 0  # an exception may have left it elsewhere
         if not self._forward:
             self._forward = True
-            self._marks.append(("forward", self._clock.mark()))
+            self._marks.append(("forward", self.mark()))
 
     def enter(self) -> None:
         """The rank begins to wait; a call within another wait counts for nothing."""
         if not self._depth:
-            self._marks.append(("enter", self._clock.mark()))
+            self._marks.append(("enter", self.mark()))
         self._depth += 1
 
     def leave(self) -> None:
         """The rank ceases to wait."""
         self._depth -= 1
         if not self._depth:
-            self._marks.append(("leave", self._clock.mark()))
+            self._marks.append(("leave", self.mark()))
+
+    def waited(self, begin: Any, end: Any) -> None:
+        """The rank has waited between two marks."""
+        if not self._depth:
+            self._marks += (("enter", begin), ("leave", end))
 
     def end(self) -> None:
         """The backward has ended; the step ended when the rank ceased to wait."""
@@ -147,7 +162,7 @@ class StepMarks:
             self.leave()
         kind, mark = self._marks[-1] if self._marks else ("", None)
         if kind != "leave":  # the rank did not wait
-            mark = self._clock.mark()
+            mark = self.mark()
             self._marks.append(("end", mark))
         if self._steps >= self._left_out:
             self._ended.append((self._steps, self._marks))
