@@ -63,7 +63,7 @@ def fixes(
     prompt = None if delayed is None else np.zeros(shape, np.bool_)
     everything = np.ones(shape, np.bool_)
     equal = _without_tokens(replay, why)
-    peers = _like_peers(replay, equal, _others(replay, slow))
+    peers = _like_peers(replay, equal, slow, _others(replay, slow))
     own = [each for each in slow if not any(each.rank in cause.explains for cause in why)]
     culprits = _others(replay, own)
     alike = np.maximum(peers + replay.work - equal, 0)  # for the tokens that each has
@@ -132,26 +132,42 @@ def _without_tokens(replay: JobReplay, why: Sequence[Cause]) -> Floats:
     return replay.work
 
 
-def _like_peers(replay: JobReplay, work: Floats, culprits: Mask) -> Floats:
-    """What slow workers' operations take in the other replicas in that step, in the median.
+def _like_peers(replay: JobReplay, work: Floats, slow: Sequence[Culprit], others: Mask) -> Floats:
+    """What slow workers' operations take if the workers are like their peers in their slow steps.
+
+    Computing is shorter by one factor for all slow steps, the ratio of medians, so that the worker
+    keeps its noise: with the median of its peers in every step, a step would wait for one worker
+    less.  One-off steps, and communication, take that median.
 
     work: seconds of each operation.
-    culprits: operations that are of no slow worker.  The ideal of its kind, where all are.
+    others: operations that are of no slow worker.  Where none are, the ideal of a kind is usual.
+    Operations that are of no slow worker take the ideal of their kind.
     """
-    operations, _, steps = work.shape
-    ideal = np.broadcast_to(replay.ideal, (operations, 1, steps)).copy()
-    own = culprits.any(axis=1) & ~culprits.all(axis=1)
-    left = np.where(culprits[own][:, :, None], work[own], np.nan)
-    ideal[own] = np.nanmedian(left, axis=1, keepdims=True)
-    return ideal
+    layout = replay.layout
+    like = np.broadcast_to(replay.ideal, work.shape).copy()
+    for each in slow:
+        own, k = layout.stage == each.stage, layout.replica.tolist().index(each.replica)
+        steps, alike = np.isin(layout.step, each.steps), others[own][0]
+        mine = work[own, k]
+        usual = np.median(work[own][:, alike], axis=1) if alike.any() else like[own, k]
+        shorter = usual[:, steps]
+        if each.pattern != "one-off":
+            computing = ~layout.communicates[own]
+            longer = mine[:, steps][computing]
+            middle = np.median(longer, axis=1, keepdims=True)
+            theirs = np.median(shorter[computing], axis=1, keepdims=True)
+            ratio = np.divide(theirs, middle, out=np.ones_like(middle), where=middle > 0)
+            shorter[computing] = longer * ratio
+        mine[:, steps] = shorter
+        like[own, k] = mine
+    return like
 
 
 def _together(
     replay: JobReplay, culprits: Mask, peers: Floats, why: Sequence[Cause], prompt: Mask | None
 ) -> ReplayCase:
     """All culprits and causes ideal; an operation of both takes the shorter of its ideal times."""
-    ideal = peers + np.zeros(replay.work.shape)
-    recorded = culprits.copy()
+    ideal, recorded = peers.copy(), culprits.copy()
     for cause in why:
         changed = ~cause.recorded & culprits
         if cause.ideal is not None:
