@@ -111,15 +111,16 @@ class WhatIf:
 
 
 def analyse(
-    path: str | Path,
+    source: str | Path | Record,
     gpu_price: float | None = None,
     *,
     compare: Sequence[str] = (),
     amp_ratio: float | None = None,
     jobs: int | None = None,
 ) -> WhatIf:
-    """What a straggler cost in the job of a record: its file or folder.
+    """What a straggler cost in the job of a record.
 
+    source: its file or folder, or what `read_record` has read of it.
     gpu_price: of a GPU-hour, in any currency.
     compare: policies to simulate on the scenario of the record, such as `["korel", "ssp:bound=5"]`.
     amp_ratio: what reduced precision gains in the job; a typical number if a policy needs it.
@@ -140,7 +141,7 @@ def analyse(
 
         for name in compare:
             load(name)
-    record = read_record(path)
+    record = source if isinstance(source, Record) else read_record(source)
     try:
         layout = Layout.of(record)
         replay = JobReplay.of(layout)
