@@ -130,22 +130,31 @@ def test_a_bare_model_and_a_folder_with_a_record_are_refused(ranks: Ranks, tmp_p
     assert second.endswith("rank-0.csv: a job was recorded there; choose another folder")
 
 
-def rank_accumulates(rank: int, world: int, folder: str, unused: bool) -> None:
-    model = DistributedDataParallel(nn.Linear(8, 1), find_unused_parameters=unused)
+def rank_accumulates(rank: int, world: int, folder: str, wrapper: str, unused: bool) -> None:
+    model = nn.Linear(8, 1)
+    is_ddp = wrapper == "DistributedDataParallel"
+    if is_ddp:
+        model = DistributedDataParallel(model, find_unused_parameters=unused)
+    else:
+        fully_shard(model)
     x = torch.randn(4, 8)
     with record(model, folder, look_every=0):
         for step in range(20):
-            with model.no_sync() if step % 2 else contextlib.nullcontext():  # type: ignore
+            if not is_ddp:
+                model.set_requires_gradient_sync(step % 2 == 0)  # type: ignore[operator]
+            with model.no_sync() if is_ddp and step % 2 else contextlib.nullcontext():  # type: ignore
                 mse_loss(model(x), torch.ones(4, 1)).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 model(x)
 
 
-@pytest.mark.parametrize("unused", [False, True])
+@pytest.mark.parametrize(
+    ("wrapper", "unused"), [(WRAPPERS[0], False), (WRAPPERS[0], True), (WRAPPERS[1], False)]
+)
 def test_a_backward_without_reduction_and_an_evaluation_end_no_step(
-    unused: bool, ranks: Ranks, tmp_path: Path
+    wrapper: str, unused: bool, ranks: Ranks, tmp_path: Path
 ) -> None:
-    ranks.run(rank_accumulates, 2, str(tmp_path / "run"), unused)
+    ranks.run(rank_accumulates, 2, str(tmp_path / "run"), wrapper, unused)
     assert len(np.unique(read_record(tmp_path / "run").step)) == 10 - 3
 
 
