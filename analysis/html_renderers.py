@@ -69,7 +69,8 @@ def _(results: ClusterResults) -> str:
 @html_fragment.register
 def _(profile: Profile) -> str:
     from simstrag.analysis.pages.templates import fragment
-    from simstrag.analysis.tables.profile_tables import describe, tables
+    from simstrag.analysis.tables.profile_tables import tables
+    from simstrag.analysis.text.profile_text import describe
 
     return fragment(tables(profile), describe(profile))
 

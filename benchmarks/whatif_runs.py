@@ -1,15 +1,18 @@
 """What-if analysis of real runs against their measured slowdown, and what recording costs.
 
-    python -m benchmarks.whatif_runs --out runs/whatif   # 40 loaded and 40 clean runs
+    python -m benchmarks.whatif_runs --out runs/whatif   # 40 runs, each loaded and clean in turns
     python -m benchmarks.whatif_runs --cost              # record on and off in turns
 
-Each run trains a network on four ranks of gloo, under DDP or FSDP2, two ranks a core.  A loaded run
-and a clean one make a pair.  In the loaded one rank 1 has a larger batch, by one of `FACTORS`: real
-computing, and no sleeping.  Ranks 1 and 3 share a core, so a factor of 1.4 slows a step by 1.2.
+Each run trains a network on four ranks of gloo, under DDP or FSDP2, two ranks a core.  In turns of
+`TURN` steps rank 1 has a larger batch, by one of `FACTORS`: real computing, and no sleeping.  Ranks
+1 and 3 share a core, so a factor of 1.4 slows a step by at most 1.2.  The record is split into its
+loaded steps and its clean ones, and each half is analysed by itself.  So both meet the same load of
+other programs, which moves the steps of whole runs by more than the slowdown in question.
 
-The measured slowdown is the mean step of the loaded run over that of the clean one.  The estimate
-has only the loaded run: its mean step over what is left of it when the named ranks are as fast as
-the others.  S, also printed, has all operations ideal, which includes the noise of the cores.
+The measured slowdown is the mean loaded step over the mean clean one.  The estimate has only the
+loaded half: its mean step over what is left of it when the named ranks are as fast as the others.
+S, also printed, has all operations ideal, which includes the noise of the cores.  What other
+programs take of the cores meanwhile is printed, too: a rank that shares its core with them is slow.
 
 Runs that a folder holds are not made again, so that an interrupted series goes on; leave the
 machine alone meanwhile.
@@ -28,40 +31,46 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 WRAPPERS = ("ddp", "fsdp2")
 FACTORS = (1.4, 1.6, 2.0, 3.0)
 REPEATS = 5
-"""Pairs of each wrapper and factor."""
-RANKS, SLOW, STEPS, SETTLING = 4, 1, 60, 3
+"""Runs of each wrapper and factor."""
+RANKS, SLOW, SETTLING, TURN, TURNS = 4, 1, 3, 5, 24
+"""TURN: steps of a turn; TURNS: loaded and clean ones of a run."""
 WIDTH, BATCH, TINY = 128, 2048, 8
-BLOCK, BLOCKS = 20, 50
-"""Steps of a turn, and turns, of a paired measurement."""
-DONE = "done"
+BLOCK, BLOCKS = 20, 150
+"""Steps of a block, and pairs of blocks, with the record and without it."""
+LOOKS, EVERY = 9, 10.0
+"""Looks that are timed, and seconds between two by default."""
+DONE = "done.json"
 
 
 class Job(NamedTuple):
-    """One run. factor: of rank 1's batch; number: of the pair."""
+    """One run. factor: of rank 1's batch in loaded steps; number: of the run."""
 
     wrapper: str
     factor: float
     number: int
-    is_loaded: bool
 
     @property
     def name(self) -> str:
         """Of its folder."""
-        load = "loaded" if self.is_loaded else "clean"
-        return f"{self.wrapper}-{self.factor:g}-{self.number}-{load}"
+        return f"{self.wrapper}-{self.factor:g}-{self.number}"
 
 
-def jobs(pairs: int) -> list[Job]:
-    """Pairs in an order that takes turns between wrappers and factors."""
+def jobs(runs: int) -> list[Job]:
+    """Runs in an order that takes turns between wrappers and factors."""
     cases = [(w, f, k) for k in range(REPEATS) for f in FACTORS for w in WRAPPERS]
-    return [Job(*case, loaded) for case in cases[:pairs] for loaded in (True, False)]
+    return [Job(*case) for case in cases[:runs]]
+
+
+def is_loaded(step: Any) -> Any:
+    """Whether a step, or each of several, is one of those with load."""
+    return (step - SETTLING) // TURN % 2 == 0
 
 
 # -- on a rank ---------------------------------------------------------------------------------
@@ -87,112 +96,189 @@ def wrapped(wrapper: str, width: int = WIDTH) -> Any:
     return fully_shard(model)
 
 
-def steps(model: Any, samples: int, width: int = WIDTH) -> Iterator[float]:
-    """Take steps for ever; the processor seconds of each."""
+def steps(model: Any, sizes: Iterable[int], width: int = WIDTH) -> Iterator[float]:
+    """Take a step with each of these batch sizes; the processor seconds of each."""
     import torch
     from torch.nn.functional import cross_entropy
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, y = torch.randn(samples, width), torch.randint(0, 10, (samples,))
-    while True:
+    most = round(max(FACTORS) * BATCH)
+    x, y = torch.randn(most, width), torch.randint(0, 10, (most,))
+    for size in sizes:
         begin = time.thread_time()
         optimizer.zero_grad()
-        cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(model(x[:size]), y[:size]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         yield time.thread_time() - begin
 
 
 def rank_runs(out: Path, todo: list[Job]) -> None:
     """Make all runs on this rank, one after another."""
+    import torch
     import torch.distributed as dist
 
     import simstrag.ddp
 
     rank = dist.get_rank()
     for job in todo:
-        samples = round(BATCH * (job.factor if job.is_loaded and rank == SLOW else 1))
+        more = round(job.factor * BATCH) if rank == SLOW else BATCH
+        sizes = (more if is_loaded(step) else BATCH for step in range(SETTLING + TURN * TURNS))
         model = wrapped(job.wrapper)
+        begin, cores, own = time.monotonic(), _busy(), time.process_time()
         with simstrag.ddp.record(model, out / job.name, look_every=0):
-            list(itertools.islice(steps(model, samples), STEPS + SETTLING))
-        dist.barrier()
+            list(steps(model, sizes))
+        ours = torch.tensor(time.process_time() - own, dtype=torch.float64)
+        dist.all_reduce(ours)
         if rank == 0:
-            (out / job.name / DONE).touch()
+            foreign = (_busy() - cores - float(ours)) / (time.monotonic() - begin)
+            (out / job.name / DONE).write_text(json.dumps({"foreign_cores": foreign}))
+
+
+def _busy() -> float:
+    """Seconds that the cores of this host have worked, also for other machines on it."""
+    import psutil
+
+    times = psutil.cpu_times()
+    return float(times.user + times.system + times.irq + times.softirq + times.steal)
 
 
 def rank_cost(out: Path) -> None:
-    """Steps with the record and without it, in turns of `BLOCK` steps."""
+    """Processor seconds of steps with the record and without it, in turns of `BLOCK` steps."""
     import torch.distributed as dist
 
     import simstrag.ddp
 
     costs: dict[str, list[float]] = {}
     for wrapper in WRAPPERS:
-        whole = itertools.islice(steps(wrapped(wrapper), BATCH), 5, 25)
+        whole = itertools.islice(steps(wrapped(wrapper), itertools.repeat(BATCH)), 5, 25)
         costs[f"{wrapper} step"] = list(whole)
         plain, recorded = wrapped(wrapper, TINY), wrapped(wrapper, TINY)
-        simstrag.ddp.record(recorded, out / wrapper)
-        both = [steps(model, TINY, TINY) for model in (plain, recorded)]
+        recorder = simstrag.ddp.record(recorded, out / wrapper, look_every=1e9)
+        both = [steps(model, itertools.repeat(TINY), TINY) for model in (plain, recorded)]
         for each in both:
             list(itertools.islice(each, 5))
-        medians: list[list[float]] = [[], []]
+        means: list[list[float]] = [[], []]
         for turn in range(2 * BLOCKS):
             k = (turn + turn // 2) % 2  # plain, recorded, recorded, plain
-            seconds = list(itertools.islice(both[k], BLOCK))
-            medians[k].append(statistics.median(seconds))
-        costs[wrapper] = [b - a for a, b in zip(*medians, strict=True)]
+            means[k].append(statistics.mean(itertools.islice(both[k], BLOCK)))
+        costs[wrapper] = [b - a for a, b in zip(*means, strict=True)]
+        costs[f"{wrapper} look"] = [_look(recorder) for _ in range(LOOKS)]
     if dist.get_rank() == 0:
         (out / "cost.json").write_text(json.dumps(costs))
+
+
+def _look(recorder: Any) -> float:
+    """Processor seconds of a look at as many new steps as it takes in."""
+    recorder._looks._next, recorder._looks._seen = 0.0, -1
+    begin = time.thread_time()
+    recorder._looks.add([])
+    return time.thread_time() - begin
 
 
 # -- on their launcher -------------------------------------------------------------------------
 
 
-def judge(out: Path, made: list[Job]) -> None:
-    """Print the estimates against the measured slowdowns, and who was named."""
-    from simstrag.whatif.analysis import analyse
+class Judged(NamedTuple):
+    """What the two halves of a run say.
 
-    found = {job: analyse(out / job.name) for job in made}
-    errors: list[float] = []
-    for wrapper, factor in itertools.product(WRAPPERS, FACTORS):
-        own = [j for j in made if j.is_loaded and (j.wrapper, j.factor) == (wrapper, factor)]
-        rows = []
-        for job in own:
-            loaded, clean = found[job], found[job._replace(is_loaded=False)]
-            measured = loaded.metrics.recorded.mean() / clean.metrics.recorded.mean()
-            saved = [each.seconds for each in loaded.fixes if each.kind in ("worker", "workers")]
-            mean = loaded.metrics.replayed.mean()
-            rows.append((measured, mean / (mean - max(saved, default=0)), loaded.metrics.slowdown))
-        if rows:
-            measured, estimate, s = (statistics.median(each) for each in zip(*rows, strict=True))
-            errors += [e - m for m, e, _ in rows]
-            print(
-                f"{wrapper}, batch x {factor:g}: measured {measured:.2f}, estimated "
-                f"{estimate:.2f}, S {s:.2f} (medians of {len(rows)})"
-            )
-    print(
-        f"estimate - measured: median {statistics.median(errors):+.3f}, "
-        f"median size {statistics.median(map(abs, errors)):.3f}, {min(errors):+.2f} to "
-        f"{max(errors):+.2f}; within .05 in {sum(abs(e) <= 0.05 for e in errors)} of {len(errors)}"
+    measured, estimated: slowdowns; s: that of all operations ideal.
+    named, falsely: ranks that are named in the loaded half and in the clean one.
+    others: computing of the other ranks in the loaded half over that in the clean one.
+    foreign: cores that other programs took.
+    """
+
+    job: Job
+    measured: float
+    estimated: float
+    s: float
+    named: list[int]
+    falsely: list[int]
+    others: float
+    foreign: float
+
+    @property
+    def error(self) -> float:
+        """Of the estimate."""
+        return self.estimated - self.measured
+
+
+def judge(out: Path, job: Job) -> Judged:
+    """Analyse the two halves of a run."""
+    import numpy as np
+
+    from simstrag.whatif.analysis import analyse
+    from simstrag.whatif.culprits import computing
+    from simstrag.whatif.read_record import read_record
+
+    whole = read_record(out / job.name)
+    numbers = np.unique(whole.step)
+    loaded, clean = (
+        analyse(whole.of_steps(numbers[is_loaded(numbers) == load])) for load in (True, False)
     )
-    for is_loaded, right in ((True, [SLOW]), (False, [])):
-        named = [
-            sorted(c.rank for c in found[j].culprits) for j in made if j.is_loaded == is_loaded
-        ]
-        what = f"only rank {SLOW} named" if is_loaded else "no rank named"
-        kind = "loaded" if is_loaded else "clean"
-        print(f"{kind} runs: {what} in {named.count(right)} of {len(named)}")
+    saved = [each.seconds for each in loaded.fixes if each.kind in ("worker", "workers")]
+    mean = float(loaded.metrics.replayed.mean())
+    others = [np.delete(computing(each.replay.layout), SLOW, axis=0) for each in (loaded, clean)]
+    return Judged(
+        job,
+        float(loaded.metrics.recorded.mean() / clean.metrics.recorded.mean()),
+        mean / (mean - max(saved, default=0)),
+        loaded.metrics.slowdown,
+        *(sorted(each.rank for each in half.culprits) for half in (loaded, clean)),
+        float(others[0].mean() / others[1].mean()),
+        json.loads((out / job.name / DONE).read_text())["foreign_cores"],
+    )
+
+
+def show(runs: list[Judged]) -> None:
+    """Print the estimates against the measured slowdowns, and who was named."""
+    for wrapper, factor in itertools.product(WRAPPERS, FACTORS):
+        own = [each for each in runs if each.job[:2] == (wrapper, factor)]
+        if own:
+            middle = [
+                statistics.median(getattr(each, name) for each in own)
+                for name in ("measured", "estimated", "s", "others")
+            ]
+            print(
+                f"{wrapper}, batch x {factor:g}: measured {middle[0]:.2f}, estimated "
+                f"{middle[1]:.2f}, S {middle[2]:.2f}; the other ranks compute {middle[3]:.2f} "
+                f"times as long in loaded steps (medians of {len(own)})"
+            )
+    slow = [each for each in runs if each.measured >= 1.2]
+    for what, some in (("all runs", runs), ("slowed by 1.2 or more", slow)):
+        errors = [each.error for each in some]
+        if some:
+            print(
+                f"{what}: estimate - measured: median {statistics.median(errors):+.3f}, median "
+                f"size {statistics.median(map(abs, errors)):.3f}, {min(errors):+.2f} to "
+                f"{max(errors):+.2f}, within .05 in {sum(abs(e) <= 0.05 for e in errors)} of "
+                f"{len(some)}; only rank {SLOW} named in {sum(r.named == [SLOW] for r in some)}; "
+                f"no rank named in {sum(not r.falsely for r in some)} clean halves"
+            )
+    foreign = [each.foreign for each in runs]
+    print(
+        f"other programs took {statistics.median(foreign):.2f} cores (median; {min(foreign):.2f} "
+        f"to {max(foreign):.2f}) of {os.cpu_count()}"
+    )
 
 
 def show_cost(out: Path) -> None:
     """Print what recording costs a step."""
+    import numpy as np
+
+    from simstrag.experiments.paired_statistics import difference
+
     found = json.loads((out / "cost.json").read_text())
     for wrapper in WRAPPERS:
-        low, middle, high = (1e6 * each for each in statistics.quantiles(found[wrapper], n=4))
-        step = 1e3 * statistics.median(found[f"{wrapper} step"])
+        differences = 1e6 * np.array(found[wrapper])
+        cost, low, high = difference(differences, np.zeros(len(differences)))
+        look = statistics.median(found[f"{wrapper} look"])
+        step = statistics.median(found[f"{wrapper} step"])
+        share = 1e-6 * cost / step + look / EVERY
         print(
-            f"{wrapper}: record costs {middle:.0f} us a step (median of {len(found[wrapper])} "
-            f"pairs of {BLOCK} steps; quartiles {low:.0f} to {high:.0f}), {middle / 10 / step:.2f} "
-            f"% of a step that computes {step:.1f} ms"
+            f"{wrapper}: record costs {cost:.0f} us a step (mean of {len(differences)} pairs of "
+            f"{BLOCK} steps; 95 % interval {low:.0f} to {high:.0f}), and a look {1e3 * look:.1f} "
+            f"ms every {EVERY:.0f} s: {100 * share:.2f} % of a step that computes "
+            f"{1e3 * step:.1f} ms; 0.5 % of one of {1e-3 * cost / (0.005 - look / EVERY):.0f} ms"
         )
 
 
@@ -209,7 +295,7 @@ def main() -> None:
     """Make the runs that are missing and judge all, or measure the cost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="folder of the records; else none is kept")
-    parser.add_argument("--pairs", type=int, default=len(WRAPPERS) * len(FACTORS) * REPEATS)
+    parser.add_argument("--runs", type=int, default=len(WRAPPERS) * len(FACTORS) * REPEATS)
     parser.add_argument("--cost", action="store_true", help="measure what record costs a step")
     options = parser.parse_args()
     if "RANK" in os.environ:
@@ -220,7 +306,7 @@ def main() -> None:
         torch.set_num_threads(1)
         simstrag.ddp.join()
         out = options.out
-        rank_cost(out) if options.cost else rank_runs(out, _missing(out, jobs(options.pairs)))
+        rank_cost(out) if options.cost else rank_runs(out, _missing(out, jobs(options.runs)))
         return
     with tempfile.TemporaryDirectory() as temporary:
         out = options.out or Path(temporary)
@@ -228,12 +314,12 @@ def main() -> None:
             launch(["--cost", "--out", temporary])
             show_cost(Path(temporary))
             return
-        todo = _missing(out, jobs(options.pairs))
+        todo = _missing(out, jobs(options.runs))
         begin = time.monotonic()
         if todo:
-            launch(["--out", str(out), "--pairs", str(options.pairs)])
+            launch(["--out", str(out), "--runs", str(options.runs)])
         print(f"{len(todo)} runs in {time.monotonic() - begin:.0f} s", file=sys.stderr)
-        judge(out, jobs(options.pairs))
+        show([judge(out, job) for job in jobs(options.runs)])
 
 
 def _missing(out: Path, wanted: list[Job]) -> list[Job]:

@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp import record
 from simstrag.ddp.collector.hooks import _EndOfBackward
-from simstrag.ddp.collector.record import BEFORE, FLUSH, PART, StepRecorder, _StepFile
-from simstrag.ddp.collector.step_marks import CpuClock, StepMarks, StepSeconds
+from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _StepFile
+from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds, WallClock
 from simstrag.errors import InputError
 from simstrag.whatif.read_record import read_record
 from simstrag.whatif.record import Record
@@ -130,34 +130,53 @@ def test_a_bare_model_and_a_folder_with_a_record_are_refused(ranks: Ranks, tmp_p
     assert second.endswith("rank-0.csv: a job was recorded there; choose another folder")
 
 
-def rank_accumulates(rank: int, world: int, folder: str) -> None:
-    model = wrapped("DistributedDataParallel")
+def rank_accumulates(rank: int, world: int, folder: str, wrapper: str, unused: bool) -> None:
+    model = nn.Linear(8, 1)
+    is_ddp = wrapper == "DistributedDataParallel"
+    if is_ddp:
+        model = DistributedDataParallel(model, find_unused_parameters=unused)
+    else:
+        fully_shard(model)
     x = torch.randn(4, 8)
     with record(model, folder, look_every=0):
         for step in range(20):
-            with model.no_sync() if step % 2 else contextlib.nullcontext():  # type: ignore
+            if not is_ddp:
+                model.set_requires_gradient_sync(step % 2 == 0)  # type: ignore[operator]
+            with model.no_sync() if is_ddp and step % 2 else contextlib.nullcontext():  # type: ignore
                 mse_loss(model(x), torch.ones(4, 1)).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 model(x)
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "unused"), [(WRAPPERS[0], False), (WRAPPERS[0], True), (WRAPPERS[1], False)]
+)
 def test_a_backward_without_reduction_and_an_evaluation_end_no_step(
-    ranks: Ranks, tmp_path: Path
+    wrapper: str, unused: bool, ranks: Ranks, tmp_path: Path
 ) -> None:
-    ranks.run(rank_accumulates, 2, str(tmp_path / "run"))
+    ranks.run(rank_accumulates, 2, str(tmp_path / "run"), wrapper, unused)
     assert len(np.unique(read_record(tmp_path / "run").step)) == 10 - 3
 
 
 def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
     for rank in (0, 1):
         file = _StepFile(tmp_path, rank)
-        file._written -= FLUSH
         file.add([StepSeconds(step, 0.1, ((0.2, 0.3),)) for step in range(3 + rank)])
-        file.add([StepSeconds(9, 0.1, ((0.2, 0.3),))])
-        file._file.close()  # as the kernel does; step 9 is never written
+        file._file.close()  # as the kernel does
     found = read_record(tmp_path)
     assert np.unique(found.step).tolist() == [0, 1, 2]
     assert found.missing == ("steps that lack a rank or a stage are left out: 1",)
+
+
+def test_steps_are_written_once_in_a_pause(tmp_path: Path) -> None:
+    calls = list[int]()
+    marks = StepMarks(WallClock(""), settling=0, pause=0.05)
+    marks.on_end = lambda: calls.append(len(list(marks.known())))
+    begin = time.monotonic()
+    while len(calls) < 2:
+        marks.end()
+    assert time.monotonic() - begin >= 0.1
+    assert sum(calls) > len(calls)
 
 
 class Full:
@@ -181,7 +200,7 @@ def recorder_on(disk: Full, folder: Path) -> StepRecorder:
     """A recorder without ranks and model, with a step that it has not written."""
     recorder = StepRecorder.__new__(StepRecorder)
     recorder.rank, recorder._looks = 0, None
-    recorder._marks = StepMarks(Told(0, 1, 2, 4), settling=1)
+    recorder._marks = StepMarks(Told(0, 1, 2), settling=1)
     recorder._file = _StepFile(folder, 0)
     recorder._file._file.close()
     recorder._file._file = disk  # type: ignore[assignment]
@@ -190,20 +209,17 @@ def recorder_on(disk: Full, folder: Path) -> StepRecorder:
     return recorder
 
 
-@pytest.mark.parametrize("flushes", [False, True])
 def test_a_full_disk_ends_the_record_with_a_warning_and_not_the_script(
-    flushes: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = Full(room=12)
     with recorder_on(disk, tmp_path) as recorder:
-        if flushes:
-            recorder._file._written -= FLUSH  # type: ignore[union-attr]
-            recorder._collect()
+        recorder._collect()
     assert "the record of rank 0 ends: No space left on device" in capsys.readouterr().err
     assert disk.closed
 
 
-def test_what_a_write_leaves_is_written_by_the_next(tmp_path: Path) -> None:
+def test_what_a_write_leaves_is_written_next(tmp_path: Path) -> None:
     disk = Full(room=1000)
     recorder_on(disk, tmp_path).close()
     assert [row.split(b",")[2] for row in disk.taken.splitlines()] == [
@@ -213,10 +229,11 @@ def test_what_a_write_leaves_is_written_by_the_next(tmp_path: Path) -> None:
 
 def test_a_backward_that_raises_ends_no_later_step() -> None:
     """Its callbacks never run, because the engine drops them; the forward is tried again."""
-    marks = StepMarks(CpuClock(2.0), settling=0)
+    marks = StepMarks(WallClock(""), settling=0)
     watched, weight = _EndOfBackward(marks), torch.ones(1, requires_grad=True)
 
     def step(fails: bool) -> None:
+        watched.begin(is_synced=True)
         middle = weight * 2
         if fails:
             middle.register_hook(raises)  # type: ignore[no-untyped-call]
@@ -254,15 +271,13 @@ class Told:
     def is_past(self, mark: float) -> bool:
         return mark < 100
 
-    def whole(self, begin: float, end: float) -> float:
-        return end - begin
-
-    computing = whole
+    def between(self, begin: float, end: float) -> tuple[float, float]:
+        return end - begin, end - begin
 
 
 def test_the_seconds_of_a_step_by_hand() -> None:
-    """1 s before the forward, then 1 computes and 2 wait, 1 and 3; 2 more belong to the last."""
-    marks = StepMarks(Told(0, 1, 2, 4, 5, 8, 10), settling=1)
+    """1 s before the forward, then 1 computes and 2 wait, 1 and 3, which end the step."""
+    marks = StepMarks(Told(0, 1, 2, 4, 5, 8), settling=1)
     marks.end()
     marks.forward()
     for _ in range(2):
@@ -271,7 +286,15 @@ def test_the_seconds_of_a_step_by_hand() -> None:
         marks.leave()
         marks.leave()
     marks.end()
-    assert list(marks.known()) == [StepSeconds(1, before=1, parts=((1, 2), (3, 3)))]
+    assert list(marks.known()) == [StepSeconds(1, before=1, parts=((1, 2), (1, 3)))]
+
+
+def test_a_rank_that_is_alone_waits_for_none() -> None:
+    marks = StepMarks(Told(0, 1, 3), settling=1)
+    marks.end()
+    marks.forward()
+    marks.end()
+    assert list(marks.known()) == [StepSeconds(1, before=1, parts=((2, 0),))]
 
 
 def test_a_step_is_known_once_when_the_device_has_passed_its_end() -> None:

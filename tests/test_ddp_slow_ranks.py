@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simstrag.ddp.failures.slow_ranks import SlowRankDetector
+from simstrag.ddp.failures.slow_ranks import LOOK, SlowRankDetector
 
 
 def told(*reports: tuple[int, float]) -> list[str]:
@@ -49,3 +49,13 @@ def test_who_has_left_is_not_waited_for() -> None:
 
 def test_a_rank_alone_is_not_slow() -> None:
     assert not told((0, 0.05), (0, 9.0), (0, 9.0))
+
+
+def test_reports_that_come_together_are_looked_at_once() -> None:
+    said: list[str] = []
+    slow = SlowRankDetector(said.append)
+    slow.extend((rank, step, 0.2 if rank else 0.1) for step in range(5 * LOOK) for rank in (0, 1))
+    (sentence,) = said
+    assert sentence.endswith(
+        f"(t test of {5 * LOOK} steps ({5 * LOOK} independent) over 5 %; p < 1e-06)"
+    )

@@ -16,8 +16,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from simstrag.analysis.charts.calibration_figure import draw, save
-from simstrag.analysis.tables.profile_tables import LAWS, describe, tables
+from simstrag.analysis.tables.profile_tables import tables
 from simstrag.analysis.tables.table import Table
+from simstrag.analysis.text.profile_text import LAWS, describe
 from simstrag.cli import console
 from simstrag.cli.calibrate_show import show
 from simstrag.errors import InputError

@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pytest
 from scipy.special import stdtr
 
-from simstrag.whatif.culprits import ALARM, Culprit, culprits, excesses
+from simstrag.statistics.slow_workers import ALARM, excesses
+from simstrag.statistics.student import upper_tail
+from simstrag.whatif.culprits import Culprit, culprits
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.record import Record
-from simstrag.whatif.student import upper_tail
 
 STEPS, RANKS, SLOW = 40, 4, 1
 RUNS = 100

@@ -55,6 +55,15 @@ def test_32_bits_stay_32_bits(tmp_path: Path) -> None:
     assert read_record(write_parquet(narrow, tmp_path / "t.parquet")).start.dtype == np.float32
 
 
+def test_the_record_of_some_steps_has_their_times_as_they_were() -> None:
+    record = replace(pipeline(steps=4), step_seconds=np.array([1.0, 2.0, 3.0, 4.0]))
+    steps = np.unique(record.step)[[1, 3]]
+    part, whole = analysed(record.of_steps(steps)), analysed(record)
+    assert part.step == tuple(steps)
+    assert part.recorded.tolist() == [2.0, 4.0]
+    assert part.replayed == pytest.approx(whole.replayed[[1, 3]])
+
+
 def test_steps_that_lack_an_operation_are_dropped() -> None:
     record = pipeline(steps=3)
     layout = Layout.of(keep(record, np.arange(len(record)) != len(record) - 1))

@@ -44,6 +44,7 @@ BOXES = {
     "traces": Box(0, 7, "import, draw, resample"),
     "profile": Box(2, 8, "what was measured"),
     "timing": Box(2, 9, "how long a step takes"),
+    "statistics": Box(1, 5, "tests on arrays"),
     "trace": Box(0, 10, "contention over time"),
     "policies": Box(2, 10, "one file per policy"),
     "documents": Box(0, 11, "YAML, CSV, paths, messages", 4),

@@ -20,11 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from simstrag.analysis.charts.chart import Floats
-from simstrag.analysis.tables.profile_tables import bytes_of, pair_slowdowns, ranks_of
+from simstrag.analysis.text.profile_text import bytes_of, ranks_of
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import CollectiveCell
-from simstrag.profile.profile import Profile
+from simstrag.profile.profile import Profile, pair_slowdowns
 from simstrag.profile.quantity import NoiseSamples, Quantity
 from simstrag.profile.responses import evaluate
 

@@ -24,7 +24,6 @@ from simstrag.analysis.pages import cluster_report, facts, sweep_report
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
-from simstrag.analysis.tables.profile_tables import describe
 from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
@@ -34,6 +33,7 @@ from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.gain_text import saved as saved_share
 from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import number, percent
+from simstrag.analysis.text.profile_text import describe
 from simstrag.analysis.text.sensitivity_text import thresholds
 from simstrag.cluster.runs import MARKER as CLUSTER
 from simstrag.cluster.runs import ClusterResults

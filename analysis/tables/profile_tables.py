@@ -9,31 +9,27 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from simstrag.analysis.tables.table import Table
-from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
+from simstrag.analysis.text.number_format import MISSING, number, percent
+from simstrag.analysis.text.profile_text import (
+    bytes_of,
+    errors_by_law,
+    formula,
+    join_numbers,
+    ranks_of,
+    text,
+    worst_error,
+)
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
-from simstrag.profile.measurements import Law, Response
-from simstrag.profile.profile import Profile
-from simstrag.profile.quantity import NoiseSamples, Quantity
+from simstrag.profile.profile import Profile, pair_slowdowns
+from simstrag.profile.quantity import NoiseSamples
 from simstrag.profile.responses import evaluate
 
 MS = 1e3
 """Milliseconds in a second."""
 HELD_OUT = "held out"
-GROUPS = {"all": "", "half": ", one half alone", "halves": ", both halves at once"}
-LAWS: dict[Law, str] = {
-    "none": "1: no measurable slowdown",
-    "constant": "{factor}, whatever the level",
-    "linear": "1 + {slope} u",
-    "fair_share": "{demand} + u, and at least 1",
-    "reciprocal": "1 / (1 − {share} u)",
-    "power": "1 + {slope} u^{exponent}",
-    "hinge": "1 + {slope} (u − {knee}) above {knee}, else 1",
-    "interpolated": "between the levels measured",
-}
 UNITS = {
     "step": {
         "compute": ("ms", MS), "host_share": ("", 1.0), "amp_ratio": ("", 1.0),
@@ -48,44 +44,9 @@ UNITS = {
 """Unit of each constant, and the factor that takes its value there."""
 
 
-def describe(profile: Profile) -> tuple[str, ...]:
-    """Paragraphs: origin of the numbers, device, workload, and what the profile lacks.
-
-    >>> from simstrag.profile.profile import Profile
-    >>> data = {"name": "a card", "date": "2026-01-31", "command": "simstrag calibrate"}
-    >>> describe(Profile.model_validate({**data, "device": {"model": "X"}, "software": {}}))
-    ('a card: measured on 2026-01-31 with: simstrag calibrate', 'Device: model X.')
-    """
-    p = profile
-    command = f"with: {p.command}" + (f" ({p.commit[:12]})" if p.commit else "")
-    derived = f"derived, not measured by this project; {p.date}, {command}"
-    ranges = ", ".join(f"{k} {number(a)} to {number(b)}" for k, (a, b) in p.conditions.items())
-    errors = [
-        f"{h.part}, median {percent(h.median)} % and worst {percent(h.worst)} %" for h in p.held_out
-    ]
-    parts = [
-        f"{p.name}: {derived if p.origin == 'derived' else f'measured on {p.date} {command}'}",
-        p.source and f"Source: {p.source}",
-        p.missing and f"Missing: {'; '.join(p.missing)}.",
-        p.note and f"Note: {p.note}",
-        p.device and f"Device: {_plain(p.device)}.",
-        p.software and f"Software: {_plain(p.software)}.",
-        ranges and f"Conditions meanwhile: {ranges}.",
-        p.held_out and f"Held-out errors: {join(errors)}.",
-    ]
-    if (w := p.workload) is not None:
-        stand_in = ", a stand-in, since the device gains nothing from it" if w.stand_in else ""
-        parts.append(
-            f"Workload: {w.name}, {w.parameters:,} parameters, batch {w.batch}; full precision is "
-            f"{w.full}, reduced precision {w.amp or 'not known'}{stand_in}."
-        )
-    return tuple(str(part) for part in parts if part)
-
-
 def tables(profile: Profile) -> list[Table]:
     """The tables that have rows: steps, contention, communication, learning, constants.
 
-    >>> from simstrag.profile.profile import Profile
     >>> median = {"value": 0.02, "kind": "measured", "low": 0.019, "high": 0.021}
     >>> profile = Profile.model_validate({
     ...     "name": "a card", "date": "", "command": "", "device": {}, "software": {},
@@ -104,21 +65,6 @@ def tables(profile: Profile) -> list[Table]:
                wraps="reason"),
     ]  # fmt: skip
     return [table.trimmed() for table in every if table.rows]
-
-
-def pair_slowdowns(profile: Profile) -> dict[str, list[float | None]]:
-    """Slowdowns of each job beside each other job on one device; None where memory was too small.
-
-    Sources that state no levels of load give such pairs and no law.
-
-    >>> from simstrag.profile.profile import Profile
-    >>> data = {"name": "a card", "date": "", "command": "", "device": {}, "software": {}}
-    >>> beside = {"slowdown_beside": {"resnet": {"lm": 1.5, "gan": None}}}
-    >>> pair_slowdowns(Profile.model_validate({**data, "recordings": beside}))
-    {'resnet': [1.5, None]}
-    """
-    found = profile.recordings.get("slowdown_beside", {})
-    return {job: list(beside.values()) for job, beside in found.items() if beside}
 
 
 # -- steps and contention ------------------------------------------------------------------------
@@ -170,9 +116,9 @@ def _batch_fits(profile: Profile) -> Table:
         law = f"{text(fit.fixed, MS)} + {text(fit.per_sample, MS)} × batch{knee}"
         rows.append({
             "precision": fit.precision, "median step (ms)": law,
-            "batches in the fit": _list(fit.fitted), "held out": _list(fit.held_out),
-            "off by at most (%)": _worst(errors),
-            "cross-validated error of laws (%)": _ordered(fit.errors),
+            "batches in the fit": join_numbers(fit.fitted), "held out": join_numbers(fit.held_out),
+            "off by at most (%)": worst_error(errors),
+            "cross-validated error of laws (%)": errors_by_law(fit.errors),
         })  # fmt: skip
     return _table("Step against batch", rows, wraps="cross-validated error of laws (%)")
 
@@ -181,8 +127,8 @@ def _laws(profile: Profile) -> Table:
     rows = [
         {
             "load": r.load, "takes": r.resource, "of steps in": r.precision or "all-reduce",
-            "slowdown at level u": _formula(r), "extrapolated above": f"{r.highest:g}",
-            "cross-validated error of laws (%)": _ordered(r.errors),
+            "slowdown at level u": formula(r), "extrapolated above": f"{r.highest:g}",
+            "cross-validated error of laws (%)": errors_by_law(r.errors),
         }
         for r in profile.responses
     ]  # fmt: skip
@@ -202,7 +148,7 @@ def _levels(profile: Profile) -> Table:
             rows.append({
                 "load": r.load, "of steps in": r.precision or "all-reduce",
                 "level": f"{at.level:g}", "slowdown": text(at.slowdown), "by the law": number(law),
-                "off by (%)": _worst([] if law is None else [law / at.slowdown.value - 1]),
+                "off by (%)": worst_error([] if law is None else [law / at.slowdown.value - 1]),
                 "fit": HELD_OUT if at.held_out else "",
             })  # fmt: skip
     return _table("Under contention: what was measured", rows, least=("by the law",))
@@ -262,10 +208,10 @@ def _collective_fits(profile: Profile) -> Table:
         at = "" if most is None else f" at {most.ranks} ranks, {bytes_of(most.bytes)}"
         rows.append({
             "backend": fit.backend, "algorithm": fit.algorithm,
-            "ranks": ranks_of(_list(fit.ranks), fit.group),
+            "ranks": ranks_of(join_numbers(fit.ranks), fit.group),
             "sizes": f"{bytes_of(fit.smallest)} to {bytes_of(fit.largest)}",
             "alpha (µs)": text(fit.alpha, 1e6), "bandwidth (GB/s)": text(fit.bandwidth, 1e-9),
-            "off by at most (%)": _worst([r.error for r in fit.residuals]) + at,
+            "off by at most (%)": worst_error([r.error for r in fit.residuals]) + at,
         })  # fmt: skip
     notes = dict.fromkeys(fit.note for fit in profile.collective_fits)
     least = ("backend", "sizes")
@@ -375,9 +321,6 @@ def _held_out(profile: Profile) -> Table:
     return _table("Predicted and held out", rows, rule, *notes, wraps="worst (%)")
 
 
-# -- text of cells -------------------------------------------------------------------------------
-
-
 def _table(
     title: str, rows: list[dict[str, str]], *notes: str, wraps: str = "", least: Sequence[str] = ()
 ) -> Table:
@@ -391,79 +334,3 @@ def _table(
         wraps=headers.index(wraps) if wraps and rows else 0,
         least=tuple(least),
     )
-
-
-def text(quantity: Quantity | None, scale: float = 1.0) -> str:
-    """A quantity with its interval, or with the word `assumed` where it was not measured.
-
-    >>> text(Quantity(value=0.25, kind="assumed")), text(None)
-    ('0.250 (assumed)', '–')
-    >>> text(Quantity(value=500, kind="measured", low=120))
-    '500 (at least 120)'
-    """
-    if quantity is None:
-        return MISSING
-    if quantity.low is not None and quantity.high is not None:
-        return estimate(quantity.value, quantity.low, quantity.high, scale)
-    if quantity.low is not None:
-        return f"{number(quantity.value * scale)} (at least {number(quantity.low * scale)})"
-    assumed = " (assumed)" if quantity.kind == "assumed" else ""
-    return number(quantity.value * scale) + assumed
-
-
-def ranks_of(ranks: int | str, group: str) -> str:
-    """The ranks of an all-reduce, and which of them take part.
-
-    >>> ranks_of(4, "all"), ranks_of(4, "half")
-    ('4 ranks', '4 ranks, one half alone')
-    """
-    return f"{ranks} ranks{GROUPS.get(group, f', {group}')}"
-
-
-def bytes_of(size: int | None) -> str:
-    """A size in the largest binary unit that is not larger than it.
-
-    >>> bytes_of(1024), bytes_of(3 << 20), bytes_of(6_383_872), bytes_of(8), bytes_of(None)
-    ('1 KiB', '3 MiB', '6.088 MiB', '8 B', '–')
-    """
-    if size is None:
-        return MISSING
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):.4g} {unit}"
-    return f"{size} B"
-
-
-def _formula(response: Response) -> str:
-    """A law with its constants, and after it the intervals of the constants."""
-    values = {name: number(each.value) for name, each in response.constants.items()}
-    ends = [
-        f"{name} {number(each.low)} to {number(each.high)}"
-        for name, each in response.constants.items()
-        if each.low is not None and each.high is not None
-    ]
-    return "; ".join([LAWS[response.law].format(**values), *ends])
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(
-            f"{key} ({_plain(v)})" if isinstance(v, dict) else f"{key} {_plain(v)}"
-            for key, v in value.items()
-        )
-    return " ".join(map(_plain, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _list(values: Sequence[int]) -> str:
-    return join([str(value) for value in values]) or MISSING
-
-
-def _worst(errors: Sequence[float]) -> str:
-    """The largest of relative errors, in percent and with its sign."""
-    return number(100 * max(errors, key=abs), 2, sign=True) if errors else MISSING
-
-
-def _ordered(by_law: dict[str, float]) -> str:
-    """Laws with their relative errors in percent, the best first."""
-    found = sorted(by_law.items(), key=lambda item: item[1])
-    return ", ".join(f"{law} {percent(error, 2)}" for law, error in found) or MISSING

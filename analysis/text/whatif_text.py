@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
+from simstrag.statistics.slow_workers import FEWEST, FLOOR
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.causes import Cause
-from simstrag.whatif.culprits import FEWEST, FLOOR, Culprit, excess_by_part
+from simstrag.whatif.culprits import Culprit, excess_by_part
 from simstrag.whatif.fixes import STEPS, Fix, describe_worker
 from simstrag.whatif.policy_outlook import ROUNDING, PoliciesOnRecord, PolicyOutlook
 

@@ -201,7 +201,7 @@ def _print(
     out: Path | None,
     warnings: list[str] | None = None,
 ) -> None:
-    from simstrag.analysis.tables.profile_tables import describe
+    from simstrag.analysis.text.profile_text import describe
 
     noted = {} if warnings is None else {"warnings": warnings}
     held_out = [each.model_dump(exclude={"cells"}) for each in profile.held_out]

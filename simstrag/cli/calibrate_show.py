@@ -48,7 +48,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print a profile: every number with its interval and origin."""
-    from simstrag.analysis.tables.profile_tables import describe, tables
+    from simstrag.analysis.tables.profile_tables import tables
+    from simstrag.analysis.text.profile_text import describe
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(
@@ -136,8 +137,8 @@ def _print(sides: SideBySide) -> None:
 
 def print_pairs(pairs: Sequence[ComparedNumber]) -> None:
     """Print a table with a row per number that both profiles have."""
-    from simstrag.analysis.tables.profile_tables import text
     from simstrag.analysis.text.number_format import number
+    from simstrag.analysis.text.profile_text import text
 
     rows = []
     for pair in pairs:

@@ -184,3 +184,17 @@ class Profile(ProfilePart):
             raise InputError(explain(error, cls, str(path))) from None
         profile._sha256 = hashlib.sha256(data).hexdigest()
         return profile
+
+
+def pair_slowdowns(profile: Profile) -> dict[str, list[float | None]]:
+    """Slowdowns of each job beside each other job on one device; None where memory was too small.
+
+    Sources that state no levels of load give such pairs and no law.
+
+    >>> data = {"name": "a card", "date": "", "command": "", "device": {}, "software": {}}
+    >>> beside = {"slowdown_beside": {"resnet": {"lm": 1.5, "gan": None}}}
+    >>> pair_slowdowns(Profile.model_validate({**data, "recordings": beside}))
+    {'resnet': [1.5, None]}
+    """
+    found = profile.recordings.get("slowdown_beside", {})
+    return {job: list(beside.values()) for job, beside in found.items() if beside}

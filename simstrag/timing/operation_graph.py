@@ -19,6 +19,8 @@ from simstrag.errors import InputError
 
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
+BLOCK = 1 << 24
+"""Most bytes of the ends that are computed at once."""
 
 
 @dataclass(slots=True)

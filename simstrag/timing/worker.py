@@ -24,12 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.timing.operation_graph import Dependencies, GraphLevel, ends_of, levels_of
+from simstrag.timing.operation_graph import BLOCK, Dependencies, GraphLevel, ends_of, levels_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-BLOCK = 1 << 24
-"""Most bytes of the ends that are computed at once."""
 
 
 class StageOperation(NamedTuple):

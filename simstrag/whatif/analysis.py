@@ -14,8 +14,9 @@ import numpy as np
 from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.rendering import html_fragment, html_page
+from simstrag.statistics.slow_workers import FEWEST
 from simstrag.whatif.causes import Cause, causes
-from simstrag.whatif.culprits import FEWEST, Culprit, culprits
+from simstrag.whatif.culprits import Culprit, culprits
 from simstrag.whatif.fixes import Fix, fixes
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Decomposition, Metrics, metrics
@@ -110,15 +111,16 @@ class WhatIf:
 
 
 def analyse(
-    path: str | Path,
+    source: str | Path | Record,
     gpu_price: float | None = None,
     *,
     compare: Sequence[str] = (),
     amp_ratio: float | None = None,
     jobs: int | None = None,
 ) -> WhatIf:
-    """What a straggler cost in the job of a record: its file or folder.
+    """What a straggler cost in the job of a record.
 
+    source: its file or folder, or what `read_record` has read of it.
     gpu_price: of a GPU-hour, in any currency.
     compare: policies to simulate on the scenario of the record, such as `["korel", "ssp:bound=5"]`.
     amp_ratio: what reduced precision gains in the job; a typical number if a policy needs it.
@@ -139,7 +141,7 @@ def analyse(
 
         for name in compare:
             load(name)
-    record = read_record(path)
+    record = source if isinstance(source, Record) else read_record(source)
     try:
         layout = Layout.of(record)
         replay = JobReplay.of(layout)

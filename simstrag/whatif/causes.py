@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simstrag.whatif.culprits import FLOOR, Culprit, computing, excesses
+from simstrag.statistics.slow_workers import FLOOR, excesses
+from simstrag.whatif.culprits import Culprit, computing
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import first_operations
 from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Ints, Record
@@ -25,6 +26,8 @@ ALIKE = 0.9
 """Correlation of forward and backward, or of tokens and seconds, that speaks of lengths."""
 SLOW_LINK = 1.5
 """Transfer time of a link over the median of all links."""
+TOKENS = "tokens"
+"""Subject of the cause that recorded tokens show."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,7 +208,7 @@ def _tokens(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> Itera
             correlations.append(correlation)
     if correlations:
         recorded = np.broadcast_to(~own[:, None], layout.rank.shape)
-        yield Cause("lengths", "tokens", {"correlation": max(correlations)}, recorded, ideal)
+        yield Cause("lengths", TOKENS, {"correlation": max(correlations)}, recorded, ideal)
 
 
 def _gc(replay: JobReplay) -> Iterator[Cause]:

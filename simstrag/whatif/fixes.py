@@ -2,7 +2,8 @@
 
 Fixes overlap: two slow workers are waited for once.  So all fixes are also replayed together, and
 the sum of the single ones is stated beside that only for comparison.  A worker that a cause made
-slow has no fix of its own: what helps it is taking the cause away.
+slow has no fix of its own: what helps it is taking the cause away.  In the fix of one that is slow
+by itself, too, it keeps its tokens, and takes as long as its peers would for as many.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.whatif.causes import Cause
+from simstrag.whatif.causes import TOKENS, Cause
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.metrics import Metrics, first_operations
 from simstrag.whatif.record import Floats
@@ -61,20 +62,22 @@ def fixes(
     delayed = delays if any(each.removes_delay for each in why) else None
     prompt = None if delayed is None else np.zeros(shape, np.bool_)
     everything = np.ones(shape, np.bool_)
-    peers = _like_peers(replay, _others(replay, slow))
+    equal = _without_tokens(replay, why)
+    peers = _like_peers(replay, equal, slow, _others(replay, slow))
     own = [each for each in slow if not any(each.rank in cause.explains for cause in why)]
     culprits = _others(replay, own)
+    alike = np.maximum(peers + replay.work - equal, 0)  # for the tokens that each has
     rows = [
         (
             f"{describe_worker(replay, each)} like the others",
             "worker",
-            ReplayCase(_others(replay, [each]), peers, delayed),
+            ReplayCase(_others(replay, [each]), alike, delayed),
         )
         for each in own
     ]
     if len(own) > 1:
         name = f"all {len(own)} slow workers like the others"
-        rows.append((name, "workers", ReplayCase(culprits, peers, delayed)))
+        rows.append((name, "workers", ReplayCase(culprits, alike, delayed)))
     for cause in why:
         case = ReplayCase(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
         rows.append((describe_cause(cause), "cause", case))
@@ -120,25 +123,51 @@ def _others(replay: JobReplay, slow: Sequence[Culprit]) -> Mask:
     return mask
 
 
-def _like_peers(replay: JobReplay, culprits: Mask) -> Floats:
-    """What slow workers' operations take in the other replicas in that step, in the median.
+def _without_tokens(replay: JobReplay, why: Sequence[Cause]) -> Floats:
+    """What operations take with the mean tokens of their step; as recorded where none count."""
+    for cause in why:
+        if cause.subject == TOKENS:
+            assert cause.ideal is not None
+            return np.where(cause.recorded[..., None], replay.work, cause.ideal)
+    return replay.work
 
-    culprits: operations that are of no slow worker.  The ideal of its kind, where all are.
+
+def _like_peers(replay: JobReplay, work: Floats, slow: Sequence[Culprit], others: Mask) -> Floats:
+    """What slow workers' operations take if the workers are like their peers in their slow steps.
+
+    Computing is shorter by one factor for all slow steps, the ratio of medians, so that the worker
+    keeps its noise: with the median of its peers in every step, a step would wait for one worker
+    less.  One-off steps, and communication, take that median.
+
+    work: seconds of each operation.
+    others: operations that are of no slow worker.  Where none are, the ideal of a kind is usual.
+    Operations that are of no slow worker take the ideal of their kind.
     """
-    operations, _, steps = replay.work.shape
-    ideal = np.broadcast_to(replay.ideal, (operations, 1, steps)).copy()
-    own = culprits.any(axis=1) & ~culprits.all(axis=1)
-    work = np.where(culprits[own][:, :, None], replay.work[own], np.nan)
-    ideal[own] = np.nanmedian(work, axis=1, keepdims=True)
-    return ideal
+    layout = replay.layout
+    like = np.broadcast_to(replay.ideal, work.shape).copy()
+    for each in slow:
+        own, k = layout.stage == each.stage, layout.replica.tolist().index(each.replica)
+        steps, alike = np.isin(layout.step, each.steps), others[own][0]
+        mine = work[own, k]
+        usual = np.median(work[own][:, alike], axis=1) if alike.any() else like[own, k]
+        shorter = usual[:, steps]
+        if each.pattern != "one-off":
+            computing = ~layout.communicates[own]
+            longer = mine[:, steps][computing]
+            middle = np.median(longer, axis=1, keepdims=True)
+            theirs = np.median(shorter[computing], axis=1, keepdims=True)
+            ratio = np.divide(theirs, middle, out=np.ones_like(middle), where=middle > 0)
+            shorter[computing] = longer * ratio
+        mine[:, steps] = shorter
+        like[own, k] = mine
+    return like
 
 
 def _together(
     replay: JobReplay, culprits: Mask, peers: Floats, why: Sequence[Cause], prompt: Mask | None
 ) -> ReplayCase:
     """All culprits and causes ideal; an operation of both takes the shorter of its ideal times."""
-    ideal = peers + np.zeros(replay.work.shape)
-    recorded = culprits.copy()
+    ideal, recorded = peers.copy(), culprits.copy()
     for cause in why:
         changed = ~cause.recorded & culprits
         if cause.ideal is not None:

@@ -7,7 +7,7 @@ was derived in its place.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -120,6 +120,19 @@ class Record:
             model_chunk=none, micro_batch=none, start=(seconds.cumsum(axis=-1) - seconds).ravel(),
             duration=seconds.ravel(), kinds=kinds, source=source, form=form, **more,
         )  # fmt: skip
+
+    def of_steps(self, steps: Ints) -> Self:
+        """The record of these steps alone, by their numbers."""
+        known = np.unique(self.step)
+        rows = np.isin(self.step, steps)
+        columns: dict[str, Any] = {
+            each.name: values[rows]
+            for each in fields(self)
+            if isinstance(values := getattr(self, each.name), np.ndarray)
+            and each.name != "step_seconds"
+        }
+        seconds = None if self.step_seconds is None else self.step_seconds[np.isin(known, steps)]
+        return replace(self, **columns, step_seconds=seconds)
 
     @property
     def is_pipeline(self) -> bool:

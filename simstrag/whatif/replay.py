@@ -12,15 +12,13 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.timing.operation_graph import GraphLevel, ends_of, latest_at, levels_of
+from simstrag.timing.operation_graph import BLOCK, GraphLevel, ends_of, latest_at, levels_of
 from simstrag.whatif.dependencies import dependencies
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.record import Floats, Ints
 
 CLOCK = 0.010
 """A transfer or delay of at most minus this many seconds counts as none: clocks differ."""
-BLOCK = 1 << 24
-"""Most bytes of the ends that a replay holds at once."""
 Mask = npt.NDArray[np.bool_]
 
 

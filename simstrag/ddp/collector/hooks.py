@@ -1,8 +1,9 @@
 """Hooks that mark when a rank waits: in DDP's last reduction, and in every collective of FSDP2.
 
 DDP reduces beside backward, so a rank waits only at the end of backward.  FSDP2 gathers parameters
-before the forward and the backward of each of its modules, and the rank waits there; where the
-collectives block the host, it waits in each reduction of gradients, too.
+before the forward and the backward of each of its modules, and reduces gradients after it.  On a
+CPU these collectives block the rank, and the marks stand around them; on a device they stand where
+the compute stream waits for the parameters, and at the end of backward.
 
 The hooks stand around those of DDP and FSDP2 and change nothing that is computed or sent.
 """
@@ -23,84 +24,112 @@ from simstrag.ddp.collector.step_marks import StepMarks
 from simstrag.errors import InputError
 
 
-def attach(model: nn.Module, marks: StepMarks) -> str:
-    """Let a model mark its steps; the name of the wrapper that it has.
-
-    Raises `InputError` for a model without one.
-    """
+def wrapper_of(model: nn.Module) -> str:
+    """The name of the wrapper that a model has; raises `InputError` for a model without one."""
     if isinstance(model, DistributedDataParallel):
-        wrapper = "DistributedDataParallel"
-        _attach_ddp(model, marks)
-    elif isinstance(model, FSDPModule):
-        wrapper = "fully_shard"
-        _attach_fsdp(model, marks)
-    else:
-        raise InputError(
-            "record() takes a model in DistributedDataParallel or fully_shard(), not a bare "
-            f"{type(model).__name__}; call it after wrapping"
-        )
-    model.register_forward_pre_hook(
-        lambda *_: marks.forward() if torch.is_grad_enabled() else None, prepend=True
+        return "DistributedDataParallel"
+    if isinstance(model, FSDPModule):
+        return "fully_shard"
+    raise InputError(
+        "record() takes a model in DistributedDataParallel or fully_shard(), not a bare "
+        f"{type(model).__name__}; call it after wrapping"
     )
-    return wrapper
+
+
+def attach(model: nn.Module, marks: StepMarks) -> None:
+    """Let a model in its wrapper mark its steps."""
+    end = _EndOfBackward(marks)
+    if isinstance(model, DistributedDataParallel):
+        _attach_ddp(model, end)
+    else:
+        _attach_fsdp(model, marks, end)
+
+    def begin(*_: Any) -> None:
+        if torch.is_grad_enabled():
+            end.begin(getattr(model, "require_backward_grad_sync", True))
+            marks.forward()
+
+    model.register_forward_pre_hook(begin, prepend=True)
 
 
 def _grad_tensors(output: Any) -> list[torch.Tensor]:
+    if isinstance(output, torch.Tensor):  # the usual case, in a tenth of the time
+        return [output] if output.requires_grad else []
     leaves = tree_leaves(output)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 class _EndOfBackward:
-    """Marks the wait at the end of a backward, and the end of the step.
+    """Marks the end of a step at the end of its backward, and the wait there.
 
     The engine runs callbacks after backward in the order in which they were queued.  One queued at
-    the first gradient of the output precedes that of DDP or FSDP2, which waits for the reductions;
-    one that it queues itself follows it.
+    any gradient of DDP, or at the first one of the output of FSDP2, precedes that which waits for
+    the reductions; one that it queues itself follows it, and so does one queued at a reduction of
+    FSDP2.
     """
 
     def __init__(self, marks: StepMarks) -> None:
-        self._marks, self._queued = marks, False
+        self._marks, self.is_queued, self.is_synced = marks, False, True
+
+    def begin(self, is_synced: bool) -> None:
+        """A forward begins, whose backward reduces gradients or not."""
+        self.is_queued = False  # a backward that raised may have left it elsewhere
+        self.is_synced = is_synced
 
     def watch(self, output: Any) -> None:
-        """Watch the backward of this output of the model."""
-        self._queued = False  # a backward that raised may have left it elsewhere
+        """Mark the wait and the end of the backward of this output."""
         for tensor in _grad_tensors(output):
-            tensor.register_hook(self._queue)  # type: ignore[no-untyped-call]
+            tensor.register_hook(self.wait)  # type: ignore[no-untyped-call]
 
-    def _queue(self, _: torch.Tensor) -> None:
-        if not self._queued:
-            self._queued = True
-            Variable._execution_engine.queue_callback(self._before)
+    def wait(self, *_: Any) -> None:
+        """Mark the wait and the end of the backward that runs."""
+        self._queue(self._wait)
 
-    def _before(self) -> None:
+    def end(self) -> None:
+        """Mark the end of the backward that runs."""
+        self._queue(self._end)
+
+    def _queue(self, callback: Callable[[], None]) -> None:
+        if not self.is_queued:
+            self.is_queued = True
+            Variable._execution_engine.queue_callback(callback)
+
+    def _wait(self) -> None:
         self._marks.enter()
-        Variable._execution_engine.queue_callback(self._after)
+        Variable._execution_engine.queue_callback(self._end)
 
-    def _after(self) -> None:
-        self._queued = False
-        self._marks.leave()
+    def _end(self) -> None:
+        self.is_queued = False
         self._marks.end()
 
 
-def _attach_ddp(model: DistributedDataParallel, marks: StepMarks) -> None:
-    end = _EndOfBackward(marks)
+def _attach_ddp(model: DistributedDataParallel, end: _EndOfBackward) -> None:
+    if model.find_unused_parameters or model.static_graph:  # any parameter may have no gradient
 
-    def watch(_: nn.Module, __: Any, output: Any) -> None:
-        if model.require_backward_grad_sync and torch.is_grad_enabled():
-            end.watch(output)
+        def watch(_: nn.Module, __: Any, output: Any) -> None:
+            if model.require_backward_grad_sync and torch.is_grad_enabled():
+                end.watch(output)
 
-    model.register_forward_hook(watch)
+        model.register_forward_hook(watch)
+        return
+    first = next(
+        parameter
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and name not in model.parameters_to_ignore
+    )
+    # one that stays costs less than one on the output of each step
+    first.register_hook(lambda _: end.wait() if end.is_synced else None)
 
 
-def _attach_fsdp(root: nn.Module, marks: StepMarks) -> None:
-    end = _EndOfBackward(marks)
+def _attach_fsdp(root: nn.Module, marks: StepMarks, end: _EndOfBackward) -> None:
     on_host = next(root.parameters()).device.type == "cpu"
     for module in root.modules():
         if isinstance(module, FSDPModule):
             assert isinstance(module, nn.Module)
-            _attach_module(module, marks, end.watch if module is root else None)
             if on_host:
-                _time_reductions(module, marks)
+                _time_collectives(module, marks, end)
+            else:
+                _attach_module(module, marks, end.watch if module is root else None)
 
 
 def _attach_module(
@@ -127,16 +156,35 @@ def _attach_module(
     module.register_forward_hook(after)
 
 
-def _time_reductions(module: FSDPModule, marks: StepMarks) -> None:
-    """Mark the reductions of a module, which block the host."""
-    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+def _time_collectives(module: FSDPModule, marks: StepMarks, end: _EndOfBackward) -> None:
+    """Mark the collectives of a module, which block the host."""
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
+        DefaultAllGather,
+        DefaultReduceScatter,
+    )
 
-    class MarkedReduceScatter(DefaultReduceScatter):
+    mark, waited = marks.mark, marks.waited  # these run often, at once after a wait
+
+    class MarkedAllGather(DefaultAllGather):
         def __call__(self, *arguments: Any, **named: Any) -> Any:
-            marks.enter()
+            begin = mark()
             try:
                 return super().__call__(*arguments, **named)
             finally:
-                marks.leave()
+                waited(begin, mark())
 
+    class MarkedReduceScatter(DefaultReduceScatter):
+        def allocate(self, *arguments: Any, **named: Any) -> torch.Tensor:
+            if not end.is_queued:  # here, because a group of one rank allocates and sends nothing
+                end.end()
+            return super().allocate(*arguments, **named)
+
+        def __call__(self, *arguments: Any, **named: Any) -> Any:
+            begin = mark()
+            try:
+                return super().__call__(*arguments, **named)
+            finally:
+                waited(begin, mark())
+
+    module.set_custom_all_gather(MarkedAllGather())
     module.set_custom_reduce_scatter(MarkedReduceScatter())

@@ -21,20 +21,28 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.nn.parallel import DistributedDataParallel
 
-from simstrag.ddp.collector.hooks import attach
-from simstrag.ddp.collector.step_marks import CpuClock, CudaClock, StepMarks, StepSeconds
+from simstrag.ddp.collector.hooks import attach, wrapper_of
+from simstrag.ddp.collector.step_marks import (
+    CpuClock,
+    CudaClock,
+    StepClock,
+    StepMarks,
+    StepSeconds,
+    WallClock,
+)
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
-from simstrag.ddp.local_step_timer import measure_cores_per_rank
+from simstrag.ddp.local_step_timer import CpuStepTimer, measure_cores_per_rank
 from simstrag.errors import InputError
 
 HEADER = "rank,step,stage,seconds\n"
 BEFORE, PART = "optimizer-and-input", ("compute", "all-reduce")
 """Stages of a step; those of `PART` have numbers where the rank waits more than once."""
 META = "meta.yaml"
-FLUSH = 1.0
-"""Seconds after which the steps so far are written."""
+PAUSE = 1.0
+"""Seconds after which the steps so far are written, and perhaps sent."""
 SENT = 200
 """Latest steps of a rank that rank 0 can see."""
 
@@ -48,9 +56,9 @@ def record(
     out: a new folder for the record; without one, slow ranks are named and nothing is written.
     look_every: seconds between two looks of rank 0 at all ranks, for a slow one; 0: none.
 
-    A step ends with its last gradient collective.  Under DDP the backward without `no_sync` ends
-    it, under FSDP2 every backward.  In these cases seconds of waiting count as computing: DDP's
-    broadcast of buffers at the start of the forward, and collectives of the script's own.
+    A step ends with its last gradient collective: a backward that reduces gradients ends it, and
+    under FSDP2 on a device every backward.  In these cases seconds of waiting count as computing:
+    DDP's broadcast of buffers at the start of the forward, and collectives of the script's own.
 
     A disk that is full or a store that is lost ends the record with a warning, not the training.
     Raises `InputError` for a model without a wrapper, and for a folder that has a record.
@@ -67,10 +75,10 @@ class StepRecorder:
 
     def __init__(self, model: nn.Module, folder: Path | None, look_every: float) -> None:
         self.rank, world = dist.get_rank(), dist.get_world_size()
-        device = next(model.parameters()).device
-        clock = CudaClock() if device.type == "cuda" else CpuClock(measure_cores_per_rank())
-        self._marks = StepMarks(clock)
-        wrapper = attach(model, self._marks)
+        wrapper, device = wrapper_of(model), next(model.parameters()).device
+        clock = _clock(model, device)
+        self._marks = StepMarks(clock, pause=min(PAUSE, look_every or PAUSE))
+        attach(model, self._marks)
         self._file = None if folder is None else _StepFile(folder, self.rank)
         if folder is not None and self.rank == 0:
             _write_meta(folder / META, wrapper, world, device, clock.reason)
@@ -114,16 +122,24 @@ class StepRecorder:
             self._file = None
 
 
+def _clock(model: nn.Module, device: torch.device) -> StepClock:
+    if device.type == "cuda":
+        return CudaClock()
+    if not isinstance(model, DistributedDataParallel):  # nothing is sent beside computing
+        return WallClock("collectives block the rank: wall clock as it is")
+    timer = CpuStepTimer(measure_cores_per_rank())
+    return CpuClock(timer.reason) if timer.corrected else WallClock(timer.reason)
+
+
 class _StepFile:
-    """The file of one rank.  A process that is killed leaves all but the last `FLUSH` seconds."""
+    """The file of one rank."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self._rank = folder / f"rank-{rank}.csv", rank
-        self._lines = [HEADER]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("xb", buffering=0)
-            self._flush()
+            self._write(HEADER)
         except FileExistsError:
             raise InputError(
                 f"{self.path}: a job was recorded there; choose another folder"
@@ -136,32 +152,28 @@ class _StepFile:
 
     def add(self, steps: list[StepSeconds]) -> None:
         """Append the rows of these steps."""
+        lines = []
         for each in steps:
             row = f"{self._rank},{each.step},"
-            self._lines.append(f"{row}{BEFORE},{each.before:.6f}\n")
+            lines.append(f"{row}{BEFORE},{each.before:.6f}\n")
             for k, part in enumerate(each.parts, start=1):
                 number = f"-{k}" if len(each.parts) > 1 else ""
-                self._lines += [
+                lines += [
                     f"{row}{stage}{number},{seconds:.6f}\n"
                     for stage, seconds in zip(PART, part, strict=True)
                 ]
-        if time.monotonic() >= self._written + FLUSH:
-            self._flush()
+        self._write("".join(lines))
 
-    def _flush(self) -> None:
-        rest = "".join(self._lines).encode()
+    def _write(self, text: str) -> None:
+        rest = text.encode()
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]  # a disk that fills up takes a part
         except OSError:
             self._file.close()
             raise
-        self._lines.clear()
-        self._written = time.monotonic()
 
     def close(self) -> None:
-        """Write the rest."""
-        self._flush()
         self._file.close()
 
 
@@ -198,10 +210,11 @@ class _Looks:
             dict(zip(own[:, 0].astype(int).tolist(), own[:, 1], strict=True)) for own in sent
         ]
         common = set(seconds[0]).intersection(*seconds)
-        for step in sorted(step for step in common if step > self._seen):
-            for rank, own in enumerate(seconds):
-                slow.add(rank, step, float(own[step]))
-            self._seen = step
+        new = sorted(step for step in common if step > self._seen)
+        slow.extend(
+            (rank, step, float(own[step])) for step in new for rank, own in enumerate(seconds)
+        )
+        self._seen = max(new, default=self._seen)
 
     def _set(self, value: bytes) -> None:
         self._store.set(str(self._rank), value)  # type: ignore[arg-type]  # bytes will do

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from simstrag.ddp.local_step_timer import CpuStepTimer
-
 
 class StepSeconds(NamedTuple):
     """Seconds of one step of a rank.
@@ -46,38 +44,47 @@ class StepClock(Protocol):
 
     def is_past(self, mark: Any) -> bool: ...
 
-    def whole(self, begin: Any, end: Any) -> float: ...
+    def between(self, begin: Any, end: Any) -> tuple[float, float]: ...
 
-    def computing(self, begin: Any, end: Any) -> float: ...
+
+class WallClock:
+    """Marks on the host, for collectives that block it, such as gloo's."""
+
+    mark = staticmethod(time.monotonic)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def is_past(self, mark: float) -> bool:
+        """Always true: the host was there when it made the mark."""
+        return True
+
+    def between(self, begin: float, end: float) -> tuple[float, float]:
+        """Seconds of the wall clock, all of which are computing."""
+        return end - begin, end - begin
 
 
 class CpuClock:
-    """Marks on the host, for collectives that block it, such as gloo's.
+    """Marks on the host where gloo's threads share the rank's core while it computes.
 
-    cores: cores per rank.  With one or less, CPU time of gloo's threads is no computing of the
-        rank's (see `CpuStepTimer`).
+    The CPU time of these is no computing of the rank's (see `CpuStepTimer`).
     """
 
-    def __init__(self, cores: float) -> None:
-        timer = CpuStepTimer(cores)
-        self.corrected, self.reason = timer.corrected, timer.reason
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
     def mark(self) -> tuple[float, float]:
         """Now, and the CPU seconds that other threads have taken until now."""
-        others = time.process_time() - time.thread_time() if self.corrected else 0.0
-        return time.monotonic(), others
+        return time.monotonic(), time.process_time() - time.thread_time()
 
     def is_past(self, mark: tuple[float, float]) -> bool:
         """Always true: the host was there when it made the mark."""
         return True
 
-    def whole(self, begin: tuple[float, float], end: tuple[float, float]) -> float:
-        """Seconds of the wall clock."""
-        return end[0] - begin[0]
-
-    def computing(self, begin: tuple[float, float], end: tuple[float, float]) -> float:
-        """Seconds of the wall clock, less what other threads took of the core."""
-        return max(0.0, end[0] - begin[0] - (end[1] - begin[1]))
+    def between(self, begin: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
+        """Seconds of the wall clock, and those less what other threads took of the core."""
+        whole = end[0] - begin[0]
+        return whole, max(0.0, whole - (end[1] - begin[1]))
 
 
 class CudaClock:
@@ -98,56 +105,71 @@ class CudaClock:
         """Whether the device has got there."""
         return bool(mark.query())  # type: ignore[no-untyped-call]
 
-    def whole(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """Seconds on the device."""
-        return float(begin.elapsed_time(end)) / 1e3
-
-    computing = whole
+    def between(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> tuple[float, float]:
+        """Seconds on the device, all of which are computing."""
+        seconds = float(begin.elapsed_time(end)) / 1e3
+        return seconds, seconds
 
 
 class StepMarks:
     """Collects the marks of one rank, and gives the seconds of a step when they are known.
 
+    Marks cost little while a step runs; what is made of them waits for `known`.
+
     settling: first steps that are left out, 1 or more: nothing marks the beginning of the first,
         and DDP orders its buckets in the next.
-    on_end: called at the end of every step, in its last backward.
+    on_end: called at the end of a step, in its last backward, if the last call was `pause` seconds
+        ago.
     """
 
-    def __init__(self, clock: StepClock, settling: int = 3) -> None:
-        self._clock, self._left_out = clock, settling
+    def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
+        self._clock, self.mark, self._left_out = clock, clock.mark, settling
         self._marks: list[tuple[str, Any]] = []
         self._ended: deque[tuple[int, list[tuple[str, Any]]]] = deque()
         self._depth = self._steps = 0
         self._forward = False
         self.on_end: Callable[[], None] | None = None
+        self._pause, self._due = pause, time.monotonic() + pause
 
     def forward(self) -> None:
         """The model's forward begins."""
         self._depth = 0  # an exception may have left it elsewhere
         if not self._forward:
             self._forward = True
-            self._marks.append(("forward", self._clock.mark()))
+            self._marks.append(("forward", self.mark()))
 
     def enter(self) -> None:
         """The rank begins to wait; a call within another wait counts for nothing."""
         if not self._depth:
-            self._marks.append(("enter", self._clock.mark()))
+            self._marks.append(("enter", self.mark()))
         self._depth += 1
 
     def leave(self) -> None:
         """The rank ceases to wait."""
         self._depth -= 1
         if not self._depth:
-            self._marks.append(("leave", self._clock.mark()))
+            self._marks.append(("leave", self.mark()))
+
+    def waited(self, begin: Any, end: Any) -> None:
+        """The rank has waited between two marks."""
+        if not self._depth:
+            self._marks += (("enter", begin), ("leave", end))
 
     def end(self) -> None:
-        """The rank has left the last gradient collective."""
-        mark = ("end", self._clock.mark())
+        """The backward has ended; the step ended when the rank ceased to wait."""
+        if self._depth:
+            self._depth = 1
+            self.leave()
+        kind, mark = self._marks[-1] if self._marks else ("", None)
+        if kind != "leave":  # the rank did not wait
+            mark = self.mark()
+            self._marks.append(("end", mark))
         if self._steps >= self._left_out:
-            self._ended.append((self._steps, [*self._marks, mark]))
-        self._marks, self._forward = [mark], False
+            self._ended.append((self._steps, self._marks))
+        self._marks, self._forward = [("end", mark)], False
         self._steps += 1
-        if self.on_end is not None:
+        if self.on_end is not None and (now := time.monotonic()) >= self._due:
+            self._due = now + self._pause
             self.on_end()
 
     def known(self) -> Iterator[StepSeconds]:
@@ -161,16 +183,16 @@ class StepMarks:
         begun = False
         parts = []
         for (kind, begin), (_, end) in itertools.pairwise(marks):
-            whole = self._clock.whole(begin, end)
-            own = 0.0 if kind == "enter" else self._clock.computing(begin, end)
-            begun = begun or kind in ("forward", "enter")
-            if not begun:
-                before += own
-            computing += own if begun else 0.0
-            waiting += whole - own  # what gloo's threads took of the core, too
+            whole, own = self._clock.between(begin, end)
             if kind == "enter":
-                parts.append((computing, waiting))
+                parts.append((computing, waiting + whole))
                 computing = waiting = 0.0
-        if parts:
-            parts[-1] = parts[-1][0] + computing, parts[-1][1] + waiting
-        return StepSeconds(step, before, tuple(parts))
+                begun = True
+                continue
+            begun = begun or kind == "forward"
+            waiting += whole - own  # what gloo's threads took of the core
+            if begun:
+                computing += own
+            else:
+                before += own
+        return StepSeconds(step, before, tuple(parts) or ((computing, waiting),))

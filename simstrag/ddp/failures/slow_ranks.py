@@ -1,20 +1,20 @@
 """Names slow ranks while a job runs: one long step at once, a lasting slowdown by a t test.
 
-The t test is that of `simstrag.whatif.culprits`.  It looks again and again, so look k may take
-1 / k (k + 1) of the rate of false alarms: all looks together keep to it.
+The t test is that of `simstrag.statistics.slow_workers`.  It looks again and again, so look k may
+take 1 / k (k + 1) of the rate of false alarms: all looks together keep to it.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from simstrag.ddp.failures.diagnosis import warn
-from simstrag.whatif.culprits import ALARM, Culprit, chronic
+from simstrag.statistics.slow_workers import ALARM, Slowness, chronic
 
 TIMES, LEAST = 10.0, 1.0
 """A slow step takes more than TIMES times as long as the others', and more than LEAST seconds."""
@@ -52,9 +52,14 @@ class SlowRankDetector:
 
     def add(self, rank: int, step: int, seconds: float) -> None:
         """Report the local time of a step."""
-        self._judge_long_steps(rank, step, seconds)
-        self._window.setdefault(rank, deque(maxlen=WINDOW)).append((step, seconds))
-        self._new[rank] = self._new.get(rank, 0) + 1
+        self.extend([(rank, step, seconds)])
+
+    def extend(self, reports: Iterable[tuple[int, int, float]]) -> None:
+        """Report local times as (rank, step, seconds); one look is at all of them."""
+        for rank, step, seconds in reports:
+            self._judge_long_steps(rank, step, seconds)
+            self._window.setdefault(rank, deque(maxlen=WINDOW)).append((step, seconds))
+            self._new[rank] = self._new.get(rank, 0) + 1
         if len(self._new) > 1 and min(self._new.values()) >= LOOK:
             self._look()
             self._new = dict.fromkeys(self._new, 0)
@@ -89,10 +94,10 @@ class SlowRankDetector:
         ranks = sorted(self._window)
         count = min(map(len, self._window.values()))
         reports = [list(self._window[rank])[-count:] for rank in ranks]
-        slow = {ranks[each.rank]: each for each in self._test(reports)}
+        slow = {ranks[place]: found for place, found in self._test(reports).items()}
         for rank in sorted(slow.keys() - self._chronic):
             found = slow[rank]
-            since = reports[ranks.index(rank)][found.since][0]
+            since = reports[ranks.index(rank)][found.places[0]][0]
             p = f"p = {found.p:.2g}" if found.p >= 1e-6 else "p < 1e-06"
             self._say(
                 f"rank {rank} is chronically slow: it computes {found.slowdown:.2f} times as long "
@@ -102,11 +107,15 @@ class SlowRankDetector:
             self._say(f"rank {rank} is no longer slow")
         self._chronic = set(slow)
 
-    def _test(self, reports: list[list[tuple[int, float]]]) -> list[Culprit]:
+    def _test(self, reports: list[list[tuple[int, float]]]) -> dict[int, Slowness]:
         seconds = np.array([[took for _, took in own] for own in reports])
         limit = ALARM / 2 / (self._looks * (self._looks + 1))  # two tests can name a chronic one
         lately = seconds.shape[1] - LOOK
-        return [each for each in chronic(seconds) if each.until >= lately and each.p <= limit]
+        return {
+            place: found
+            for place, found in chronic(seconds).items()
+            if found.places[-1] >= lately and found.p <= limit
+        }
 
 
 class _LongStep(NamedTuple):
