@@ -25,9 +25,10 @@ import pandas as pd
 from benchmarks.results import describe_machine, write_tables
 from benchmarks.tables import Table, show
 from simstrag import Scenario, Trace, compare
-from simstrag.analysis.derived.decision import OWN, Decision
+from simstrag.analysis.derived.decision import Decision
 from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.worst_regret import OWN
 from simstrag.traces.generate import generate
 from simstrag.traces.importers import import_trace
 from simstrag.traces.provenance import Labelled
