@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simstrag.advice.advice import Advice, _runs
+from simstrag.advice.advice import Advice
 from simstrag.advice.advise import advise
 from simstrag.advice.candidates import candidates, grid
-from simstrag.analysis.derived.decision import OWN
+from simstrag.advice.recommendation import _runs
 from simstrag.cli.first_scenario import (
     JobDescription,
     read_first_scenario,
     write_first_scenario,
 )
 from simstrag.errors import InputError
+from simstrag.experiments.worst_regret import OWN
 from simstrag.scenario.scenario import Scenario
 from tests.commands import Call
 
@@ -107,10 +108,10 @@ def test_so_many_runs_show_the_gain_in_nine_of_ten_trials() -> None:
 def test_the_choice_is_near_the_fastest_and_the_safe_one_may_be_another() -> None:
     case = job(workers=2, step={"compute": 1.0}, seeds=1, target_progress=60)
     found = advise(case, ["asgd", "lb_bsp"], jobs=1)
-    own = found.decision.states[OWN]
+    own = found.states[OWN]
     assert own[found.choice] <= 1.03 * min(own[p] for p in own if p != "bsp")
     assert found.regret == pytest.approx(own[found.choice] / min(own.values()) - 1)
-    worst = {p: found.decision.regrets[p].worst for p in own}
+    worst = {p: found.regrets[p].worst for p in own}
     assert worst[found.safe] == min(worst.values())
 
 

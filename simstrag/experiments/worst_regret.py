@@ -41,8 +41,8 @@ class Regret:
 def worst_regrets(states: Times) -> dict[str, Regret]:
     """The worst regret of each policy.
 
-    >>> worst_regrets({OWN: {"bsp": 12.0, "asgd": 10.0}})["bsp"].worst
-    0.2
+    >>> worst_regrets({OWN: {"bsp": 15.0, "asgd": 12.0}})["bsp"].worst
+    0.25
     """
     found: dict[str, Regret] = {}
     for state, times in states.items():
