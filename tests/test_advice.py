@@ -122,6 +122,22 @@ def test_a_target_is_needed_to_advise_stale_gradients() -> None:
     assert found.choice == "lb_bsp"
 
 
+def test_advice_says_what_any_candidate_took_beyond_the_measured_range(tmp_path: Path) -> None:
+    """Only asgd, which is no finalist, goes through the server: it was timed with one rank."""
+    data = json.loads(Path("calibration/profiles/intel-xeon-2-core-amx-mlp.json").read_text())
+    data["transfers"] = [each | {"ranks": 1} for each in data["transfers"]]
+    (tmp_path / "one.json").write_text(json.dumps(data))
+    batch = data["workload"]["batch"]
+    case = Scenario(
+        workers=2, samples=4 * batch, profile=str(tmp_path / "one.json"),
+        learner={"batch": batch}, seeds=2,
+    )  # fmt: skip
+    found = advise(case, ["asgd"], jobs=1)
+    assert list(found.times) == ["bsp"]
+    (said,) = (text for text in found.sentences if "beyond what the profile measured" in text)
+    assert "server of 2 ranks: measured up to 1 ranks; 2x beyond" in said
+
+
 def test_a_trace_becomes_the_scenario_that_init_writes(tmp_path: Path) -> None:
     trace, written = tmp_path / "slow.csv", tmp_path / "mine.yaml"
     trace.write_text("time,node,resource,kind,value\n0,0,step,slowdown,2\n0,3,step,slowdown,1\n")

@@ -87,7 +87,7 @@ def power_table(points: tuple[PowerPoint, ...]) -> Table:
 def sentences(advice: Recommendation) -> list[str]:
     """What to do, how sure that is, what would change it, and what a trial costs."""
     texts = [_choice(advice), _alike(advice), _regret(advice), _assumption(advice), _safe(advice)]
-    texts.append(_attempt(advice))
+    texts += [_attempt(advice), _beyond(advice)]
     if isinstance(advice, Advice):
         texts += [advice.answer.inputs, advice.answer.bill]
     return [text for text in texts if text]
@@ -185,6 +185,15 @@ def _setting(advice: Recommendation, state: State) -> str:
 def _behind(advice: Recommendation, policy: str) -> str:
     regret = advice.regrets[policy]
     return regret_text(regret, _setting(advice, regret.state) if regret.state[0] else "")
+
+
+def _beyond(advice: Recommendation) -> str:
+    if not advice.beyond:
+        return ""
+    return (
+        "This advice goes beyond what the profile measured, and may be far off: "
+        f"{join(advice.beyond)}."
+    )
 
 
 def _safe(advice: Recommendation) -> str:

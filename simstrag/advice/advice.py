@@ -24,6 +24,7 @@ class Advice(Recommendation):
         comparison: Comparison,
         trials: tuple[CandidateResult, ...],
         excluded: Mapping[str, str],
+        beyond: tuple[str, ...],
     ) -> Self:
         """The advice that a comparison of finalists supports."""
         d = comparison.answer.decision
@@ -32,7 +33,7 @@ class Advice(Recommendation):
             times={policy: comparison.column(policy, d.s.decides) for policy in own},
             states=d.states, lanes={name: effects.lane for name, effects in d.effects.items()},
             candidates=d.candidates, certain=comparison.scenario.certain, trials=trials,
-            excluded=excluded, comparison=comparison,
+            excluded=excluded, beyond=beyond, comparison=comparison,
         )  # fmt: skip
 
     @cached_property
@@ -42,8 +43,8 @@ class Advice(Recommendation):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Those of the comparison."""
-        return self.comparison.warnings
+        """Those of the comparison that no sentence of the advice says."""
+        return tuple(each for each in self.comparison.warnings if each not in self.beyond)
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from simstrag.advice.advice import Advice
 from simstrag.advice.candidates import candidates
@@ -15,6 +16,7 @@ from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.runner import RunCache, Runner, RunTask, prepare
 from simstrag.policy import LANES
+from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.scenario import Scenario
 
 
@@ -52,10 +54,12 @@ def advise(
         cache = RunCache.of(folder if keep is None else keep, case)
         with Runner(case, jobs, on_progress, cache) as runner:
             costs = dict.fromkeys([case.learner.c_tau, *_costs(case)])
-            search = Search(case.seed_list, tuple(costs), partial(_compute, case, runner))
+            rows: list[Mapping[str, Any]] = []
+            search = Search(case.seed_list, tuple(costs), partial(_compute, case, runner, rows))
             finalists = search.run(found.specs)
         comparison = compare(case, finalists, jobs=jobs, on_progress=on_progress, keep=cache.folder)
-    return Advice.of(comparison, search.ordered, found.excluded)
+    beyond = tuple(map(str, beyond_measured(case, rows)))
+    return Advice.of(comparison, search.ordered, found.excluded, beyond)
 
 
 def _costs(scenario: Scenario) -> tuple[float, ...]:
@@ -63,14 +67,21 @@ def _costs(scenario: Scenario) -> tuple[float, ...]:
 
 
 def _compute(
-    scenario: Scenario, runner: Runner, missing: Sequence[tuple[str, int]]
+    scenario: Scenario,
+    runner: Runner,
+    rows: list[Mapping[str, Any]],
+    missing: Sequence[tuple[str, int]],
 ) -> Iterator[CandidateRun]:
-    """Run policies under seeds, where gradients are stale at each cost of staleness."""
+    """Run policies under seeds, where gradients are stale at each cost of staleness.
+
+    rows: receives the summaries.
+    """
     own, time = scenario.learner.c_tau, "time_to_target" if scenario.has_target else "makespan"
     again = tuple(cost for cost in _costs(scenario) if cost != own)
     tasks = [RunTask("contended", policy, seed, False, again) for policy, seed in missing]
     for task, result in runner.results(tasks, ahead=len(tasks)):
-        row, known = result.row, scenario.has_target or scenario.learner.is_real
+        rows.append(row := result.row)
+        known = scenario.has_target or scenario.learner.is_real
         seconds = dict.fromkeys((own, *again), _or_inf(row[time]))
         seconds |= {cost: _or_inf(repeated) for cost, repeated in result.times}
         yield CandidateRun(

@@ -52,12 +52,6 @@ class ClusterAdvice(Recommendation):
     gpu_hours: Mapping[str, float]
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the workloads take from their profiles beyond the measured range."""
-        cases = _cases(self.study).items()
-        return tuple(f"{name}: {each}" for (name, *_), s in cases for each in beyond_measured(s))
-
-    @property
     def lines(self) -> tuple[str, str]:
         """The two lines that run the first job under the choice on real ranks."""
         job = self.study.arriving(self.choice, self.study.seed_list[0])[0]
@@ -127,10 +121,13 @@ def advise_cluster(
     times = {policy: np.array([*of.values()]) for policy, of in _seconds(results).items()}
     states[OWN] = means = {policy: float(of.mean()) for policy, of in times.items()}
     able = [name for name in gaining(means) if difference(times[name], times[BASELINE]).high < 0]
+    cases = _cases(study).items()
+    beyond = tuple(f"{name}: {each}" for (name, *_), s in cases for each in beyond_measured(s))
     return ClusterAdvice(
         times=times, states=states, candidates=(BASELINE, *able), trials=search.ordered,
         lanes={name: declared_lane(load(name), name) or LANES[-1] for name in finalists},
-        excluded=found.excluded, study=study, results=results, gpu_hours=_gpu_hours(results),
+        excluded=found.excluded, beyond=beyond, study=study, results=results,
+        gpu_hours=_gpu_hours(results),
     )  # fmt: skip
 
 

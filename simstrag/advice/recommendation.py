@@ -67,6 +67,7 @@ class Recommendation(ABC):
     certain: whether nothing is random.
     trials: every candidate that ran, the least regret first.
     excluded: why a candidate was not run, by its spec.
+    beyond: what any candidate took from a profile beyond the range that was measured.
     """
 
     times: Mapping[str, Array]
@@ -76,11 +77,12 @@ class Recommendation(ABC):
     certain: bool = False
     trials: tuple[CandidateResult, ...]
     excluded: Mapping[str, str]
+    beyond: tuple[str, ...] = ()
 
     @property
-    @abstractmethod
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know of the runs."""
+        """What no sentence says and a reader must know of the runs."""
+        return ()
 
     @property
     @abstractmethod
