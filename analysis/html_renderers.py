@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from simstrag.advice.advice import Advice
+from simstrag.advice.cluster_advice import ClusterAdvice
 from simstrag.claims.scoreboard import Scoreboard
 from simstrag.cluster.runs import ClusterResults
 from simstrag.errors import InputError
@@ -20,6 +22,14 @@ def _(comparison: Comparison) -> Any:
     from simstrag.analysis.text.answer import answer
 
     return answer(standings(comparison))
+
+
+@answer.register(Advice)
+@answer.register(ClusterAdvice)
+def _(advice: Advice | ClusterAdvice) -> Any:
+    from simstrag.analysis.text.advice_text import sentences
+
+    return sentences(advice)
 
 
 @html_fragment.register

@@ -9,19 +9,16 @@ noise.  `--write` replaces the table of docs/advice.md.
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
-import time
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.regret import HELD_OUT, PUBLIC, ROOT, SHIPPED, write_scenario
-from benchmarks.results import describe_machine, write_tables
-from benchmarks.tables import Table, show
+from benchmarks.regret import FOLDER, HELD_OUT, ROOT, each_trace
+from benchmarks.results import report
+from benchmarks.tables import Table
 from simstrag.advice.advise import advise
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.runner import Runner, RunTask
@@ -71,7 +68,7 @@ def judge(name: str, scenario: Scenario) -> Outcome:
     )  # fmt: skip
 
 
-def table(outcomes: list[Outcome]) -> Table:
+def table(outcomes: Sequence[Outcome]) -> Table:
     """The table of docs/advice.md."""
     header = (
         "trace", "candidates", "choice", "best", "bsp behind the best", "regret of the choice",
@@ -92,26 +89,12 @@ def table(outcomes: list[Outcome]) -> Table:
     return Table("Regret of advice by trace", header, rows)
 
 
-def main() -> None:
-    """Measure, print, and with `--write` replace the table of the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--public", type=Path, help="folder of the public data sets")
-    parser.add_argument("--write", action="store_true", help=f"replace the table of {PAGE.name}")
-    options = parser.parse_args()
-    begin, outcomes = time.perf_counter(), []
-    for name, source in (SHIPPED | (PUBLIC if options.public is not None else {})).items():
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            file = Path(folder) / "trace.csv"
-            source(options.public or Path()).write(file)
-            outcomes.append(judge(name, write_scenario(file)))
-        print(json.dumps(outcomes[-1]._asdict()), flush=True)
-    found = table(outcomes)
-    show([found])
-    print(f"{time.perf_counter() - begin:.0f} s")
-    if options.write:
-        write_tables("advice", [found], describe_machine(), PAGE)
+def measure(public: Path | None) -> Iterator[Outcome]:
+    """The outcome of every trace."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield from each_trace(public, judge)
 
 
 if __name__ == "__main__":
-    main()
+    report(__doc__, "advice", PAGE, measure, table, public=FOLDER)

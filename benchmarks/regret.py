@@ -11,23 +11,21 @@ noise.  FOLDER holds the public data sets that are named below, which are not pa
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.results import describe_machine, write_tables
-from benchmarks.tables import Table, show
+from benchmarks.results import report
+from benchmarks.tables import Table
 from simstrag import Scenario, Trace, compare
-from simstrag.analysis.derived.decision import OWN, Decision
+from simstrag.analysis.derived.decision import Decision
 from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.worst_regret import OWN
 from simstrag.traces.generate import generate
 from simstrag.traces.importers import import_trace
 from simstrag.traces.provenance import Labelled
@@ -40,6 +38,8 @@ SEEDS, HELD_OUT = tuple(range(5)), tuple(range(1000, 1010))
 ROOT = Path(__file__).parents[1]
 LOGS = ROOT / "examples" / "logs"
 PAGE = ROOT / "docs" / "regret.md"
+FOLDER = {"type": Path, "help": "folder of the public data sets"}
+T = TypeVar("T")
 ROLES = ("choice", "fastest", "bsp")
 Source = Callable[[Path], Trace | Labelled]
 """Makes a trace of the folder of public data."""
@@ -171,11 +171,8 @@ PUBLIC: dict[str, Source] = {
 # -- the regret -----------------------------------------------------------------------------------
 
 
-def judge(name: str, trace: Trace | Labelled, folder: Path) -> Outcome:
-    """Choose under `SEEDS`, and judge under `HELD_OUT`; folder: for files, empty."""
-    file = folder / "trace.csv"
-    trace.write(file)
-    scenario = write_scenario(file)
+def judge(name: str, scenario: Scenario) -> Outcome:
+    """Choose under `SEEDS`, and judge under `HELD_OUT`."""
     comparison = compare(scenario, seeds=SEEDS)
     decision: Decision = comparison.answer.decision
     fastest = str(comparison.ranking["policy"][0])
@@ -207,14 +204,21 @@ def write_scenario(file: Path) -> Scenario:
     return scenario.replaced(workers=WORKERS, nodes=nodes[:WORKERS], **work)
 
 
-def measure(public: Path | None) -> Iterator[Outcome]:
-    """The outcome of every trace."""
+def each_trace(public: Path | None, judge: Callable[[str, Scenario], T]) -> Iterator[T]:
+    """What a function makes of every trace's scenario, by the name of the trace."""
     for name, source in (SHIPPED | (PUBLIC if public is not None else {})).items():
         with tempfile.TemporaryDirectory() as folder:
-            yield judge(name, source(public or Path()), Path(folder))
+            file = Path(folder) / "trace.csv"
+            source(public or Path()).write(file)
+            yield judge(name, write_scenario(file))
 
 
-def table(outcomes: list[Outcome]) -> Table:
+def measure(public: Path | None) -> Iterator[Outcome]:
+    """The outcome of every trace."""
+    return each_trace(public, judge)
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
     """The table of docs/regret.md."""
     header = (
         "trace", "workers", "delay of bsp", "choice", "saves", "best", "regret of the choice",
@@ -238,23 +242,5 @@ def _both(own: float, worst: float) -> str:
     return f"{own:.1%} ({worst:.0%})"
 
 
-def main() -> None:
-    """Measure, print, and with `--write` replace the table of the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--public", type=Path, help="folder of the public data sets")
-    parser.add_argument("--write", action="store_true", help=f"replace the table of {PAGE.name}")
-    options = parser.parse_args()
-    begin = time.process_time()
-    outcomes = []
-    for outcome in measure(options.public):
-        outcomes.append(outcome)
-        print(json.dumps(outcome._asdict()), flush=True)
-    found = table(outcomes)
-    show([found])
-    print(f"{time.process_time() - begin:.0f} s of processor time, without worker processes")
-    if options.write:
-        write_tables("regret", [found], describe_machine(), PAGE)
-
-
 if __name__ == "__main__":
-    main()
+    report(__doc__, "regret", PAGE, measure, table, public=FOLDER)

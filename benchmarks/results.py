@@ -6,19 +6,21 @@ are the comparison with other engines.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import Table, markdown
+from benchmarks.tables import Table, markdown, show
 
-__all__ = ["RESULTS", "describe_machine", "read", "save", "write_tables"]
+__all__ = ["RESULTS", "describe_machine", "read", "report", "save", "write_tables"]
 
 RESULTS = Path(__file__).parent / "results.json"
 PAGE = Path(__file__).parent.parent / "docs" / "cost.md"
@@ -89,3 +91,33 @@ def write_tables(
         where = f"{machine['cpu']}, {machine['cores']} cores"
         lines += [f"Measured {machine['date']} on {where}; {versions}.", ""]
     page.write_text(head + mark + "\n" + "\n".join(lines) + "\n" + end + tail, encoding="utf-8")
+
+
+def report(
+    about: str | None,
+    section: str,
+    page: Path,
+    measure: Callable[..., Iterable[Any]],
+    table: Callable[[Sequence[Any]], Table],
+    **options: Mapping[str, Any],
+) -> None:
+    """The command line of a benchmark with one table: measure, print, and write it to its page.
+
+    about: the text of its help.
+    measure: yields outcomes, named tuples, which are printed as they come; takes the options.
+    options: of `argparse`, by name.
+    """
+    parser = argparse.ArgumentParser(description=about)
+    for name, more in options.items():
+        parser.add_argument(f"--{name}", **more)
+    parser.add_argument("--write", action="store_true", help=f"replace the table of {page.name}")
+    given = vars(parser.parse_args())
+    write, begin, outcomes = given.pop("write"), time.perf_counter(), []
+    for outcome in measure(**given):
+        outcomes.append(outcome)
+        print(json.dumps(outcome._asdict(), default=float), flush=True)
+    found = table(outcomes)
+    show([found])
+    print(f"{time.perf_counter() - begin:.0f} s")
+    if write:
+        write_tables(section, [found], describe_machine(), page)

@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simstrag.advice.advice import Advice, _runs
+from simstrag.advice.advice import Advice
 from simstrag.advice.advise import advise
 from simstrag.advice.candidates import candidates, grid
-from simstrag.analysis.derived.decision import OWN
+from simstrag.advice.recommendation import _runs
 from simstrag.cli.first_scenario import (
     JobDescription,
     read_first_scenario,
     write_first_scenario,
 )
 from simstrag.errors import InputError
+from simstrag.experiments.worst_regret import OWN
 from simstrag.scenario.scenario import Scenario
 from tests.commands import Call
 
@@ -107,10 +108,10 @@ def test_so_many_runs_show_the_gain_in_nine_of_ten_trials() -> None:
 def test_the_choice_is_near_the_fastest_and_the_safe_one_may_be_another() -> None:
     case = job(workers=2, step={"compute": 1.0}, seeds=1, target_progress=60)
     found = advise(case, ["asgd", "lb_bsp"], jobs=1)
-    own = found.decision.states[OWN]
+    own = found.states[OWN]
     assert own[found.choice] <= 1.03 * min(own[p] for p in own if p != "bsp")
     assert found.regret == pytest.approx(own[found.choice] / min(own.values()) - 1)
-    worst = {p: found.decision.regrets[p].worst for p in own}
+    worst = {p: found.regrets[p].worst for p in own}
     assert worst[found.safe] == min(worst.values())
 
 
@@ -119,6 +120,22 @@ def test_a_target_is_needed_to_advise_stale_gradients() -> None:
     (asgd,) = (trial for trial in found.trials if trial.policy == "asgd")
     assert asgd.left_out == "its samples may be worth less, and no target is declared"
     assert found.choice == "lb_bsp"
+
+
+def test_advice_says_what_any_candidate_took_beyond_the_measured_range(tmp_path: Path) -> None:
+    """Only asgd, which is no finalist, goes through the server: it was timed with one rank."""
+    data = json.loads(Path("calibration/profiles/intel-xeon-2-core-amx-mlp.json").read_text())
+    data["transfers"] = [each | {"ranks": 1} for each in data["transfers"]]
+    (tmp_path / "one.json").write_text(json.dumps(data))
+    batch = data["workload"]["batch"]
+    case = Scenario(
+        workers=2, samples=4 * batch, profile=str(tmp_path / "one.json"),
+        learner={"batch": batch}, seeds=2,
+    )  # fmt: skip
+    found = advise(case, ["asgd"], jobs=1)
+    assert list(found.times) == ["bsp"]
+    (said,) = (text for text in found.sentences if "beyond what the profile measured" in text)
+    assert "server of 2 ranks: measured up to 1 ranks; 2x beyond" in said
 
 
 def test_a_trace_becomes_the_scenario_that_init_writes(tmp_path: Path) -> None:

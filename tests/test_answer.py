@@ -18,7 +18,7 @@ import pytest
 from simstrag import policies
 from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.comparison_charts import draw_thresholds
-from simstrag.analysis.derived.decision import MODEL_ERROR, decide
+from simstrag.analysis.derived.decision import decide
 from simstrag.analysis.derived.standings import Standings, standings
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.pages.templates import prose
@@ -31,6 +31,7 @@ from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import C_TAUS, Comparison
 from simstrag.experiments.runner import prepare
 from simstrag.experiments.sensitivity import COLUMNS
+from simstrag.experiments.worst_regret import MODEL_ERROR
 from simstrag.policies.korel import Korel
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES

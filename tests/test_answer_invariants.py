@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simstrag
-from simstrag.analysis.derived.decision import MODEL_ERROR
 from simstrag.analysis.derived.standings import NEGLIGIBLE, faster
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import percent
 from simstrag.experiments.comparison import BASELINE, Comparison
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.worst_regret import MODEL_ERROR
 from simstrag.policy import LANES
 
 POLICIES = ("asgd", "lb_bsp", "korel", "backup", "ssp", "cgp", "drain", "dropcompute", "local_sgd")

@@ -48,13 +48,13 @@ ROOMS: dict[str, set[str]] = {
     "calibration": {
         "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",
     },
-    "analysis": {
-        "claims", "cluster", "ddp", "documents", "experiments", "policies", "profile", "runs",
-        "scenario", "statistics", "timing", "trace", "whatif",
-    },
     "advice": {
-        "analysis", "ddp", "engine", "experiments", "policies", "processes", "profile",
-        "scenario", "traces",
+        "cluster", "ddp", "engine", "experiments", "policies", "processes", "profile", "scenario",
+        "traces",
+    },
+    "analysis": {
+        "advice", "claims", "cluster", "ddp", "documents", "experiments", "policies", "profile",
+        "runs", "scenario", "statistics", "timing", "trace", "whatif",
     },
     "validation": {
         "analysis", "calibration", "ddp", "documents", "engine", "experiments", "policies",

@@ -102,7 +102,8 @@ def test_a_choice_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(regret, "SEEDS", (0, 1))
     monkeypatch.setattr(regret, "HELD_OUT", (7, 8))
     rows = [(0.0, node, "gpu", "slowdown", 1.0 + (node == 0)) for node in range(3)]
-    found = regret.judge("slow", Trace.from_rows(rows), tmp_path)
+    Trace.from_rows(rows).write(tmp_path / "slow.csv")
+    found = regret.judge("slow", regret.write_scenario(tmp_path / "slow.csv"))
     assert (found.workers, found.safe) == (3, "lb_bsp")
     for own, worst in found.regrets.values():
         assert 0 <= own <= worst

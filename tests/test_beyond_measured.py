@@ -69,6 +69,20 @@ def test_a_load_above_all_measured_is_beyond_them(tmp_path: Path) -> None:
         assert list(map(str, beyond_measured(case))) == text
 
 
+def test_a_severity_above_all_measured_slowdowns_is_beyond_them(tmp_path: Path) -> None:
+    """A load of 0.75 slows steps by what was measured; at twice the severity, by more."""
+    data = json.loads((PROFILES / "intel-xeon-2-core-amx-mlp.json").read_text())
+    (response,) = [r for r in data["responses"] if r["load"] == "cpu" and r["precision"] == "fp32"]
+    response["levels"] = response["levels"][:3]
+    data["responses"] = [response]
+    (tmp_path / "p.json").write_text(json.dumps(data))
+    row = {"time": 0, "node": 0, "resource": "gpu", "kind": "utilisation", "value": 0.75}
+    case = Scenario(workers=2, updates=1, profile=str(tmp_path / "p.json"), trace=[row])
+    assert beyond_measured(case) == []
+    (said,) = beyond_measured(case.replaced(contention={"severity": 2}))
+    assert str(said).startswith("slowdown of steps by the load of gpu at severity 2: measured up")
+
+
 def test_run_compare_and_report_say_it_of_what_their_runs_use() -> None:
     profile = str(PROFILES / "t4-pollux-cifar10.json")
     case = Scenario(workers=32, samples=32 * 182 * 2, learner={"batch": 182}, profile=profile)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import simstrag
 from simstrag import Scenario
-from simstrag.analysis.derived.decision import OWN, _alternatives
+from simstrag.analysis.derived.decision import _alternatives
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.placeholders import Placeholders
+from simstrag.experiments.worst_regret import OWN
 from simstrag.scenario.varied_constants import kind_of
 from tests.commands import Call
 
@@ -122,17 +122,17 @@ def test_a_placeholder_decides_if_another_policy_were_chosen_with_it_known(
     value: dict[str, float], alternatives: set[str]
 ) -> None:
     """asgd has the best mean; lb_bsp is within the known error of it, and changes less."""
-    effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
+    lanes = {"lb_bsp": "A", "asgd": "C"}
     states = {OWN: seconds(78, 80), ("step.cv", 0.1): value}
     candidates = ("bsp", "asgd", "lb_bsp")
-    assert _alternatives(states, "step.cv", candidates, effects, candidates) == alternatives
+    assert _alternatives(states, "step.cv", candidates, lanes, candidates) == alternatives
 
 
 def test_a_gain_that_may_be_noise_makes_no_alternative() -> None:
-    effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
+    lanes = {"lb_bsp": "A", "asgd": "C"}
     states = {OWN: seconds(99, 80), ("step.cv", 0.1): seconds(60, 90)}
     found = [
-        _alternatives(states, "step.cv", ("bsp", "lb_bsp"), effects, clear)
+        _alternatives(states, "step.cv", ("bsp", "lb_bsp"), lanes, clear)
         for clear in ({"lb_bsp"}, {"lb_bsp", "asgd"})
     ]
     assert found == [{"lb_bsp"}, {"lb_bsp", "asgd"}]
@@ -140,15 +140,15 @@ def test_a_gain_that_may_be_noise_makes_no_alternative() -> None:
 
 def test_what_is_not_known_stays_uncertain_where_a_placeholder_is_known() -> None:
     """At a high cost of staleness asgd loses, so it is no choice whatever the noise is."""
-    effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
+    lanes = {"lb_bsp": "A", "asgd": "C"}
     states = {
         OWN: seconds(60, 80),
         ("learner.c_tau", 4.0): seconds(160, 80),
         ("step.cv", 0.1): seconds(55, 80),
     }
     candidates = ("bsp", "asgd", "lb_bsp")
-    assert _alternatives(states, "step.cv", candidates, effects, candidates) == {"lb_bsp"}
-    assert _alternatives(states, "learner.c_tau", candidates, effects, candidates) == {
+    assert _alternatives(states, "step.cv", candidates, lanes, candidates) == {"lb_bsp"}
+    assert _alternatives(states, "learner.c_tau", candidates, lanes, candidates) == {
         "asgd",
         "lb_bsp",
     }
@@ -156,14 +156,14 @@ def test_what_is_not_known_stays_uncertain_where_a_placeholder_is_known() -> Non
 
 def test_a_regret_elsewhere_does_not_hide_that_a_placeholder_decides() -> None:
     """At a low cost of staleness asgd leads by far; what cv does to lb_bsp, it does there, too."""
-    effects: Any = {"lb_bsp": SimpleNamespace(lane="A"), "asgd": SimpleNamespace(lane="C")}
+    lanes = {"lb_bsp": "A", "asgd": "C"}
     states = {
         OWN: seconds(103, 97),
         ("learner.c_tau", 0.5): seconds(76, 97),
         ("step.cv", 0.1): seconds(103, 85),
     }
     clear = ("bsp", "lb_bsp")
-    assert _alternatives(states, "step.cv", ("bsp",), effects, clear) == {"bsp", "lb_bsp"}
+    assert _alternatives(states, "step.cv", ("bsp",), lanes, clear) == {"bsp", "lb_bsp"}
 
 
 @pytest.mark.parametrize(

@@ -27,28 +27,28 @@ class Box(NamedTuple):
 BOXES = {
     "cli": Box(3, 0, "one file per command"),
     "validation": Box(3, 1, "predicted and measured"),
-    "advice": Box(4, 1, "which policy for a job"),
     "calibration": Box(2, 2, "measures this machine"),
     "analysis": Box(4, 2, "reports, charts, tables"),
-    "cluster": Box(5, 3, "jobs that share nodes"),
-    "claims": Box(4, 3, "what papers claim, tried"),
-    "whatif": Box(0, 4, "what stragglers cost"),
-    "ddp": Box(2, 3, "policies on real ranks"),
-    "experiments": Box(4, 5, "compare, sweep, sensitivity"),
-    "workloads": Box(3, 9, "models and batches"),
-    "engine": Box(2, 6, "simulates one run"),
-    "processes": Box(5, 6, "child processes, signals"),
-    "scenario": Box(2, 7, "what is simulated"),
-    "learning": Box(3, 7, "what an update is worth"),
-    "runs": Box(4, 9, "a run and its files"),
-    "traces": Box(0, 7, "import, draw, resample"),
-    "profile": Box(2, 8, "what was measured"),
-    "timing": Box(2, 9, "how long a step takes"),
-    "statistics": Box(1, 5, "tests on arrays"),
-    "trace": Box(0, 10, "contention over time"),
-    "policies": Box(2, 10, "one file per policy"),
-    "documents": Box(0, 11, "YAML, CSV, paths, messages", 4),
-    "contract": Box(0, 12, "policy, view, plan, quorum: what a policy sees and answers", 6),
+    "advice": Box(4, 3, "which policy for a job"),
+    "cluster": Box(5, 4, "jobs that share nodes"),
+    "claims": Box(4, 4, "what papers claim, tried"),
+    "whatif": Box(0, 5, "what stragglers cost"),
+    "ddp": Box(2, 4, "policies on real ranks"),
+    "experiments": Box(4, 6, "compare, sweep, sensitivity"),
+    "workloads": Box(3, 10, "models and batches"),
+    "engine": Box(2, 7, "simulates one run"),
+    "processes": Box(5, 7, "child processes, signals"),
+    "scenario": Box(2, 8, "what is simulated"),
+    "learning": Box(3, 8, "what an update is worth"),
+    "runs": Box(4, 10, "a run and its files"),
+    "traces": Box(0, 8, "import, draw, resample"),
+    "profile": Box(2, 9, "what was measured"),
+    "timing": Box(2, 10, "how long a step takes"),
+    "statistics": Box(1, 6, "tests on arrays"),
+    "trace": Box(0, 11, "contention over time"),
+    "policies": Box(2, 11, "one file per policy"),
+    "documents": Box(0, 12, "YAML, CSV, paths, messages", 4),
+    "contract": Box(0, 13, "policy, view, plan, quorum: what a policy sees and answers", 6),
 }
 
 PITCH_X, PITCH_Y, WIDTH, HEIGHT, MARGIN = 172, 92, 156, 50, 14
@@ -81,7 +81,7 @@ def draw() -> str:
     """The drawing as SVG."""
     graph = arrows()
     width = 6 * PITCH_X - (PITCH_X - WIDTH) + 2 * MARGIN
-    height = 11 * PITCH_Y + HEIGHT + 2 * MARGIN
+    height = 12 * PITCH_Y + HEIGHT + 2 * MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="sans-serif" text-anchor="middle">',

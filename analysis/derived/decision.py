@@ -13,7 +13,6 @@ where an update has less than half of the samples of a round, its lane is C.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,25 +25,23 @@ from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.placeholders import Placeholders
+from simstrag.experiments.worst_regret import (
+    MODEL_ERROR,
+    OWN,
+    Regret,
+    State,
+    Times,
+    choose,
+    gaining,
+    worst_regrets,
+)
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import assumed
 
-State = tuple[str, float]
-"""A setting that was simulated: the key of a constant, and its value."""
-Times = Mapping[State, Mapping[str, float]]
-"""Mean seconds of the policies in each setting."""
-OWN: State = ("", math.nan)
-"""The scenario itself."""
 ROUND = 1e-6
 """Relative difference up to which an update has all samples of a round."""
 HALF = 0.5
 """Share of a round's samples that an update of lane A or B has at least."""
-MODEL_ERROR = 0.046
-"""The least gain, as a share of the time of bsp, for which training is changed.
-
-A makespan was simulated up to 4.6 % wrong where real ranks checked it, 1.5 % in the median
-(docs/measured.md): a smaller gain may be error alone.  Worst regrets that differ by less count as
-equal for the same reason; the lesser change of training is then the safer choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +106,6 @@ class Effects:
         return "A" if whole and not (self.late or self.cut or self.reduced) else "B"
 
 
-@dataclass(frozen=True, slots=True)
-class Regret:
-    """The worst regret of a policy over all settings that were simulated.
-
-    worst: additional time over the best policy of the setting, as a share of the best's.
-    state: the setting.
-    """
-
-    worst: float
-    state: State
-
-
 @dataclass(frozen=True)
 class Decision:
     """A comparison's decision.
@@ -148,7 +133,7 @@ class Decision:
     @cached_property
     def regrets(self) -> Mapping[str, Regret]:
         """By policy, bsp included."""
-        return _regrets(self.states)
+        return worst_regrets(self.states)
 
     def gains(self, policy: str) -> dict[State, float]:
         """The share of bsp's time that a policy saves in each setting."""
@@ -170,10 +155,10 @@ def decide(s: Standings) -> Decision:
     others = [p for p in s.policies if p.policy != BASELINE]
     lanes = {lane: tuple(p for p in others if effects[p.policy].lane == lane) for lane in LANES}
     states = _states(s, s.incomparable)
-    gaining = _gaining(states[OWN])
     shown = {p.policy for p in others if faster(p.difference[s.decides])}
-    candidates = (BASELINE, *(name for name in gaining if name in shown))
-    safe = _choose(states, candidates, effects)
+    candidates = (BASELINE, *(name for name in gaining(states[OWN]) if name in shown))
+    lane_of = {name: found.lane for name, found in effects.items()}
+    safe = choose(states, candidates, lane_of)
     least = MODEL_ERROR * states[OWN][BASELINE]
     clear = shown | {p.policy for p in others if p.difference[s.decides].low > -least}
     scenario, tried = s.comparison.scenario, {key for key, _ in states} - {""}
@@ -182,35 +167,17 @@ def decide(s: Standings) -> Decision:
         decisive = [
             key
             for key in scenario.placeholders
-            if _alternatives(states, key, candidates, effects, clear) - {safe}
+            if _alternatives(states, key, candidates, lane_of, clear) - {safe}
         ]
     placeholders = Placeholders.of(scenario, tried, decisive)
     return Decision(s, _bill(s), lanes, effects, states, candidates, safe, placeholders)
-
-
-def _gaining(times: Mapping[str, float]) -> list[str]:
-    """The policies that gain `MODEL_ERROR` or more over bsp in one setting."""
-    return [name for name, t in times.items() if t <= (1 - MODEL_ERROR) * times[BASELINE]]
-
-
-def _choose(states: Times, candidates: Collection[str], effects: Mapping[str, Effects]) -> str:
-    """The least worst regret; of those that are as good, the least change of training."""
-    regrets = _regrets(states)
-    least = min(regrets[name].worst for name in candidates)
-    alike = [name for name in candidates if regrets[name].worst <= least + MODEL_ERROR]
-    return min(alike, key=lambda name: (_change(name, effects), regrets[name].worst))
-
-
-def _change(name: str, effects: Mapping[str, Effects]) -> str:
-    """How much a policy changes training, in the order of letters; bsp changes nothing."""
-    return "" if name == BASELINE else effects[name].lane
 
 
 def _alternatives(
     states: Times,
     key: str,
     candidates: Collection[str],
-    effects: Mapping[str, Effects],
+    lanes: Mapping[str, str],
     clear: Collection[str],
 ) -> set[str]:
     """The choices if one constant were known to be as stated, or to have a value tried.
@@ -227,10 +194,9 @@ def _alternatives(
         return set()
     known = [(states[OWN], candidates)]
     known += [
-        (times, (BASELINE, *(name for name in _gaining(times) if name in clear)))
-        for times in values
+        (times, (BASELINE, *(name for name in gaining(times) if name in clear))) for times in values
     ]
-    return {_choose(_scaled(others, states[OWN], at), able, effects) for at, able in known}
+    return {choose(_scaled(others, states[OWN], at), able, lanes) for at, able in known}
 
 
 def _scaled(others: Times, own: Mapping[str, float], at: Mapping[str, float]) -> Times:
@@ -320,14 +286,3 @@ def _states(s: Standings, left_out: Collection[str]) -> Times:
     return states | {
         state: times for state, times in varied.items() if state not in states and BASELINE in times
     }
-
-
-def _regrets(states: Times) -> dict[str, Regret]:
-    found: dict[str, Regret] = {}
-    for state, times in states.items():
-        best = min(times.values())
-        for name, seconds in times.items():
-            regret = seconds / best - 1
-            if name not in found or regret > found[name].worst:
-                found[name] = Regret(regret, state)
-    return found

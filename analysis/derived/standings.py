@@ -12,11 +12,11 @@ import numpy as np
 
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE, Comparison, costs_of_staleness
-from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
+from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate, exact
 from simstrag.scenario.scenario import Scenario
 
 __all__ = [
-    "NEGLIGIBLE", "TIMES", "Standing", "Standings", "as_accurate", "exact", "faster", "leads",
+    "NEGLIGIBLE", "TIMES", "Standing", "Standings", "as_accurate", "faster", "leads",
     "places", "saved_share", "standings", "too_inaccurate",
 ]  # fmt: skip
 
@@ -29,8 +29,6 @@ MADE = (
 """Two policies made the same runs if these columns are identical under every seed."""
 WIDEST = 2.0
 """An interval of M wider than twice the delay comes of a delay that is nearly 0 in some seeds."""
-NOISE = 1e-9
-"""A difference of times below this share of the time is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,16 +343,6 @@ def standings(comparison: Comparison) -> Standings:
 def _suffices(scenario: Scenario) -> bool:
     """Whether there is one seed and it suffices."""
     return len(scenario.seed_list) < 2 and scenario.certain
-
-
-def exact(suffices: bool, e: Estimate, whole: float = 0.0) -> Estimate:
-    """An estimate without width where one seed suffices, and without rounding.
-
-    whole: size of the times subtracted; a difference below `NOISE` times this counts as 0.
-    """
-    if suffices:
-        e = Estimate(e.value, e.value, e.value)
-    return Estimate(*(0.0 if abs(x) <= NOISE * whole else x for x in e))
 
 
 def _of(row: Mapping[Any, Any], key: str) -> Estimate:

@@ -19,7 +19,6 @@ import numpy as np
 
 from simstrag.analysis.derived.standings import (
     as_accurate,
-    exact,
     leads,
     places,
     saved_share,
@@ -29,7 +28,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.paired_statistics import Estimate, exact
 from simstrag.experiments.study import text_of, with_values
 from simstrag.experiments.sweep import MARKER, Planned, Sweep
 from simstrag.scenario.sections import LearnerSection

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from simstrag.analysis.derived.decision import MODEL_ERROR, Bill, Decision, decide
+from simstrag.analysis.derived.decision import Bill, Decision, decide
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.cautions import (
     NOTHING,
@@ -35,6 +35,7 @@ from simstrag.analysis.text.number_format import MISSING, estimate, join, percen
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.worst_regret import MODEL_ERROR
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen

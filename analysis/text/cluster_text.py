@@ -12,11 +12,11 @@ from simstrag.analysis.derived.cluster_combinations import (
     Effect,
     Managed,
 )
-from simstrag.analysis.derived.decision import MODEL_ERROR
 from simstrag.analysis.text.answer import capital
 from simstrag.analysis.text.gain_text import ERROR, percent_of
 from simstrag.analysis.text.number_format import estimate, join, number, percent
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.worst_regret import MODEL_ERROR
 
 LITTLE = 0.01
 """Shares below it are not given as numbers."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from simstrag import policies
-from simstrag.analysis.derived.decision import MODEL_ERROR, Decision, State
+from simstrag.analysis.derived.decision import Decision
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, saved_share
 from simstrag.analysis.text.number_format import MISSING, estimate, percent
 from simstrag.analysis.text.sensitivity_text import value_text
 from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.worst_regret import MODEL_ERROR, Regret, State
 from simstrag.scenario.varied_constants import QUANTITIES, name_of
 
 ERROR = f"the simulation's known error of {percent(MODEL_ERROR, 2)} %"
@@ -54,11 +55,19 @@ def describe_gain(s: Standings, p: Standing) -> str:
 def describe_regret(d: Decision, policy: str) -> str:
     """The worst regret of a policy and where it has it, as a predicate."""
     regret = d.regrets[policy]
-    key, _ = regret.state
+    return regret_text(regret, describe_setting(d, regret.state) if regret.state[0] else "")
+
+
+def regret_text(regret: Regret, setting: str) -> str:
+    """A worst regret as a predicate; setting: where it is, in words.
+
+    >>> regret_text(Regret(0.034, OWN), "")
+    'is at most 3.4 % behind the best policy'
+    """
     if regret.worst < NEGLIGIBLE:
         return "is never more than 0.5 % behind the best policy"
     text = f"is at most {percent(regret.worst, 2)} % behind the best policy"
-    return f"{text} ({describe_setting(d, regret.state)})" if key else text
+    return f"{text} ({setting})" if setting else text
 
 
 def describe_setting(d: Decision, state: State) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from simstrag.advice.advice import Advice
-from simstrag.advice.advice_text import sentences
 from simstrag.advice.candidates import candidates
-from simstrag.advice.halving import CandidateResult, Search
+from simstrag.advice.halving import UNKNOWN, CandidateRun, Search, alters
 from simstrag.experiments.compare import compare
-from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.runner import RunCache, Runner, prepare
+from simstrag.experiments.comparison import BASELINE, costs_of_staleness
+from simstrag.experiments.runner import RunCache, Runner, RunTask, prepare
 from simstrag.policy import LANES
+from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.scenario import Scenario
 
 
@@ -52,15 +53,42 @@ def advise(
     with tempfile.TemporaryDirectory() as folder:
         cache = RunCache.of(folder if keep is None else keep, case)
         with Runner(case, jobs, on_progress, cache) as runner:
-            search = Search(case, runner)
+            costs = dict.fromkeys([case.learner.c_tau, *_costs(case)])
+            rows: list[Mapping[str, Any]] = []
+            search = Search(case.seed_list, tuple(costs), partial(_compute, case, runner, rows))
             finalists = search.run(found.specs)
         comparison = compare(case, finalists, jobs=jobs, on_progress=on_progress, keep=cache.folder)
-    ordered = sorted(search.trials.values(), key=_place)
-    advice = Advice(comparison, comparison.answer, tuple(ordered), found.excluded)
-    return replace(advice, sentences=tuple(sentences(advice)))
+    beyond = tuple(map(str, beyond_measured(case, rows)))
+    return Advice.of(comparison, search.ordered, found.excluded, beyond)
 
 
-def _place(trial: CandidateResult) -> tuple[bool, bool, float]:
-    """Finalists first, then by regret; what cannot be compared is last."""
-    unknown = math.isnan(trial.regret)
-    return bool(trial.left_out), unknown, 0.0 if unknown else trial.regret
+def _costs(scenario: Scenario) -> tuple[float, ...]:
+    return () if scenario.progress_target is None else costs_of_staleness(scenario)
+
+
+def _compute(
+    scenario: Scenario,
+    runner: Runner,
+    rows: list[Mapping[str, Any]],
+    missing: Sequence[tuple[str, int]],
+) -> Iterator[CandidateRun]:
+    """Run policies under seeds, where gradients are stale at each cost of staleness.
+
+    rows: receives the summaries.
+    """
+    own, time = scenario.learner.c_tau, "time_to_target" if scenario.has_target else "makespan"
+    again = tuple(cost for cost in _costs(scenario) if cost != own)
+    tasks = [RunTask("contended", policy, seed, False, again) for policy, seed in missing]
+    for task, result in runner.results(tasks, ahead=len(tasks)):
+        rows.append(row := result.row)
+        known = scenario.has_target or scenario.learner.is_real
+        seconds = dict.fromkeys((own, *again), _or_inf(row[time]))
+        seconds |= {cost: _or_inf(repeated) for cost, repeated in result.times}
+        yield CandidateRun(
+            task.policy, task.seed, seconds, UNKNOWN if not known and alters(row) else ""
+        )
+
+
+def _or_inf(seconds: float | None) -> float:
+    """Seconds; infinite for a target that was missed."""
+    return math.inf if seconds is None else float(seconds)

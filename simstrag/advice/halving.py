@@ -12,17 +12,15 @@ optimization", AISTATS 2016, for the halving; the paired test is ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.comparison import costs_of_staleness
-from simstrag.experiments.runner import BASELINE, Runner, RunTask
-from simstrag.scenario.scenario import Scenario
+from simstrag.experiments.runner import BASELINE
 
 Floats = npt.NDArray[np.float64]
 FINALISTS = 8
@@ -53,32 +51,48 @@ class CandidateResult:
     left_out: str = ""
 
 
+class CandidateRun(NamedTuple):
+    """One run of a candidate.
+
+    seconds: by cost of staleness; infinite where it missed the target.
+    incomparable: why its time is not of equal work; empty where it is.
+    """
+
+    policy: str
+    seed: int
+    seconds: Mapping[float, float]
+    incomparable: str = ""
+
+
 @dataclass(slots=True)
 class Search:
     """Finds finalists among candidates.
 
-    costs: further costs of staleness under which a candidate with stale gradients is judged.
+    seeds: all that there are.
+    costs: of staleness, under which a candidate with stale gradients is judged; the scenario's own
+        first.
+    compute: runs candidates under seeds.
     """
 
-    scenario: Scenario
-    runner: Runner
+    seeds: Sequence[int]
+    costs: Sequence[float]
+    compute: Callable[[Sequence[tuple[str, int]]], Iterable[CandidateRun]]
     trials: dict[str, CandidateResult] = field(default_factory=dict)
-    _times: dict[tuple[str, int], dict[float, float]] = field(default_factory=dict)
-
-    @property
-    def costs(self) -> tuple[float, ...]:
-        if self.scenario.progress_target is None:
-            return ()
-        return tuple(c for c in costs_of_staleness(self.scenario) if c != self._own)
+    _times: dict[tuple[str, int], Mapping[float, float]] = field(default_factory=dict)
 
     @property
     def _own(self) -> float:
-        return self.scenario.learner.c_tau
+        return self.costs[0]
+
+    @property
+    def ordered(self) -> tuple[CandidateResult, ...]:
+        """All trials: finalists first, then by regret; what cannot be compared is last."""
+        return tuple(sorted(self.trials.values(), key=_place))
 
     def run(self, candidates: Sequence[str]) -> list[str]:
         """The finalists, bsp first; candidates: with bsp."""
         alive, count = list(candidates), FIRST
-        every = self.scenario.seed_list
+        every = self.seeds
         while True:
             seeds = every[:count]
             alive = self._comparable(alive, seeds)
@@ -104,39 +118,26 @@ class Search:
     ) -> list[str]:
         """The candidates by their best place: in worst regret, or in mean time at any cost."""
         orders = [sorted(means, key=regrets.__getitem__)]
-        orders += [sorted(means, key=lambda p: means[p][cost]) for cost in (self._own, *self.costs)]
+        orders += [sorted(means, key=lambda p: means[p][cost]) for cost in self.costs]
         places = {p: min(order.index(p) for order in orders) for p in means}
         return sorted(means, key=lambda p: (places[p], regrets[p]))
 
     def _comparable(self, policies: Sequence[str], seeds: Sequence[int]) -> list[str]:
         """Run what is missing; the candidates whose times can be compared."""
-        tasks = [
-            RunTask("contended", policy, seed, False, self.costs)
-            for seed in seeds
-            for policy in policies
-            if (policy, seed) not in self._times
-        ]
-        unknown = set()
-        for task, result in self.runner.results(tasks, ahead=len(tasks)):
-            row = result.row
-            seconds = row["time_to_target" if self.scenario.has_target else "makespan"]
-            of_costs = {cost: _or_inf(time) for cost, time in result.times}
-            own = {self._own: _or_inf(seconds)}
-            self._times[task.policy, task.seed] = dict.fromkeys(self.costs, own[self._own])
-            self._times[task.policy, task.seed] |= own | of_costs
-            if not self.scenario.has_target and not self.scenario.learner.is_real and _alters(row):
-                unknown.add(task.policy)
-        for policy in unknown:
+        missing = [(p, seed) for seed in seeds for p in policies if (p, seed) not in self._times]
+        unknown = {}
+        for run in self.compute(missing):
+            self._times[run.policy, run.seed] = run.seconds
+            if run.incomparable:
+                unknown[run.policy] = run.incomparable
+        for policy, reason in unknown.items():
             seconds = self._means(policy, seeds)[self._own]
-            self.trials[policy] = CandidateResult(policy, len(seeds), seconds, math.nan, UNKNOWN)
+            self.trials[policy] = CandidateResult(policy, len(seeds), seconds, math.nan, reason)
         return [policy for policy in policies if policy not in unknown]
 
     def _means(self, policy: str, seeds: Sequence[int]) -> dict[float, float]:
         """Mean seconds at each cost of staleness."""
-        return {
-            cost: float(np.mean(self._seconds(policy, seeds, cost)))
-            for cost in (self._own, *self.costs)
-        }
+        return {cost: float(np.mean(self._seconds(policy, seeds, cost))) for cost in self.costs}
 
     def _seconds(self, policy: str, seeds: Sequence[int], cost: float) -> Floats:
         return np.array([self._times[policy, seed][cost] for seed in seeds])
@@ -147,10 +148,7 @@ class Search:
         """The better half, and what is not shown to be slower than the best."""
         half = math.ceil(len(order) / 2)
         kept = {BASELINE, *order[:half]}
-        leaders = {
-            cost: min(order, key=lambda policy: means[policy][cost])
-            for cost in (self._own, *self.costs)
-        }
+        leaders = {cost: min(order, key=lambda policy: means[policy][cost]) for cost in self.costs}
         for policy in order[half:]:
             if policy == BASELINE:
                 continue
@@ -174,14 +172,14 @@ class Search:
         self.trials[policy] = replace(self.trials[policy], left_out=reason)
 
 
-def _or_inf(seconds: float | None) -> float:
-    """Seconds; infinite for a target that was missed."""
-    return math.inf if seconds is None else float(seconds)
-
-
-def _alters(row: Mapping[str, Any]) -> bool:
+def alters(run: Mapping[str, Any]) -> bool:
     """Whether the samples of a run may be worth less than those of bsp, or an unknown amount."""
-    return bool(row["progress_unknown"]) or (row["effective_staleness"] or 0) > 0
+    return bool(run["progress_unknown"]) or (run["effective_staleness"] or 0) > 0
+
+
+def _place(trial: CandidateResult) -> tuple[bool, bool, float]:
+    unknown = math.isnan(trial.regret)
+    return bool(trial.left_out), unknown, 0.0 if unknown else trial.regret
 
 
 def _regrets(means: Mapping[str, Mapping[float, float]]) -> dict[str, float]:

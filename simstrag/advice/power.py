@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from simstrag.advice.advice import Advice
-from simstrag.analysis.tables.table import Number, Table
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.cluster_backends import load_backend
@@ -102,22 +101,6 @@ def power_points(
         points.append(_point(scenario, policy, cap, seconds, busy, rest, caps.watts(cap)))
     ordered = sorted(points, key=lambda point: (point.seconds, point.kwh))
     return tuple(point._replace(efficient=_is_efficient(point, ordered)) for point in ordered)
-
-
-def power_table(points: tuple[PowerPoint, ...]) -> Table:
-    """The points that are efficient: less energy takes more time."""
-    shown = [point for point in points if point.efficient]
-    priced = shown[0].cost is not None
-    rows = tuple(
-        (
-            point.policy, Number.of(point.cap), Number.of(point.seconds), Number.of(point.kwh),
-            *((Number.of(point.cost),) if priced else ()),
-        )
-        for point in shown
-    )  # fmt: skip
-    headers = ("policy", "cap (W)", "seconds", "kWh", *(("cost",) if priced else ()))
-    note = f"Of {len(points)} policies and caps, those that none beats in both time and energy."
-    return Table(headers, rows, notes=(note,))
 
 
 def _at_cap(scenario: Scenario, slowdown: float) -> Scenario:

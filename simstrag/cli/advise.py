@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simstrag.cli.cluster import draw_report
 from simstrag.cli.console import (
     capture_warnings,
     command_line,
@@ -37,15 +41,20 @@ from simstrag.cli.options import (
     out_option,
     policy_option,
 )
-from simstrag.cli.progress import show_count
+from simstrag.cli.progress import Count, show_count
 from simstrag.cli.read_inputs import SCENARIOS, TRACES, check_trace, partial_folder, read_scenario
+from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.advice.advice import Advice
     from simstrag.advice.power import PowerPoint
+    from simstrag.advice.recommendation import Recommendation
     from simstrag.cli.first_scenario import JobDescription
+    from simstrag.profile.power_caps import PowerCaps
     from simstrag.scenario.scenario import Scenario
+
+    Found = tuple[Recommendation, str, tuple[PowerPoint, ...], Path | None]
+    """The advice, its placeholders, its power caps, and the page of its finalists."""
 
 OF_JOB = ("step", "parameters", "link", "batch", "latency", "precision", "workers")
 """The options that describe the job of a trace; a scenario describes it itself."""
@@ -55,7 +64,10 @@ SHOWN = 12
 
 def advise(
     context: typer.Context,
-    job: Annotated[Path, argument("A scenario, a trace or a record.", "SCENARIO|TRACE|RECORD")],
+    job: Annotated[
+        Path,
+        argument("A scenario, trace, record or cluster study.", "JOB"),
+    ],
     policy: Annotated[
         list[str] | None, policy_option("A candidate instead of all; may be repeated.")
     ] = None,
@@ -87,43 +99,82 @@ def advise(
 
     Ctrl-C keeps finished runs in FOLDER.partial; the same command goes on.
     """
-    from simstrag.advice.advise import advise as search
-    from simstrag.advice.power import power_points, read_power_caps
-    from simstrag.experiments.runner import RunCache
-    from simstrag.runs.run import check_directory, plain
+    from simstrag.advice.power import read_power_caps
+    from simstrag.runs.run import plain
 
     described = describe_job(
         {"step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch},
         precision, workers,
     )  # fmt: skip
-    scenario = _scenario(job, described, given_options(context, OF_JOB))
-    caps = None if power is None else read_power_caps(power)
+    given = given_options(context, OF_JOB)
     folder = out or Path("reports") / f"advice-{job.stem}"
+    options = {"policies": policy, "change": change, "seeds": seeds, "jobs": jobs}
+    advise_on: Callable[[Count], Found]
+    if _is_study(job):
+        if given or power is not None:
+            raise InputError(f"{[*given, '--power'][0]}: {job} is a study of jobs on a cluster")
+        advise_on = partial(_advise_on_cluster, job, folder, options)
+    else:
+        caps = None if power is None else read_power_caps(power)
+        scenario = _scenario(job, described, given)
+        advise_on = partial(_advise_on_job, job, scenario, folder, options, caps)
+    with capture_warnings() as warnings, show_count(quiet, after=10.0) as show:
+        advice, banner, points, page = advise_on(show)
+        document = advice.to_dict() | {"power": [point._asdict() for point in points]}
+        text = json.dumps(plain(document), indent=2)
+        (folder / "advice.json").write_text(text, encoding="utf-8")
+    told = (w for w in advice.warnings if as_json or w != banner)
+    warnings += told  # where candidates are printed, the placeholders stand above them
+    document |= {"warnings": warnings, "written": folder, "report": page}
+    shown = partial(_print, advice, banner, points)
+    print_result(as_json, quiet, document, shown, warnings, report=page)
+
+
+def _is_study(path: Path) -> bool:
+    """Whether a file is a cluster study by its keys."""
+    if path.suffix not in SCENARIOS or not path.is_file():
+        return False
+    return "workloads" in read_mapping(path, "scenario", "workers: 8")
+
+
+def _advise_on_cluster(path: Path, folder: Path, options: Mapping[str, Any], show: Count) -> Found:
+    """Advice on a cluster study, and the page of its finalists."""
+    from simstrag.advice.cluster_advice import advise_cluster
+
+    sys.path.append(str(path.absolute().parent))
+    try:
+        advice = advise_cluster(path, folder, **options, on_progress=show)
+        show.begin_last("drawing the report")
+        return advice, "", (), draw_report(advice.results)
+    except KeyboardInterrupt as interrupt:
+        kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
+        raise Interrupted(kept or "nothing was written") from None
+
+
+def _advise_on_job(
+    path: Path, scenario: Scenario, folder: Path, options: Mapping[str, Any],
+    caps: PowerCaps | None, show: Count,
+) -> Found:  # fmt: skip
+    """Advice on one job, with power caps if any, and the page of its finalists."""
+    from simstrag.advice.advise import advise as search
+    from simstrag.advice.power import power_points
+    from simstrag.experiments.runner import RunCache
+    from simstrag.runs.run import check_directory
+
     check_directory(folder, "comparison.csv")
     kept = partial_folder(folder)
     try:
-        with capture_warnings() as warnings, show_count(quiet, after=10.0) as show:
-            advice = search(
-                scenario, policy, change=change, seeds=seeds, jobs=jobs, on_progress=show,
-                keep=kept,
-            )  # fmt: skip
-            points = () if caps is None else power_points(
-                advice, caps, jobs=jobs, on_progress=show
-            )  # fmt: skip
-            show.begin_last("drawing the report")
-            advice.comparison.write(folder, command_line(), job)
-            document = advice.to_dict() | {"power": [point._asdict() for point in points]}
-            text = json.dumps(plain(document), indent=2)
-            (folder / "advice.json").write_text(text, encoding="utf-8")
+        advice = search(scenario, **options, on_progress=show, keep=kept)
+        points = () if caps is None else power_points(
+            advice, caps, jobs=options["jobs"], on_progress=show
+        )  # fmt: skip
+        show.begin_last("drawing the report")
+        advice.comparison.write(folder, command_line(), path)
     except KeyboardInterrupt:
         where = f"finished runs are kept in {kept}; the same command goes on from there"
         raise Interrupted(where if kept.exists() else "nothing was written") from None
     RunCache.of(kept, advice.comparison.scenario).clear()
-    page, banner = folder / "report.html", str(advice.comparison.placeholders)
-    told = (w for w in advice.comparison.warnings if as_json or w != banner)
-    warnings += told  # where candidates are printed, the placeholders stand above them
-    document |= {"warnings": warnings, "written": folder, "report": page}
-    print_result(as_json, quiet, document, lambda: _print(advice, points), warnings, report=page)
+    return advice, str(advice.comparison.placeholders), points, folder / "report.html"
 
 
 def _scenario(path: Path, job: JobDescription, given: list[str]) -> Scenario:
@@ -149,12 +200,11 @@ def _scenario(path: Path, job: JobDescription, given: list[str]) -> Scenario:
         raise refused or error from None
 
 
-def _print(advice: Advice, points: tuple[PowerPoint, ...]) -> None:
+def _print(advice: Recommendation, banner: str, points: tuple[PowerPoint, ...]) -> None:
     """Print the candidates, what to do, the lines that do it, and the caps worth choosing."""
-    from simstrag.advice.advice_text import candidates_table
-    from simstrag.advice.power import power_table
+    from simstrag.analysis.text.advice_text import candidates_table, power_table
 
-    if banner := str(advice.comparison.placeholders):
+    if banner:
         print_sentences(f"{banner}\n")
     table = candidates_table(advice, SHOWN)
     print_table(table.headers, table.rows)

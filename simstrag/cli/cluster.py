@@ -66,7 +66,7 @@ def cluster(
                 shard=part, on_progress=show,
             )  # fmt: skip
             show.begin_last("drawing the report")
-            page = _draw(result)
+            page = draw_report(result)
     except KeyboardInterrupt as interrupt:
         kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
         raise Interrupted(kept or "nothing was written") from None
@@ -133,7 +133,7 @@ def _print_constants(path: Path, as_json: bool, quiet: bool) -> None:
     print_result(as_json, quiet, document, show)
 
 
-def _draw(result: ClusterResults) -> Path | None:
+def draw_report(result: ClusterResults) -> Path | None:
     """The report of a study, of all its shards or none; none where there is nothing to compare."""
     from simstrag.analysis.pages.cluster_report import render
 

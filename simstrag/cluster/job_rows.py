@@ -19,6 +19,7 @@ def unfinished(job: ArrivingJob, start: float) -> dict[str, Any]:
         "arrival": job.arrival, "start": start, "end": math.nan,
         "queueing": start - job.arrival, "completion_time": math.nan, "run_time": math.nan,
         "alone": math.nan, "slowdown": math.nan, "updates": None, "samples": None,
+        "effective_staleness": math.nan, "progress_unknown": None,
         "nodes": "", "server_nodes": "", "time_to_target": math.nan, "stragglers": math.nan,
         "granted": 0, "refused": 0, "donor_seconds": 0.0, "lost": 0.0, "lost_share": 0.0,
         "beneficiary_seconds": 0.0,
@@ -44,7 +45,8 @@ def finished(running: RunningJob) -> dict[str, Any]:
     reached = run.summary["time_to_target"]
     return started(running) | {
         "end": end, "completion_time": end - job.arrival, "run_time": end - running.start,
-        "updates": run.summary["updates"], "samples": run.summary["samples"],
+        **{name: run.summary[name] for name in
+           ("updates", "samples", "effective_staleness", "progress_unknown")},
         "time_to_target": math.nan if reached is None else reached,
     }  # fmt: skip
 

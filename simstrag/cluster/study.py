@@ -189,6 +189,11 @@ class ClusterStudy(Section):
         study.arriving(study.policies[0], study.seed_list[0])
         return study
 
+    def replaced(self, **changes: Any) -> ClusterStudy:
+        """This study with some keys changed, validated anew."""
+        data = {name: getattr(self, name) for name in self.model_fields_set} | changes
+        return ClusterStudy.of(data, self._source, self._folder)
+
     @property
     def slots(self) -> int:
         """How many workers all devices can take."""

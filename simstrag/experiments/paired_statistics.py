@@ -19,6 +19,8 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 NEGLIGIBLE = 0.005
 """Below this share of the clean time there is no straggler delay to speak of."""
+NOISE = 1e-9
+"""A difference of times below this share of the time is rounding."""
 
 
 class Estimate(NamedTuple):
@@ -101,6 +103,16 @@ def mitigation(times: Array, baseline: Array, clean: Array, *, outside: float = 
     found = ratio(np.subtract(baseline, times), np.subtract(baseline, clean), outside)
     small = np.mean(baseline) - np.mean(clean) < NEGLIGIBLE * np.mean(clean)
     return Estimate(math.nan, math.nan, math.nan) if small else found
+
+
+def exact(suffices: bool, e: Estimate, whole: float = 0.0) -> Estimate:
+    """An estimate without width where one seed suffices, and without rounding.
+
+    whole: size of the times subtracted; a difference below `NOISE` times this counts as 0.
+    """
+    if suffices:
+        e = Estimate(e.value, e.value, e.value)
+    return Estimate(*(0.0 if abs(x) <= NOISE * whole else x for x in e))
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from simstrag.profile.batch_laws import fit_of
 from simstrag.profile.plausible import doubt
 from simstrag.profile.profile import AllReduceTimes, Profile
+from simstrag.profile.responses import evaluate
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import uses
 from simstrag.trace.row_validation import RESOURCES, UTILISATION
@@ -149,6 +150,12 @@ def _loads(scenario: Scenario) -> Iterator[BeyondMeasured]:
         level = float(h.value[h.rows_of(chosen)].max())
         what = f"utilisation of {response.resource} at {level:.3g}"
         yield BeyondMeasured(what, level, 0.0, response.highest, "", "contention")
+        severity = scenario.contention.severity
+        if severity > 1 and level <= response.highest:
+            slowed = 1 + severity * (float(evaluate(response, level)) - 1)
+            highest = max(each.slowdown.value for each in response.levels)
+            what = f"slowdown of steps by the load of {response.resource} at severity {severity:g}"
+            yield BeyondMeasured(what, slowed, 0.0, highest, "", "contention")
 
 
 def _amount(value: float, unit: str) -> str:

@@ -1,0 +1,226 @@
+"""Advice in sentences."""
+
+from __future__ import annotations
+
+import math
+
+from simstrag.advice.advice import Advice
+from simstrag.advice.cluster_advice import ClusterAdvice
+from simstrag.advice.power import PowerPoint
+from simstrag.advice.recommendation import Recommendation
+from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.gain_text import (
+    ERROR,
+    PolicyNames,
+    describe_gain,
+    describe_setting,
+    percent_of,
+    regret_text,
+)
+from simstrag.analysis.text.number_format import join, percent, seconds
+from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.paired_statistics import Estimate, difference, ratio_of_times
+from simstrag.experiments.worst_regret import MODEL_ERROR, OWN, State
+from simstrag.scenario.varied_constants import NAMES, name_of
+
+MEASURED_BY = {
+    "learner": "simstrag fit",
+    "step": "simstrag calibrate",
+    "noise": "simstrag calibrate",
+    "server": "simstrag calibrate",
+    "allreduce": "simstrag calibrate, or calibrate import for a cluster's collectives",
+    "contention": "a longer trace: simstrag trace import",
+    "contention.response": "simstrag calibrate",
+    "contention.host_share": "simstrag calibrate",
+    "host_cores": "the use of cores while a rank prepares its batches",
+    "server_cores": "the use of cores while the server applies a gradient",
+}
+"""What measures a constant, or those of a section."""
+OF_WORKLOADS = {
+    "host_cores": "the cores that the host part of a step keeps busy (host_cores)",
+    "server_cores": "the cores that the service of a gradient keeps busy (server_cores)",
+}
+"""Names of the constants that only workloads of a cluster have."""
+
+
+def candidates_table(advice: Recommendation, most: int | None = None) -> Table:
+    """The candidates, finalists first; most: rows.
+
+    Regret is the worst over all settings of what is assumed; of those left out before, over the
+    costs of staleness.
+    """
+    worst = {policy: regret.worst for policy, regret in advice.regrets.items()}
+    trials = sorted(advice.trials, key=lambda t: (bool(t.left_out), worst.get(t.policy, t.regret)))
+    rows = tuple(
+        (
+            trial.policy, str(trial.seeds), Number.of(trial.seconds),
+            Number.percent(worst.get(trial.policy, trial.regret)),
+            trial.left_out or "compared under all seeds",
+        )
+        for trial in trials[:most]
+    )  # fmt: skip
+    notes = []
+    if (more := len(advice.trials) - len(rows)) > 0:
+        notes.append(f"{more} more candidates have more regret; advice.json has all.")
+    if advice.excluded:
+        notes.append(f"{len(advice.excluded)} were not tried; advice.json says why.")
+    headers = ("candidate", "seeds", "seconds", "worst regret (%)", "how far it came")
+    return Table(headers, rows, notes=tuple(notes))
+
+
+def power_table(points: tuple[PowerPoint, ...]) -> Table:
+    """The points that are efficient: less energy takes more time."""
+    shown = [point for point in points if point.efficient]
+    priced = shown[0].cost is not None
+    rows = tuple(
+        (
+            point.policy, Number.of(point.cap), Number.of(point.seconds), Number.of(point.kwh),
+            *((Number.of(point.cost),) if priced else ()),
+        )
+        for point in shown
+    )  # fmt: skip
+    headers = ("policy", "cap (W)", "seconds", "kWh", *(("cost",) if priced else ()))
+    note = f"Of {len(points)} policies and caps, those that none beats in both time and energy."
+    return Table(headers, rows, notes=(note,))
+
+
+def sentences(advice: Recommendation) -> list[str]:
+    """What to do, how sure that is, what would change it, and what a trial costs."""
+    texts = [_choice(advice), _alike(advice), _regret(advice), _assumption(advice), _safe(advice)]
+    texts += [_attempt(advice), _beyond(advice)]
+    if isinstance(advice, Advice):
+        texts += [advice.answer.inputs, advice.answer.bill]
+    return [text for text in texts if text]
+
+
+def _choice(advice: Recommendation) -> str:
+    name, does = PolicyNames().of(advice.choice)
+    if isinstance(advice, ClusterAdvice):
+        return _choice_of_cluster(advice, name, does)
+    assert isinstance(advice, Advice)
+    if advice.choice in (BASELINE, advice.safe):
+        return str(advice.answer.choice)
+    s = advice.answer.decision.s
+    p = next(p for p in s.policies if p.policy == advice.choice)
+    return (
+        f"If what is assumed holds, run {name}: {describe_gain(s, p)} sooner than synchronous "
+        f"training ({BASELINE}).{does}"
+    )
+
+
+def _choice_of_cluster(advice: ClusterAdvice, name: str, does: str) -> str:
+    """The choice for all jobs, and the change of their mean completion time."""
+    bsp, own, study = advice.times[BASELINE], advice.states[OWN], advice.study
+    managed = "" if study.managers == ("none",) else f", manager {study.managers[0]}"
+    where = f"(placer {study.placers[0]}{managed})"
+    if advice.choice != BASELINE:
+        change = ratio_of_times(advice.times[advice.choice], bsp)
+        gain = percent_of(Estimate(1 - change.value, 1 - change.high, 1 - change.low))
+        return (
+            f"Run all jobs under {name} {where}: their mean completion time is {gain} shorter than "
+            f"under {BASELINE}.{does}"
+        )
+    mean = seconds(own[BASELINE])
+    text = f"Change nothing: keep {BASELINE}, under which jobs take {mean} in the mean {where}. "
+    shown = [p for p in own if p != BASELINE and difference(advice.times[p], bsp).high < 0]
+    if not shown:
+        return f"{text}No policy is shown to be faster."
+    return f"{text}What {join(shown)} gains is smaller than {ERROR}."
+
+
+def _alike(advice: Recommendation) -> str:
+    """Which finalists are alike, and which would take more seeds to tell."""
+    own = advice.states[OWN]
+    gaps = {p: own[p] / own[advice.choice] - 1 for p in advice.alike}
+    near = [p for p, gap in gaps.items() if abs(gap) < MODEL_ERROR]
+    far = [f"{p} ({percent(gap, 2)} % in the mean)" for p, gap in gaps.items() if p not in near]
+    texts = []
+    if near:
+        verb = "is" if len(near) == 1 else "are"
+        texts.append(f"{join(near)} {verb} not shown to differ from it by more than 1 %.")
+    if far:
+        texts.append(
+            f"{advice.seeds} seeds are too few to show that {join(far)} is slower: run more."
+        )
+    return " ".join(texts)
+
+
+def _regret(advice: Recommendation) -> str:
+    """How far the choice may be behind the best of the finalists."""
+    finalists = len(advice.times)
+    tried = f"Of {len(advice.trials)} candidates, {finalists} were compared under all seeds"
+    if math.isnan(advice.regret):
+        return f"{tried}; these do not bound how far {advice.choice} is behind the best: run more."
+    sure = "nothing in it is random" if advice.certain else f"{advice.seeds} seeds, 95 %"
+    behind = f"at most {percent(advice.regret, 2)} % slower than"
+    how = behind if advice.regret >= 0.0005 else "not slower than"
+    return f"{tried}: {advice.choice} is {how} the best of these, if the scenario holds ({sure})."
+
+
+def _assumption(advice: Recommendation) -> str:
+    found = advice.assumption
+    if found is None:
+        return ""
+    section = found.constant.partition(".")[0]
+    how = MEASURED_BY.get(found.constant) or MEASURED_BY[section]
+    return (
+        f"Measure {_name(advice, found.constant)} first ({how}): {_setting(advice, found[:2])}, "
+        f"{found.rival} is better, and {advice.choice} is {percent(found.regret, 2)} % behind it."
+    )
+
+
+def _name(advice: Recommendation, constant: str) -> str:
+    if isinstance(advice, Advice):
+        return name_of(advice.comparison.scenario, constant)
+    return OF_WORKLOADS.get(constant) or NAMES[constant]
+
+
+def _setting(advice: Recommendation, state: State) -> str:
+    """A setting, to follow what is true of it; of a cluster the value is a factor."""
+    if isinstance(advice, Advice):
+        return describe_setting(advice.answer.decision, state)
+    return f"where {_name(advice, state[0])} is {state[1]:g} times the value in use"
+
+
+def _behind(advice: Recommendation, policy: str) -> str:
+    regret = advice.regrets[policy]
+    return regret_text(regret, _setting(advice, regret.state) if regret.state[0] else "")
+
+
+def _beyond(advice: Recommendation) -> str:
+    if not advice.beyond:
+        return ""
+    return (
+        "This advice goes beyond what the profile measured, and may be far off: "
+        f"{join(advice.beyond)}."
+    )
+
+
+def _safe(advice: Recommendation) -> str:
+    """The safe choice until what is assumed is measured; empty where it is the choice."""
+    if advice.choice == advice.safe:
+        return str(advice.answer.safety) if isinstance(advice, Advice) else ""
+    when = "Until then" if advice.assumption else "Where what is assumed is far off,"
+    return (
+        f"{when} {advice.safe} is the safe choice: over {len(advice.states)} settings of what is "
+        f"not measured it {_behind(advice, advice.safe)}; {advice.choice} "
+        f"{_behind(advice, advice.choice)}."
+    )
+
+
+def _attempt(advice: Recommendation) -> str:
+    found = advice.attempt
+    if found is None:
+        few = "These seeds do not say what a trial of it costs."
+        return "" if advice.choice == BASELINE else few
+    first, second = (
+        seconds(float(advice.times[policy].mean())) for policy in (BASELINE, advice.choice)
+    )
+    runs = "one run" if found.runs == 1 else f"{found.runs} runs"
+    what = " of all jobs" if isinstance(advice, ClusterAdvice) else ""
+    each = " in the mean" if isinstance(advice, ClusterAdvice) else " each"
+    return (
+        f"To see the gain on your cluster takes {runs}{what} under {BASELINE} ({first}{each}) and "
+        f"under {advice.choice} ({second}{each}): {found.gpu_hours:.3g} GPU-hours, if real runs "
+        "scatter as these do."
+    )

@@ -1,0 +1,226 @@
+"""What a search recommends, from the times of its finalists: the choice, and how sure it is."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simstrag.advice.halving import ALIKE, CandidateResult
+from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.paired_statistics import Array, difference, exact, quantile, ratio
+from simstrag.experiments.worst_regret import (
+    MODEL_ERROR,
+    OWN,
+    Regret,
+    State,
+    Times,
+    choose,
+    worst_regrets,
+)
+from simstrag.rendering import answer
+
+POWER, MOST_RUNS = 0.9, 1000
+"""The probability with which a trial shows the simulated gain; beyond so many runs, no trial."""
+NEAR = 0.03
+"""The choice is at most this share behind the fastest finalist, if what is assumed holds."""
+
+
+class Assumption(NamedTuple):
+    """A constant on which the choice hangs: at `value`, another policy is better.
+
+    regret: how far the choice is behind it there, as a share of its time.
+    """
+
+    constant: str
+    value: float
+    rival: str
+    regret: float
+
+
+class Attempt(NamedTuple):
+    """What it takes to see the gain of the choice over bsp in real runs.
+
+    runs: of each; so many that a Welch test at 95 % shows the simulated gain in nine of ten trials,
+        if real runs scatter as the seeds do.  A cluster gives no two runs the same contention, so
+        they are not paired.
+    gpu_hours: of all of them, each as long as a simulated one.
+    """
+
+    runs: int
+    gpu_hours: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(ABC):
+    """Which of several finalists to run.
+
+    times: seconds of each finalist under each seed, bsp among them.
+    states: mean seconds of the finalists in all settings of what is assumed.
+    lanes: of each finalist.
+    candidates: bsp, and those shown to be faster whose mean gain is `MODEL_ERROR` or more.
+    certain: whether nothing is random.
+    trials: every candidate that ran, the least regret first.
+    excluded: why a candidate was not run, by its spec.
+    beyond: what any candidate took from a profile beyond the range that was measured.
+    """
+
+    times: Mapping[str, Array]
+    states: Times
+    lanes: Mapping[str, str]
+    candidates: tuple[str, ...]
+    certain: bool = False
+    trials: tuple[CandidateResult, ...]
+    excluded: Mapping[str, str]
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What no sentence says and a reader must know of the runs."""
+        return ()
+
+    @property
+    @abstractmethod
+    def lines(self) -> tuple[str, ...]:
+        """The lines that run the choice."""
+
+    @abstractmethod
+    def hours(self, policy: str) -> float:
+        """Mean GPU-hours of a run."""
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds the finalists ran under."""
+        return len(self.times[BASELINE])
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """What to do, how sure that is, what would change it, and what a trial costs."""
+        return tuple(answer(self))
+
+    @cached_property
+    def regrets(self) -> Mapping[str, Regret]:
+        """The worst regret of each finalist over the settings."""
+        return worst_regrets(self.states)
+
+    @cached_property
+    def choice(self) -> str:
+        """The spec of the policy to run, if what is assumed holds.
+
+        Of the finalists that are at most `NEAR` behind the fastest, the one with the least worst
+        regret over what is assumed; of those that are as good, the one that changes training least.
+        It is bsp where no gain is shown, or where the largest is below `MODEL_ERROR`.
+        """
+        own = self.states[OWN]
+        shown = [p for p in self.candidates if p != BASELINE]
+        if not shown:
+            return BASELINE
+        least = min(own[p] for p in shown)
+        near = [p for p in shown if own[p] <= (1 + NEAR) * least]
+        limit = min(self.regrets[p].worst for p in near) + ALIKE
+        good = [p for p in near if self.regrets[p].worst <= limit]
+        return min(good, key=lambda p: (self.lanes[p], self.regrets[p].worst))
+
+    @cached_property
+    def safe(self) -> str:
+        """The finalist with the least worst regret over what is assumed, as `compare` chooses."""
+        return choose(self.states, self.candidates, self.lanes)
+
+    @cached_property
+    def alike(self) -> tuple[str, ...]:
+        """The other finalists that are not shown to differ from the choice by more than `ALIKE`."""
+        own, sure = self.times[self.choice], self.certain and self.seeds < 2
+        limit, found = ALIKE * float(own.mean()), []
+        for policy, times in self.times.items():
+            gap = exact(sure, difference(times, own), float(own.mean()))
+            if policy != self.choice and not (gap.low > limit or gap.high < -limit):
+                found.append(policy)
+        return tuple(found)
+
+    @cached_property
+    def regret(self) -> float:
+        """The additional time over the best finalist that the seeds do not exclude, as a share.
+
+        What was left out before is not in it.
+
+        The upper ends of one-sided 95 % intervals of the ratio to each finalist, with Bonferroni's
+        correction; 0 where the choice leads each of them.  NaN for a single seed that does not
+        suffice.
+        """
+        own = self.times[self.choice]
+        others = [times for policy, times in self.times.items() if policy != self.choice]
+        if self.certain and self.seeds < 2:
+            return max([0.0, *(float(own[0] / times[0]) - 1 for times in others)])
+        share = 2 * 0.05 / max(1, len(others))
+        ends = [ratio(own, times, share).high - 1 for times in others]
+        return max([0.0, *ends]) if not any(map(math.isnan, ends)) else math.nan
+
+    @cached_property
+    def assumption(self) -> Assumption | None:
+        """The assumed constant at which the choice falls behind most; None below `MODEL_ERROR`."""
+        worst: tuple[float, State, str] | None = None
+        for state, times in self.states.items():
+            rival = min(times, key=times.__getitem__)
+            behind = times.get(self.choice, math.nan) / times[rival] - 1
+            if state[0] and behind >= MODEL_ERROR and (worst is None or behind > worst[0]):
+                worst = behind, state, rival
+        if worst is None:
+            return None
+        behind, (constant, value), rival = worst
+        return Assumption(constant, value, rival, behind)
+
+    @cached_property
+    def attempt(self) -> Attempt | None:
+        """The cost of seeing the gain; None where nothing is to change, or seeds are too few."""
+        if self.choice == BASELINE:
+            return None
+        runs = 1 if self.certain else _runs(self.times[self.choice], self.times[BASELINE])
+        if runs is None:
+            return None
+        return Attempt(runs, runs * (self.hours(self.choice) + self.hours(BASELINE)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The advice for JSON."""
+        return {
+            "choice": self.choice,
+            "safe": self.safe,
+            "alike": self.alike,
+            "regret": self.regret,
+            "measure_first": self.assumption and self.assumption._asdict(),
+            "attempt": self.attempt and self.attempt._asdict(),
+            "lines": self.lines,
+            "sentences": self.sentences,
+            "trials": [
+                {slot: getattr(t, slot) for slot in CandidateResult.__slots__} for t in self.trials
+            ],
+            "excluded": self.excluded,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self.warnings, *self.sentences, *self.lines])
+
+
+def _runs(own: Array, others: Array) -> int | None:
+    """The runs of each with which Welch's test shows the means to differ, with a power of 90 %.
+
+    None where the first mean is not below the other, or there are too few to know the spread.
+    """
+    gain = float(np.mean(others) - np.mean(own))
+    if len(own) < 2 or not gain > 0:
+        return None
+    first, second = (float(np.var(times, ddof=1)) for times in (own, others))
+    runs = 2
+    while runs < MOST_RUNS:
+        error = math.sqrt((first + second) / runs)
+        freedom = 2.0 * (runs - 1)
+        if first + second > 0:
+            freedom = (runs - 1) * (first + second) ** 2 / (first**2 + second**2)
+        if (quantile(freedom) + quantile(freedom, 2 * (1 - POWER))) * error < gain:
+            return runs
+        runs += 1
+    return None
