@@ -201,6 +201,11 @@ class Judged(NamedTuple):
         """Of the estimate."""
         return self.estimated - self.measured
 
+    @property
+    def error_of_alike(self) -> float:
+        """The same, had the other ranks computed as long in loaded steps as in clean ones."""
+        return self.estimated - self.measured / self.others
+
 
 def judge(out: Path, job: Job) -> Judged:
     """Analyse the two halves of a run."""
@@ -243,21 +248,31 @@ def show(runs: list[Judged]) -> None:
                 f"{middle[1]:.2f}, S {middle[2]:.2f}; the other ranks compute {middle[3]:.2f} "
                 f"times as long in loaded steps (medians of {len(own)})"
             )
-    slow = [each for each in runs if each.measured >= 1.2]
-    for what, some in (("all runs", runs), ("slowed by 1.2 or more", slow)):
-        errors = [each.error for each in some]
+    for what, some in (
+        ("all runs", runs),
+        ("slowed by 1.2 or more", [each for each in runs if each.measured >= 1.2]),
+    ):
         if some:
             print(
-                f"{what}: estimate - measured: median {statistics.median(errors):+.3f}, median "
-                f"size {statistics.median(map(abs, errors)):.3f}, {min(errors):+.2f} to "
-                f"{max(errors):+.2f}, within .05 in {sum(abs(e) <= 0.05 for e in errors)} of "
-                f"{len(some)}; only rank {SLOW} named in {sum(r.named == [SLOW] for r in some)}; "
-                f"no rank named in {sum(not r.falsely for r in some)} clean halves"
+                f"{what}: estimate - measured {_spread([each.error for each in some])}; had the "
+                f"others computed alike, {_spread([each.error_of_alike for each in some])}\n"
+                f"  of {len(some)}, only rank {SLOW} named in "
+                f"{sum(r.named == [SLOW] for r in some)} loaded halves, no rank in "
+                f"{sum(not r.falsely for r in some)} clean ones"
             )
     foreign = [each.foreign for each in runs]
     print(
         f"other programs took {statistics.median(foreign):.2f} cores (median; {min(foreign):.2f} "
         f"to {max(foreign):.2f}) of {os.cpu_count()}"
+    )
+
+
+def _spread(errors: list[float]) -> str:
+    """Median, size and range of errors."""
+    return (
+        f"{statistics.median(errors):+.3f} (median; size {statistics.median(map(abs, errors)):.3f}"
+        f", {min(errors):+.2f} to {max(errors):+.2f}; within .05 in "
+        f"{sum(abs(e) <= 0.05 for e in errors)} of {len(errors)})"
     )
 
 

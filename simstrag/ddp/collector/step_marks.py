@@ -124,8 +124,9 @@ class StepMarks:
 
     def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
         self._clock, self.mark, self._left_out = clock, clock.mark, settling
-        self._marks: list[tuple[str, Any]] = []
-        self._ended: deque[tuple[int, list[tuple[str, Any]]]] = deque()
+        self._kinds: list[str] = []  # two lists: pairs would keep the garbage collector busy
+        self._marks: list[Any] = []
+        self._ended: deque[tuple[int, list[str], list[Any]]] = deque()
         self._depth = self._steps = 0
         self._forward = False
         self.on_end: Callable[[], None] | None = None
@@ -136,37 +137,36 @@ class StepMarks:
         self._depth = 0  # an exception may have left it elsewhere
         if not self._forward:
             self._forward = True
-            self._marks.append(("forward", self.mark()))
+            self._add("forward", self.mark())
 
     def enter(self) -> None:
         """The rank begins to wait; a call within another wait counts for nothing."""
         if not self._depth:
-            self._marks.append(("enter", self.mark()))
+            self._add("enter", self.mark())
         self._depth += 1
 
     def leave(self) -> None:
         """The rank ceases to wait."""
         self._depth -= 1
         if not self._depth:
-            self._marks.append(("leave", self.mark()))
+            self._add("leave", self.mark())
 
     def waited(self, begin: Any, end: Any) -> None:
         """The rank has waited between two marks."""
         if not self._depth:
-            self._marks += (("enter", begin), ("leave", end))
+            self._kinds += ("enter", "leave")
+            self._marks += (begin, end)
 
     def end(self) -> None:
         """The backward has ended; the step ended when the rank ceased to wait."""
         if self._depth:
             self._depth = 1
             self.leave()
-        kind, mark = self._marks[-1] if self._marks else ("", None)
-        if kind != "leave":  # the rank did not wait
-            mark = self.mark()
-            self._marks.append(("end", mark))
+        if self._kinds[-1:] != ["leave"]:  # the rank did not wait
+            self._add("end", self.mark())
         if self._steps >= self._left_out:
-            self._ended.append((self._steps, self._marks))
-        self._marks, self._forward = [("end", mark)], False
+            self._ended.append((self._steps, self._kinds, self._marks))
+        self._kinds, self._marks, self._forward = ["end"], [self._marks[-1]], False
         self._steps += 1
         if self.on_end is not None and (now := time.monotonic()) >= self._due:
             self._due = now + self._pause
@@ -174,15 +174,18 @@ class StepMarks:
 
     def known(self) -> Iterator[StepSeconds]:
         """The seconds of each step that has come to its end, once."""
-        while self._ended and self._clock.is_past(self._ended[0][1][-1][1]):
-            step, marks = self._ended.popleft()
-            yield self._seconds(step, marks)
+        while self._ended and self._clock.is_past(self._ended[0][2][-1]):
+            yield self._seconds(*self._ended.popleft())
 
-    def _seconds(self, step: int, marks: list[tuple[str, Any]]) -> StepSeconds:
+    def _add(self, kind: str, mark: Any) -> None:
+        self._kinds.append(kind)
+        self._marks.append(mark)
+
+    def _seconds(self, step: int, kinds: list[str], marks: list[Any]) -> StepSeconds:
         before = computing = waiting = 0.0
         begun = False
         parts = []
-        for (kind, begin), (_, end) in itertools.pairwise(marks):
+        for kind, (begin, end) in zip(kinds, itertools.pairwise(marks), strict=False):
             whole, own = self._clock.between(begin, end)
             if kind == "enter":
                 parts.append((computing, waiting + whole))
