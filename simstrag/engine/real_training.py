@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,10 @@ def train(
         OptimizerChoice(**learner.optimizer.model_dump()),
         rule,
     )
-    found = replay.run(evaluation_interval(scenario), scenario.target_accuracy, on_update)
+    every = evaluation_interval(scenario)
+    own = tasks.one_line_errors(learner.task) if ":" in learner.task else nullcontext()
+    with own:
+        found = replay.run(every, scenario.target_accuracy, on_update)
     if found.reached == 0:
         raise InputError(
             f"target_accuracy is {scenario.target_accuracy:g}, but before the first update the "
