@@ -50,7 +50,10 @@ def train(
     if learner.dirichlet is None:
         shards = iid_shards(len(task.inputs), workers, seed)
     elif task.label is None:
-        raise InputError(f"learner.dirichlet: task {learner.task} has no classes to share out")
+        raise InputError(
+            f"learner.dirichlet: task {learner.task} has no classes to share out; leave it out, "
+            "or take a task with a label for each sample"
+        )
     else:
         shards = dirichlet_shards(task.label.numpy(), workers, learner.dirichlet, seed)
     replay = (kind if rule.average else GradientReplay)(
