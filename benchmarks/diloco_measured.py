@@ -222,18 +222,27 @@ class Runs(NamedTuple):
 
 
 def cell_of(row: Mapping[str, Any], constants: Constants) -> Cell:
-    """The cell that a row of a file names.  Raises `InputError` for an unknown algorithm."""
+    """The cell that a row of a file names.
+
+    Raises `InputError` for an unknown algorithm, an H below 1 and a bandwidth that is not above 0.
+    """
 
     def number(name: str, otherwise: float) -> float:
-        value = float(row.get(name) or math.nan)
+        given = row.get(name)
+        value = math.nan if given in (None, "") else float(given)
         return otherwise if math.isnan(value) else value
 
     algorithm = str(row["algorithm"])
     if algorithm not in POLICIES:
         raise InputError(f"there is no algorithm '{algorithm}'; known: {', '.join(POLICIES)}")
-    h = 1 if algorithm == "ddp" else int(row["H"])
+    steps_apart = 1.0 if algorithm == "ddp" else number("H", math.nan)
+    if not (steps_apart >= 1 and steps_apart.is_integer()):
+        raise InputError(f"H of {algorithm} is {row['H']}; want a whole number from 1 on")
+    h = int(steps_apart)
     requested = number("bandwidth_requested_bps", math.inf)
     bandwidth = number("bandwidth_measured_bps", constants.measured * requested)
+    if not (least := min(requested, bandwidth)) > 0:
+        raise InputError(f"the bandwidth is {least:g} bit/s; want one above 0, or none")
     window = constants.windows[min(constants.windows, key=lambda known: abs(math.log(known / h)))]
     steps, warmup = (
         int(number(name, value))
@@ -245,7 +254,7 @@ def cell_of(row: Mapping[str, Any], constants: Constants) -> Cell:
 def predict(cells: pd.DataFrame, constants: Constants) -> pd.DataFrame:
     """The cells with columns `window` and `round`, the utilisations predicted for them.
 
-    Raises `InputError` for a column that is missing, and for an unknown algorithm.
+    Raises `InputError` for a column that is missing, and as `cell_of` does.
     """
     for name in COLUMNS:
         if name not in cells:

@@ -168,6 +168,11 @@ def test_a_file_of_cells_needs_three_columns_and_uses_further_ones() -> None:
         predict(pd.DataFrame([{"algorithm": "ddp"}]), CONSTANTS)
     with pytest.raises(InputError, match="there is no algorithm 'sgd'; known: ddp, localsgd"):
         predict(pd.DataFrame([asked | {"algorithm": "sgd"}]), CONSTANTS)
+    for h in (0, 1.5, math.nan):
+        with pytest.raises(InputError, match=f"H of diloco is {h}; want a whole number from 1"):
+            cell_of(asked | {"H": h}, CONSTANTS)
+    with pytest.raises(InputError, match="the bandwidth is 0 bit/s; want one above 0, or none"):
+        cell_of(asked | {"bandwidth_requested_bps": 0}, CONSTANTS)
 
 
 def test_the_page_has_the_rows_of_every_published_source() -> None:

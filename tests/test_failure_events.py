@@ -58,6 +58,7 @@ def test_a_written_scenario_has_the_failures_in_it(tmp_path: Path) -> None:
         ("time,rank,back\n1,0,-1\n", r"row 2: back is '-1', but must be a number from 0 on"),
         ("time,rank\n1,7\n", r"rank 7 fails, and there are 2 workers"),
         ("time,rank\n1\n", r"row 2: 1 fields, but the header names 2 columns"),
+        ("time,rank,time\n1,0,3\n", r"events\.csv: 2 columns are called time; keep one"),
         ("0,add,a\n9,add,a\n", r"row 2: a joins twice"),
         ("0,add,a\n9,remove,b\n", r"row 2: b leaves, and has not joined"),
         ("5,add,a\n4,remove,a\n", r"row 2: 0\.004 s is before the row above it; sort the rows"),

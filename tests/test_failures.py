@@ -190,7 +190,7 @@ CONTINUE, RESTART = {"on_fault": "continue"}, {"on_fault": "restart"}
 EVENT = {"time": 5.0, "rank": 1}
 WRONG = (
     (CONTINUE, "nothing says when ranks fail: give mtbf or events"),
-    ({"mtbf": 1.0, "events": [EVENT], **CONTINUE}, "give mtbf or events, one of the two"),
+    ({"mtbf": 1.0, "events": [EVENT], **CONTINUE}, "two keys say when ranks fail: give mtbf or ev"),
     ({"events": [EVENT], "rejoin": 3.0, **CONTINUE}, "give each of the events its own back"),
     ({"mtbf": 9.0, "restart": 3.0, **CONTINUE}, "restart is a key of on_fault: restart"),
     ({"mtbf": 9.0, "rejoin": 3.0, **RESTART}, "rejoin is a key of on_fault: continue"),

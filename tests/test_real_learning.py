@@ -542,6 +542,18 @@ def test_a_kept_run_is_of_the_task_as_it_is_now(tmp_path: Path) -> None:
     assert digest_of_scenario(case) != before
 
 
+def test_a_task_that_draws_without_a_seed_is_the_same_in_every_run(tmp_path: Path) -> None:
+    (tmp_path / "drawn_task.py").write_text(
+        OWN + "import torch\n\ndef drawn(seed):\n"
+        "    return replace(tabular(seed), inputs=torch.rand(8192, 10))\n"
+    )
+    state = torch.get_rng_state()
+    drawn = [tasks.load("drawn_task:drawn", seed, tmp_path).inputs for seed in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(state, torch.get_rng_state())
+
+
 def test_a_run_says_which_torch_trained_it() -> None:
     assert simulate(scenario()).provenance["torch"] == torch.__version__
 
@@ -633,6 +645,7 @@ def a_task(model: nn.Module, scale: float = 1.0) -> LearningTask:
         ({"test_targets": torch.zeros(3)}, "64 test_inputs and 3 test_targets; want as many"),
         ({"inputs": np.zeros((64, 4))}, "inputs is of type ndarray; want a tensor"),
         ({"score": lambda out, _: out.mean()}, r"score of 8 samples has shape \(\); want one"),
+        ({"score": lambda out, _: out[:, 0] * torch.nan}, "score is nan before the first update"),
         ({"label": torch.zeros(3)}, r"label has shape \(3,\); want \(64,\)"),
         ({"model": nn.Flatten()}, "no parameter of its model requires a gradient"),
     ],
@@ -653,11 +666,31 @@ def test_whatever_a_task_of_the_users_raises_is_one_line(tmp_path: Path) -> None
             tasks.load(f"broken_task:{name}", 0, tmp_path)
 
 
+def test_what_a_task_raises_in_training_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_task.py").write_text(
+        OWN + "\ndef late(seed):\n    return replace(tabular(seed), loss=at_most_8)\n\n"
+        "def at_most_8(out, y):\n    if len(out) > 8:\n        raise ValueError('more\\nthan 8')\n"
+        "    return (out.squeeze(-1) - y).square()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InputError, match=r"^task 'late_task:late': ValueError: more than 8$"):
+        simulate(scenario(learner={"task": "late_task:late"}))
+
+
 @pytest.mark.parametrize(
     ("task", "words"),
     [
         (a_task(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))), "BatchNorm, .* GroupNorm"),
         (a_task(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5))), "dropout, .* set its p to 0"),
+        (
+            replace(
+                a_task(nn.Linear(4, 2)),
+                loss=lambda out, y: cross_entropy(nn.functional.dropout(out), y),
+            ),
+            "the loss of the same samples differs from one call to the next",
+        ),
         (a_task(nn.Linear(4, 2), float("nan")), "its loss is nan before the first update"),
     ],
 )

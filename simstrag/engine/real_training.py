@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,10 @@ def train(
     if learner.dirichlet is None:
         shards = iid_shards(len(task.inputs), workers, seed)
     elif task.label is None:
-        raise InputError(f"learner.dirichlet: task {learner.task} has no classes to share out")
+        raise InputError(
+            f"learner.dirichlet: task {learner.task} has no classes to share out; leave it out, "
+            "or take a task with a label for each sample"
+        )
     else:
         shards = dirichlet_shards(task.label.numpy(), workers, learner.dirichlet, seed)
     replay = (kind if rule.average else GradientReplay)(
@@ -59,7 +63,10 @@ def train(
         OptimizerChoice(**learner.optimizer.model_dump()),
         rule,
     )
-    found = replay.run(evaluation_interval(scenario), scenario.target_accuracy, on_update)
+    every = evaluation_interval(scenario)
+    own = tasks.one_line_errors(learner.task) if ":" in learner.task else nullcontext()
+    with own:
+        found = replay.run(every, scenario.target_accuracy, on_update)
     if found.reached == 0:
         raise InputError(
             f"target_accuracy is {scenario.target_accuracy:g}, but before the first update the "

@@ -76,8 +76,8 @@ class Batches:
         if len(shards[smallest]) < batch:
             raise InputError(
                 f"a batch of {batch} is larger than the shard of rank {smallest}, "
-                f"{len(shards[smallest])} samples: lower learner.batch or workers, or take a task "
-                "with more samples"
+                f"{len(shards[smallest])} samples: lower learner.batch or workers, raise a "
+                "learner.dirichlet, or take a task with more samples"
             )
         self.of_all_ranks = len(shards) * batch
         self._samples = np.concatenate(shards)

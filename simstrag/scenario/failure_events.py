@@ -102,6 +102,9 @@ def _events(rows: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Event
                 f"{path}: no column {name}{nearest(name, head)}; failures have time, rank and, "
                 "where ranks come back, back"
             )
+    for name in COLUMNS:
+        if head.count(name) > 1:
+            raise InputError(f"{path}: {head.count(name)} columns are called {name}; keep one")
     for line, cells in rows:
         yield _event(f"{path}, row {line}", dict(zip(head, cells, strict=True)))
 

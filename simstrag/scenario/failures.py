@@ -99,8 +99,10 @@ class FailuresSection(Section):
 
     @model_validator(mode="after")
     def _keys_are_of_its_kind(self) -> Self:
-        if (self.mtbf is None) == (self.events is None):
-            raise ValueError("nothing says when ranks fail: give mtbf or events, one of the two")
+        if self.mtbf is None and self.events is None:
+            raise ValueError("nothing says when ranks fail: give mtbf or events")
+        if self.mtbf is not None and self.events is not None:
+            raise ValueError("two keys say when ranks fail: give mtbf or events, one of the two")
         if self.events is not None and self.rejoin is not None:
             raise ValueError("rejoin is beside mtbf; give each of the events its own back")
         foreign = ("restart", "checkpoint") if self.continues else ("rejoin",)

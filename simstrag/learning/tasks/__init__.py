@@ -6,16 +6,18 @@ is learned, and any of its samples is reached by number.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.learning.tasks.images import IMAGES
 from simstrag.learning.tasks.synthetic import SYNTHETIC
-from simstrag.learning.tasks.task import LearningTask, TaskMaker
+from simstrag.learning.tasks.task import LearningTask, TaskMaker, seeded
 from simstrag.learning.tasks.text import TEXT
 
 __all__ = ["LearningTask", "load", "names", "source"]
@@ -35,7 +37,8 @@ def names() -> tuple[str, ...]:
 def load(text: str, seed: int = 0, folder: Path | None = None) -> LearningTask:
     """A task by its name, or a user's as `module:function`; the function takes the seed.
 
-    seed: of the initial parameters, and of data that are drawn.
+    seed: of the initial parameters, and of data that are drawn; torch's generator has it when the
+        function is called.
     folder: where Python searches for the module, too, from then on.
 
     Raises `InputError` if there is no such task, or if it cannot be trained.
@@ -49,16 +52,23 @@ def load(text: str, seed: int = 0, folder: Path | None = None) -> LearningTask:
             f"there is no task '{text}'; known: {', '.join(BUILT_IN)}, or your own as "
             f"module:function{nearest(text, names())}"
         )
-    try:
-        task = make(seed)
+    with one_line_errors(text):
+        task = seeded(lambda: make(seed), seed)
         if not isinstance(task, LearningTask):
             raise InputError(f"returned {type(task).__name__}; want a LearningTask")
         task.check()
-    except (Exception, SystemExit) as error:  # any failure of a user's task is one line
+    return task
+
+
+@contextlib.contextmanager
+def one_line_errors(text: str) -> Iterator[None]:
+    """Whatever a task's own code raises in this context is an `InputError` that names the task."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         message = " ".join(str(error).split())
         raise InputError(f"task '{text}': {kind}{message}") from error
-    return task
 
 
 def source(text: str, folder: Path) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simstrag.errors import InputError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     """Of outputs and targets of n samples, a number for each sample; shape (n,)."""
 
 TaskMaker = Callable[[int], "LearningTask"]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class LearningTask:
     def check(self) -> None:
         """Raise `InputError` where it cannot be trained: one line, what to do.
 
-        It computes the losses, their gradient and the scores of 8 samples; what its functions raise
-        is passed on.
+        It computes the losses (twice), their gradient and the scores of 8 samples; what its
+        functions raise is passed on.
         """
         import torch
 
@@ -90,6 +91,16 @@ class LearningTask:
                 f"its loss is {float(losses.detach().mean()):g} before the first update; look at "
                 "the initial parameters and at the inputs"
             )
+        if not bool(scores.isfinite().all()):
+            raise InputError(
+                f"its score is {float(scores.double().mean()):g} before the first update; want a "
+                "number for each held-out sample"
+            )
+        if not torch.equal(losses, self.loss(self.model(self.inputs[few]), self.targets[few])):
+            raise InputError(
+                "the loss of the same samples differs from one call to the next; draw no random "
+                "numbers in model and loss, as functional.dropout does"
+            )
         trained = [p for p in self.model.parameters() if p.requires_grad]
         torch.autograd.grad(losses.sum(), trained, allow_unused=True)
 
@@ -127,8 +138,8 @@ def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return 0.5 * (outputs.squeeze(-1) - targets).square()
 
 
-def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A model whose parameters are a function of the seed; torch's random state is kept."""
+def seeded(make: Callable[[], Made], seed: int) -> Made:
+    """What is made by torch's random numbers from a seed on; torch's random state is kept."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
