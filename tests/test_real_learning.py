@@ -33,7 +33,7 @@ from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.tasks.task import LearningTask, cross_entropy  # noqa: E402
-from simstrag.learning.training import Trained  # noqa: E402
+from simstrag.learning.training import Trained, flushed_denormals  # noqa: E402
 from simstrag.runs.run import OF_FORMULA  # noqa: E402
 from simstrag.scenario.varied_constants import uncertain  # noqa: E402
 
@@ -131,6 +131,13 @@ def test_gradients_computed_together_are_those_computed_alone(name: str, amp: bo
     for own, chosen, weighed, row in parts:
         alone = engine.one(own, chosen, weighed, amp)
         assert torch.allclose(row, alone, rtol=1e-4 if amp else 1e-9, atol=1e-6 if amp else 1e-12)
+
+
+def test_denormals_are_zero_during_training_alone() -> None:
+    smallest = torch.finfo(torch.float32).smallest_normal
+    with flushed_denormals():
+        assert not (torch.tensor(smallest) * 0.5).view(torch.int32).item()
+    assert (torch.tensor(smallest) * 0.5).view(torch.int32).item()
 
 
 def test_a_perceptron_a_network_and_a_convolution_take_their_fastest_ways() -> None:
