@@ -14,6 +14,7 @@ from simstrag.calibration.fits.held_out import summarize_errors
 from simstrag.calibration.fits.noise_scale import noise_scales
 from simstrag.calibration.fits.visit_statistics import (
     clip,
+    estimate,
     fitted_quantity,
     measured_quantity,
     ratio,
@@ -31,6 +32,7 @@ from simstrag.profile.measurements import (
 from simstrag.profile.profile import (
     AllReduceTimes,
     MeasuredWorkload,
+    PowerDraw,
     Profile,
     ServerTimes,
     StepTimes,
@@ -117,6 +119,7 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         step=_step_times(samples, steps, workload),
         allreduce=_allreduce_times(samples, reduces, overlaps, gradient),
         server=_server_times(transfers, gradient),
+        power=_power(samples, workload),
         cells=steps,
         batches=fits,
         responses=responses,
@@ -143,6 +146,20 @@ def _conditions(samples: Samples) -> dict[str, tuple[float, float]]:
         name: (round_digits(min(values)), round_digits(max(values)))
         for name, values in seen.items()
     }
+
+
+def _power(samples: Samples, workload: MeasuredWorkload) -> PowerDraw | None:
+    """Watts without work, and at the nominal batch in both precisions; None if not measured."""
+    found: dict[str, Quantity] = {}
+    source = ""
+    names = {"": "idle", workload.full: "busy", workload.amp: "busy_amp"}
+    for cell, visits in samples.by_cell("power").items():
+        source = visits[0].facts["source"]
+        watts = estimate([visit.median("watts") for visit in visits])
+        what = f"steps in {cell.precision}" if cell.precision else "no work"
+        note = f"{source}, mean over each visit, with {what}"
+        found[names[cell.precision]] = measured_quantity(watts, note)
+    return PowerDraw.model_validate({"source": source, **found}) if found else None
 
 
 def _step_times(

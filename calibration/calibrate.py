@@ -28,6 +28,7 @@ from simstrag.calibration.benches.bench_selection import build_benches
 from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.machine_state import describe_software, slug
 from simstrag.calibration.benches.measured_device import find_device
+from simstrag.calibration.benches.power import PowerBench
 from simstrag.calibration.benches.steps import Jobs
 from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
@@ -200,7 +201,8 @@ class Calibration:
         gpus = 0 if self.device.name == "cpu" else torch.cuda.device_count()
         benches = build_benches(self.jobs, self.precisions, self.parameters[1], gpus, self.parts)
         for bench in benches:
-            if isinstance(bench, GradientBench) and bench.why_not and self.request.parts:
+            asked = isinstance(bench, GradientBench | PowerBench) and self.request.parts
+            if asked and bench.why_not:
                 raise InputError(bench.why_not)
         if "lockstep" in self.request.parts and not any(
             cell.part == "lockstep" for bench in benches for cell in bench.cells
@@ -306,7 +308,9 @@ class Calibration:
 
     def remarks(self) -> list[str]:
         """What went wrong, a line each."""
-        return measurement_rounds.remarks(files.read(self.folder))
+        reasons = (b.why_not for b in self.benches if isinstance(b, PowerBench) and b.why_not)
+        lines = [f"no power was measured: {reason}" for reason in reasons]
+        return [*measurement_rounds.remarks(files.read(self.folder)), *lines]
 
     @property
     def interruption_note(self) -> str:

@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-Part = Literal["step", "contention", "allreduce", "overlap", "lockstep", "server", "gradient"]
+Part = Literal[
+    "step", "contention", "allreduce", "overlap", "lockstep", "server", "gradient", "power"
+]  # fmt: skip
 
 PARTS: tuple[Part, ...] = get_args(Part)
 

@@ -46,6 +46,7 @@ CONSTANTS = {
         "intra_bandwidth": "B/s",
     },
     "server": {"service": "s", "push": "s", "pull": "s"},
+    "power": {"idle": "W", "busy": "W", "busy_amp": "W"},
 }  # fmt: skip
 """Units of the constants that a simulation reads; "" is a ratio or a share."""
 

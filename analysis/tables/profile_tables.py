@@ -40,6 +40,7 @@ UNITS = {
         "overlap": ("", 1.0), "intra_alpha": ("µs", 1e6), "intra_bandwidth": ("GB/s", 1e-9),
     },
     "server": {"service": ("ms", MS), "push": ("ms", MS), "pull": ("ms", MS)},
+    "power": {"idle": ("W", 1.0), "busy": ("W", 1.0), "busy_amp": ("W", 1.0)},
 }  # fmt: skip
 """Unit of each constant, and the factor that takes its value there."""
 

@@ -19,7 +19,7 @@ from simstrag.analysis.text.gain_text import (
 )
 from simstrag.analysis.text.number_format import join, percent, seconds
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Estimate, difference, ratio_of_times
+from simstrag.experiments.paired_statistics import Estimate, ratio_of_times
 from simstrag.experiments.worst_regret import MODEL_ERROR, OWN, State
 from simstrag.scenario.varied_constants import NAMES, name_of
 
@@ -98,13 +98,29 @@ def _choice(advice: Recommendation) -> str:
     if isinstance(advice, ClusterAdvice):
         return _choice_of_cluster(advice, name, does)
     assert isinstance(advice, Advice)
-    if advice.choice in (BASELINE, advice.safe):
+    if advice.choice == advice.answer.decision.safe:
         return str(advice.answer.choice)
+    if advice.choice == BASELINE:
+        return f"Change nothing yet: keep {BASELINE}.{_undecided(advice)}"
     s = advice.answer.decision.s
     p = next(p for p in s.policies if p.policy == advice.choice)
     return (
         f"If what is assumed holds, run {name}: {describe_gain(s, p)} sooner than synchronous "
         f"training ({BASELINE}).{does}"
+    )
+
+
+def _undecided(advice: Recommendation) -> str:
+    """The finalist that may be faster, if seeds are too few to show it."""
+    own = advice.states[OWN]
+    best = min(own, key=own.__getitem__)
+    gain = 1 - own[best] / own[BASELINE]
+    if gain < MODEL_ERROR:
+        return ""
+    return (
+        f" {best} takes {percent(gain, 2)} % less in the mean, but it is the best of "
+        f"{len(advice.trials)} candidates, and {advice.seeds} seeds are too few to show that this "
+        "is no luck: run more."
     )
 
 
@@ -122,9 +138,9 @@ def _choice_of_cluster(advice: ClusterAdvice, name: str, does: str) -> str:
         )
     mean = seconds(own[BASELINE])
     text = f"Change nothing: keep {BASELINE}, under which jobs take {mean} in the mean {where}. "
-    shown = [p for p in own if p != BASELINE and difference(advice.times[p], bsp).high < 0]
+    shown = [p for p in own if p != BASELINE and advice.gap(p, BASELINE).high < 0]
     if not shown:
-        return f"{text}No policy is shown to be faster."
+        return f"{text}No policy is shown to be faster.{_undecided(advice)}"
     return f"{text}What {join(shown)} gains is smaller than {ERROR}."
 
 
@@ -199,7 +215,8 @@ def _beyond(advice: Recommendation) -> str:
 def _safe(advice: Recommendation) -> str:
     """The safe choice until what is assumed is measured; empty where it is the choice."""
     if advice.choice == advice.safe:
-        return str(advice.answer.safety) if isinstance(advice, Advice) else ""
+        said = isinstance(advice, Advice) and advice.choice == advice.answer.decision.safe
+        return str(advice.answer.safety) if said else ""
     when = "Until then" if advice.assumption else "Where what is assumed is far off,"
     return (
         f"{when} {advice.safe} is the safe choice: over {len(advice.states)} settings of what is "

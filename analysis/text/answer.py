@@ -296,8 +296,8 @@ def _converted(s: Standings, bill: Bill) -> Iterator[str]:
     cost = s.comparison.scenario.cost
     if cost.gpu_hour is not None:
         yield f"{_prose(bill.hours, cost.gpu_hour)} {cost.currency}"
-    if cost.watts is not None:
-        yield f"{_prose(bill.hours, cost.watts / 1000)} kWh"
+    if (watts := s.comparison.scenario.watts[0]) is not None:
+        yield f"{_prose(bill.hours, watts / 1000)} kWh"
 
 
 def _prose(e: Estimate, scale: float = 1.0) -> str:

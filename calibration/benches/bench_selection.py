@@ -10,6 +10,7 @@ from simstrag.calibration.benches.allreduce import AllReduceBench, rank_counts, 
 from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.overlap import OverlapBench
+from simstrag.calibration.benches.power import PowerBench
 from simstrag.calibration.benches.server import SIZES, ServerBench
 from simstrag.calibration.benches.steps import ContentionBench, Jobs, StepBench
 from simstrag.calibration.benches.training_ranks import LEVELS, TrainingBench
@@ -67,6 +68,8 @@ def build_benches(
         benches.append(ServerBench(sorted({*SIZES, gradient_bytes})))
     if "gradient" in parts:
         benches.append(GradientBench(jobs))
+    if "power" in parts:
+        benches.append(PowerBench(jobs, chosen))
     if gpus or not (chosen.full == "fp32" or chosen.stand_in):  # precisions of `simstrag.ddp`
         return benches
     training = partial(

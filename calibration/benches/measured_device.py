@@ -21,6 +21,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simstrag.calibration.benches.energy_counters import Nvml, Rapl
 from simstrag.calibration.benches.machine_state import query_gpu
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores, keep_memory, pin
@@ -98,6 +99,10 @@ class Cpu:
             return {"clock": int(path.read_text()) / 1e3}
         except (OSError, ValueError):
             return {}
+
+    def energy_counter(self) -> Rapl:
+        """Of all processor packages.  Raises `InputError` where there is none."""
+        return Rapl()
 
     def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
         """The parts of a step.
@@ -192,6 +197,11 @@ class Cuda:
             with contextlib.suppress(ValueError):  # "[N/A]"
                 state[name] = float(text)
         return state
+
+    def energy_counter(self) -> Nvml:
+        import torch
+
+        return Nvml(str(torch.cuda.get_device_properties(self.name).uuid))
 
     def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
         """The parts of a step, which takes about the longer of the first two.

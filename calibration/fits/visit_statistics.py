@@ -204,6 +204,8 @@ def visit_statistic(visit: Visit) -> float:
         return visit.mean("local") + visit.mean("rest")
     if part == "server":
         return visit.median("push") + visit.median("service") + visit.median("pull")
+    if part == "power":
+        return visit.median("watts")
     return 1.0 if part == "gradient" else visit.median()
 
 

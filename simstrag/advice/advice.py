@@ -32,7 +32,7 @@ class Advice(Recommendation):
         return cls(
             times={policy: comparison.column(policy, d.s.decides) for policy in own},
             states=d.states, lanes={name: effects.lane for name, effects in d.effects.items()},
-            candidates=d.candidates, certain=comparison.scenario.certain, trials=trials,
+            certain=comparison.scenario.certain, trials=trials,
             excluded=excluded, beyond=beyond, comparison=comparison,
         )  # fmt: skip
 

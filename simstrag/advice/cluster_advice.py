@@ -23,9 +23,8 @@ from simstrag.cluster.simulate import require_interval
 from simstrag.cluster.study import ClusterStudy
 from simstrag.ddp.policy_support import mechanism
 from simstrag.errors import InputError
-from simstrag.experiments.paired_statistics import difference
 from simstrag.experiments.runner import BASELINE
-from simstrag.experiments.worst_regret import OWN, State, gaining
+from simstrag.experiments.worst_regret import OWN, State
 from simstrag.policies import declared_lane, load
 from simstrag.policy import LANES
 from simstrag.scenario.beyond_measured import beyond_measured
@@ -119,12 +118,11 @@ def advise_cluster(
             states[constant, factor] = _means(_seconds(run(varied)))
     results = run(study.replaced(policies=finalists))  # last: its tables stay in the folder
     times = {policy: np.array([*of.values()]) for policy, of in _seconds(results).items()}
-    states[OWN] = means = {policy: float(of.mean()) for policy, of in times.items()}
-    able = [name for name in gaining(means) if difference(times[name], times[BASELINE]).high < 0]
+    states[OWN] = {policy: float(of.mean()) for policy, of in times.items()}
     cases = _cases(study).items()
     beyond = tuple(f"{name}: {each}" for (name, *_), s in cases for each in beyond_measured(s))
     return ClusterAdvice(
-        times=times, states=states, candidates=(BASELINE, *able), trials=search.ordered,
+        times=times, states=states, trials=search.ordered,
         lanes={name: declared_lane(load(name), name) or LANES[-1] for name in finalists},
         excluded=found.excluded, beyond=beyond, study=study, results=results,
         gpu_hours=_gpu_hours(results),

@@ -153,7 +153,7 @@ class Search:
             if policy == BASELINE:
                 continue
             if all(self._is_slower(policy, leaders[cost], seeds, cost) for cost in leaders):
-                self._leave_out(policy, f"shown to be slower than others by {len(seeds)} seeds")
+                self._leave_out(policy, f"left out after {len(seeds)} seeds")
             else:
                 kept.add(policy)
         return [policy for policy in order if policy in kept]

@@ -70,8 +70,8 @@ def power_points(
     """The choice, the safe choice and bsp at each measured cap, the fastest first.
 
     A cap of all devices makes every clean step longer by `PowerCaps.slowdown`; the scenario's step
-    is that at the highest cap.  A device draws the measured watts while it computes, and
-    `cost.idle_watts` while it waits or communicates.
+    is that at the highest cap.  A device draws the measured watts while it computes, and those of
+    an idle one (`Scenario.watts`) while it waits or communicates.
 
     Raises `InputError` where the scenario does not state `step.compute`.
     """
@@ -128,7 +128,7 @@ def _point(
     watts: float,
 ) -> PowerPoint:  # fmt: skip
     cost = scenario.cost
-    idle = min(watts, cost.idle_watts or watts)
+    idle = min(watts, scenario.watts[1] or watts)
     kwh = scenario.gpus / scenario.workers * (busy * watts + rest * idle) / JOULES
     hours = seconds * scenario.gpus / 3600
     return PowerPoint(

@@ -13,7 +13,14 @@ import numpy as np
 
 from simstrag.advice.halving import ALIKE, CandidateResult
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Array, difference, exact, quantile, ratio
+from simstrag.experiments.paired_statistics import (
+    Array,
+    Estimate,
+    difference,
+    exact,
+    quantile,
+    ratio,
+)
 from simstrag.experiments.worst_regret import (
     MODEL_ERROR,
     OWN,
@@ -21,6 +28,7 @@ from simstrag.experiments.worst_regret import (
     State,
     Times,
     choose,
+    gaining,
     worst_regrets,
 )
 from simstrag.rendering import answer
@@ -63,7 +71,6 @@ class Recommendation(ABC):
     times: seconds of each finalist under each seed, bsp among them.
     states: mean seconds of the finalists in all settings of what is assumed.
     lanes: of each finalist.
-    candidates: bsp, and those shown to be faster whose mean gain is `MODEL_ERROR` or more.
     certain: whether nothing is random.
     trials: every candidate that ran, the least regret first.
     excluded: why a candidate was not run, by its spec.
@@ -73,7 +80,6 @@ class Recommendation(ABC):
     times: Mapping[str, Array]
     states: Times
     lanes: Mapping[str, str]
-    candidates: tuple[str, ...]
     certain: bool = False
     trials: tuple[CandidateResult, ...]
     excluded: Mapping[str, str]
@@ -102,6 +108,27 @@ class Recommendation(ABC):
     def sentences(self) -> tuple[str, ...]:
         """What to do, how sure that is, what would change it, and what a trial costs."""
         return tuple(answer(self))
+
+    @property
+    def outside(self) -> float:
+        """The error of each interval: 5 % over all candidates that were tried against bsp.
+
+        The finalists are the best of these under the same seeds, so what one interval excludes one
+        of many excludes by luck (Bonferroni's correction).
+        """
+        return 0.05 / max(1, sum(not math.isnan(trial.regret) for trial in self.trials) - 1)
+
+    def gap(self, policy: str, other: str) -> Estimate:
+        """The mean paired difference in seconds, with the interval of `outside`."""
+        own, others = self.times[policy], self.times[other]
+        found = difference(own, others, self.outside)
+        return exact(self.certain and self.seeds < 2, found, float(others.mean()))
+
+    @cached_property
+    def candidates(self) -> tuple[str, ...]:
+        """bsp, and those shown to be faster whose mean gain is `MODEL_ERROR` or more."""
+        able = gaining(self.states[OWN])
+        return (BASELINE, *(name for name in able if self.gap(name, BASELINE).high < 0))
 
     @cached_property
     def regrets(self) -> Mapping[str, Regret]:
@@ -134,10 +161,9 @@ class Recommendation(ABC):
     @cached_property
     def alike(self) -> tuple[str, ...]:
         """The other finalists that are not shown to differ from the choice by more than `ALIKE`."""
-        own, sure = self.times[self.choice], self.certain and self.seeds < 2
-        limit, found = ALIKE * float(own.mean()), []
-        for policy, times in self.times.items():
-            gap = exact(sure, difference(times, own), float(own.mean()))
+        limit, found = ALIKE * float(self.times[self.choice].mean()), []
+        for policy in self.times:
+            gap = self.gap(policy, self.choice)
             if policy != self.choice and not (gap.low > limit or gap.high < -limit):
                 found.append(policy)
         return tuple(found)

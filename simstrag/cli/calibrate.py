@@ -51,8 +51,8 @@ def calibrate(
     part: Annotated[
         list[str] | None,
         option(
-            "Measure only this: step, contention, allreduce, overlap, lockstep, server or "
-            "gradient; may be repeated.",
+            "Measure only this: step, contention, allreduce, overlap, lockstep, server, "
+            "gradient or power; may be repeated.",
             "PART",
             group=CELLS,
         ),

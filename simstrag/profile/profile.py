@@ -93,6 +93,20 @@ class ServerTimes(ProfilePart):
     pull: NotNegative
 
 
+class PowerDraw(ProfilePart):
+    """Mean watts of the device; see `Scenario.watts`.
+
+    source: the counter: RAPL is of all processor packages with all their cores, NVML of one GPU.
+    idle: without work.
+    busy, busy_amp: while it computes steps in full and in reduced precision, at the nominal batch.
+    """
+
+    source: Literal["NVML", "RAPL"]
+    idle: Positive | None = None
+    busy: Positive | None = None
+    busy_amp: Positive | None = None
+
+
 class Profile(ProfilePart):
     """Measurements of one device or cluster. `Profile.read(path)` loads and checks a file.
 
@@ -119,6 +133,7 @@ class Profile(ProfilePart):
     step: StepTimes | None = None
     allreduce: AllReduceTimes | None = None
     server: ServerTimes | None = None
+    power: PowerDraw | None = None
     cells: tuple[StepCell, ...] = ()
     batches: tuple[BatchFit, ...] = ()
     responses: tuple[Response, ...] = ()

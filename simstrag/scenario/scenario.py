@@ -387,6 +387,20 @@ class Scenario(Section):
         return self._folder
 
     @property
+    def watts(self) -> tuple[float | None, float | None]:
+        """Of a device while it computes, and while it waits or communicates; None if unknown.
+
+        Those of `cost`, else those that NVML measured for the profile.  RAPL's are of whole
+        processor packages, of which a worker is a part that nobody measured.
+        """
+        cost, profile = self.cost, self.inputs.profile
+        power = None if profile is None else profile.power
+        if power is None or power.source != "NVML":
+            return cost.watts, cost.idle_watts
+        busy, idle = (None if q is None else q.value for q in (power.busy, power.idle))
+        return cost.watts or busy, cost.idle_watts or idle
+
+    @property
     def certain(self) -> bool:
         """Whether nothing is random, so that all seeds give the same run."""
         shifted = self.trace is not None and self.trace_per_seed == "shift"

@@ -356,6 +356,7 @@ class CostSection(Section):
     currency: of the price.
     watts: mean electrical power of one device while the job runs.
     idle_watts: the same while the device waits or communicates, for power caps; else as if busy.
+    Watts that are not stated are those that NVML measured for the profile: `Scenario.watts`.
     """
 
     gpus: Count | None = None
