@@ -201,9 +201,9 @@ class Calibration:
         gpus = 0 if self.device.name == "cpu" else torch.cuda.device_count()
         benches = build_benches(self.jobs, self.precisions, self.parameters[1], gpus, self.parts)
         for bench in benches:
-            asked = isinstance(bench, GradientBench | PowerBench) and self.request.parts
-            if asked and bench.why_not:
-                raise InputError(bench.why_not)
+            without = bench.why_not if isinstance(bench, GradientBench | PowerBench) else ""
+            if without and self.request.parts:
+                raise InputError(without)
         if "lockstep" in self.request.parts and not any(
             cell.part == "lockstep" for bench in benches for cell in bench.cells
         ):

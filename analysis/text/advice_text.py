@@ -215,8 +215,9 @@ def _beyond(advice: Recommendation) -> str:
 def _safe(advice: Recommendation) -> str:
     """The safe choice until what is assumed is measured; empty where it is the choice."""
     if advice.choice == advice.safe:
-        said = isinstance(advice, Advice) and advice.choice == advice.answer.decision.safe
-        return str(advice.answer.safety) if said else ""
+        if isinstance(advice, Advice) and advice.choice == advice.answer.decision.safe:
+            return str(advice.answer.safety)
+        return ""
     when = "Until then" if advice.assumption else "Where what is assumed is far off,"
     return (
         f"{when} {advice.safe} is the safe choice: over {len(advice.states)} settings of what is "
