@@ -225,6 +225,21 @@ def test_a_bound_does_not_wait_for_a_rank_that_is_gone() -> None:
     assert [each.rank for each in live.news() if isinstance(each, Start)] == [0]
 
 
+def test_a_plan_does_not_wait_for_the_fixed_steps_of_a_rank_that_is_gone() -> None:
+    @dataclass
+    class Changing:
+        def plan(self, view: View) -> Plan:
+            alone = tuple(Quorum((rank,), via=Via.LEADER) for rank in (0, 1))
+            quorums = (Quorum(via=Via.SERVER),) if view.version else alone
+            return Plan(quorums, review=Review(updates=1))
+
+    live = Live(Changing(), 2, BATCH, fixed=lambda quorum: True)
+    live.lose_rank(0, 1.0)
+    live.finish_step(1, 2.0, 2.0)
+    live.finish_reduction(0, 2.0)
+    assert [quorum.via for quorum in live.plan.quorums] == [Via.SERVER]
+
+
 def test_the_last_rank_cannot_be_gone() -> None:
     live = Live(policies.load("asgd"), 1, BATCH)
     with pytest.raises(PlanError, match="all ranks of its plan are gone"):

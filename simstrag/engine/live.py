@@ -317,7 +317,7 @@ class Live:
             self._next = plan
         else:
             self.asked += 1
-        computing = self._computing()
+        computing = self._computing() - self.lost
         fixed = tuple(
             quorum
             for quorum in self.plan.quorums
