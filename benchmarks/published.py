@@ -31,7 +31,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
 class Replay(NamedTuple):
     """A published number and what the simulation says.
 
-    published: NaN where it is kept back or not known.
+    published: NaN where it is not at hand.
     fitted: whether a constant was fitted to it.
     """
 
@@ -203,7 +203,7 @@ def table(data: Path) -> Table:
             error = f"{replay.predicted / replay.published - 1:+.1%}" if is_known else "-"
             rows.append((
                 source, replay.what, f"{replay.predicted:.4g}",
-                f"{replay.published:.4g}" if is_known else "kept back",
+                f"{replay.published:.4g}" if is_known else "not at hand",
                 error + " (fitted)" * replay.fitted,
             ))  # fmt: skip
     return Table(

@@ -1,7 +1,7 @@
 """Published runs replayed: diloco-measured and Decoupled DiLoCo; tolerances were set beforehand.
 
-The issue's aims for cells that are kept back, 4 % in the mean and 10 % at worst, hold here for each
-run of LocalSGD and DiLoCo that is predicted by the others.
+The aims, 4 % in the mean and 10 % at worst, hold for each run of LocalSGD and DiLoCo that is
+predicted by the others.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_a_strict_barrier_is_later_than_theirs_by_one_worker_and_not_by_two() ->
 
 
 def test_predictions_for_30_ms_stand_beforehand() -> None:
-    """Their measurements are kept back: these are what the constants above say."""
+    """Their measurements were not at hand: these are what the constants above say."""
     predicted = [updates_per_second(policy, late, 0.030) for policy in MEASURED for late in (1, 2)]
     print("+30 ms, asgd and sync, one and two late:", *(f"{each:.3f}" for each in predicted))
     assert predicted == pytest.approx([17.02, 15.16, 2.55, 2.55], rel=0.01)
