@@ -61,7 +61,7 @@ def describe_regret(d: Decision, policy: str) -> str:
 def regret_text(regret: Regret, setting: str) -> str:
     """A worst regret as a predicate; setting: where it is, in words.
 
-    >>> regret_text(Regret(0.034, OWN), "")
+    >>> regret_text(Regret(0.034, ("", 1.0)), "")
     'is at most 3.4 % behind the best policy'
     """
     if regret.worst < NEGLIGIBLE:
