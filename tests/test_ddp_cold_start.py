@@ -17,7 +17,7 @@ from simstrag import Run
 from simstrag.ddp.rendezvous import START
 
 
-@pytest.mark.xdist_group("ranks")
+@pytest.mark.thorough
 def test_four_served_ranks_with_empty_caches_meet_their_deadline(tmp_path: Path) -> None:
     caches, out = tmp_path / "caches", tmp_path / "run"
     command = [
