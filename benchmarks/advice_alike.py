@@ -1,4 +1,4 @@
-"""How often advice tells policies apart that are alike: their true times differ by less than 1 %.
+"""False positives of advice: differences of policies whose true times differ by less than 1 %.
 
     python -m benchmarks.advice_alike [--jobs N] [--draws N] [--write]
 
@@ -49,14 +49,15 @@ class Outcome(NamedTuple):
     setting: where the times come from.
     candidates: how many are alike.
     winner: whether it changes training although bsp is one of them.
-    apart: how many of the finalists it told apart from its choice, of how many: `pairs`.
+    false_positives: the finalists that it reports as different from its choice.
+    pairs: the finalists beside its choice.
     """
 
     setting: str
     seeds: int
     candidates: int
     winner: bool
-    apart: int
+    false_positives: int
     pairs: int
 
 
@@ -146,9 +147,9 @@ def _outcome(setting: str, found: Recommendation, names: Sequence[str]) -> Outco
     others = [n for n in found.times if n in names and n != found.choice]
     if found.choice not in names:  # bsp, of which nothing is said beside them
         others = []
-    apart = sum(name not in found.alike for name in others)
+    false_positives = sum(name not in found.alike for name in others)
     winner = BASELINE in names and found.choice != BASELINE
-    return Outcome(setting, found.seeds, len(names), winner, apart, len(others))
+    return Outcome(setting, found.seeds, len(names), winner, false_positives, len(others))
 
 
 def measure(jobs: int, draws: int) -> Iterator[Outcome]:
@@ -169,15 +170,14 @@ def measure(jobs: int, draws: int) -> Iterator[Outcome]:
 def table(outcomes: Sequence[Outcome]) -> Table:
     """The table of docs/advice.md: a row for each setting and number of seeds."""
     header = (
-        "times", "seeds", "cases", "a winner named falsely", "any pair told apart falsely",
-        "pairs told apart falsely",
+        "times", "seeds", "cases", "false winner", "any false positive", "false positives of pairs",
     )  # fmt: skip
     rows = []
     for setting, seeds in dict.fromkeys((o.setting, o.seeds) for o in outcomes):
         of = [o for o in outcomes if (o.setting, o.seeds) == (setting, seeds)]
-        counts = (sum(o.winner for o in of), sum(o.apart > 0 for o in of))
+        counts = (sum(o.winner for o in of), sum(o.false_positives > 0 for o in of))
         shares = (f"{count / len(of):.1%}" for count in counts)
-        pairs = sum(o.apart for o in of) / max(1, sum(o.pairs for o in of))
+        pairs = sum(o.false_positives for o in of) / max(1, sum(o.pairs for o in of))
         rows.append((setting, str(seeds), str(len(of)), *shares, f"{pairs:.1%}"))
     return Table("Policies whose true times differ by less than 1 %", header, rows)
 

@@ -123,8 +123,8 @@ def advise(
         document = advice.to_dict() | {"power": [point._asdict() for point in points]}
         text = json.dumps(plain(document), indent=2)
         (folder / "advice.json").write_text(text, encoding="utf-8")
-    told = (w for w in advice.warnings if as_json or w != banner)
-    warnings += told  # where candidates are printed, the placeholders stand above them
+    # The table of candidates already has the banner of placeholders above it.
+    warnings += [each for each in advice.warnings if as_json or each != banner]
     document |= {"warnings": warnings, "written": folder, "report": page}
     shown = partial(_print, advice, banner, points)
     print_result(as_json, quiet, document, shown, warnings, report=page)

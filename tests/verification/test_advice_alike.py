@@ -1,4 +1,4 @@
-"""Advice does not tell policies apart whose true times differ by less than 1 %."""
+"""Advice reports no difference of policies whose true times differ by less than 1 %."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_of_times_drawn_alike_a_winner_is_named_as_seldom_as_is_stated(
             found = [draw(rng, seeds, candidates, scatter, heavy) for _ in range(draws)]
             most = binom.ppf(0.999, draws, ERROR)
             assert sum(one.winner for one in found) <= most
-            assert sum(one.apart > 0 for one in found) <= most
+            assert sum(one.false_positives > 0 for one in found) <= most
 
 
-def test_of_simulated_jobs_whose_best_policies_are_alike_none_is_told_apart() -> None:
+def test_no_difference_is_reported_where_the_best_policies_of_simulated_jobs_are_alike() -> None:
     found = [outcome for case in range(6) for outcome in judge(case, seeds=[3])]
     assert len(found) >= 3
     assert sum(one.winner for one in found) <= binom.ppf(0.999, len(found), ERROR)
-    assert sum(one.apart > 0 for one in found) <= binom.ppf(0.999, len(found), ERROR)
+    assert sum(one.false_positives > 0 for one in found) <= binom.ppf(0.999, len(found), ERROR)
 
 
 def test_a_gain_well_above_the_scatter_is_still_shown() -> None:

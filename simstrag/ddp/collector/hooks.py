@@ -165,13 +165,18 @@ def _time_collectives(module: FSDPModule, marks: StepMarks, end: _EndOfBackward)
 
     mark, waited = marks.mark, marks.waited  # these run often, at once after a wait
 
-    class MarkedAllGather(DefaultAllGather):
-        def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def marked(collective: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*arguments: Any, **named: Any) -> Any:
             begin = mark()
             try:
-                return super().__call__(*arguments, **named)
+                return collective(*arguments, **named)
             finally:
                 waited(begin, mark())
+
+        return wait
+
+    class MarkedAllGather(DefaultAllGather):
+        __call__ = marked(DefaultAllGather.__call__)
 
     class MarkedReduceScatter(DefaultReduceScatter):
         def allocate(self, *arguments: Any, **named: Any) -> torch.Tensor:
@@ -179,12 +184,7 @@ def _time_collectives(module: FSDPModule, marks: StepMarks, end: _EndOfBackward)
                 end.end()
             return super().allocate(*arguments, **named)
 
-        def __call__(self, *arguments: Any, **named: Any) -> Any:
-            begin = mark()
-            try:
-                return super().__call__(*arguments, **named)
-            finally:
-                waited(begin, mark())
+        __call__ = marked(DefaultReduceScatter.__call__)
 
     module.set_custom_all_gather(MarkedAllGather())
     module.set_custom_reduce_scatter(MarkedReduceScatter())
