@@ -25,33 +25,34 @@ os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # a worker takes seconds to start: tests
 os.environ["COLUMNS"] = "100"  # of the terminal, also where there is none
 
 
+HERE = Path(__file__).parent
+
 STARTS_RANKS = (
     "test_ddp_heartbeat", "test_ddp_examples", "test_ddp_faults", "test_ddp_launch",
     "test_ddp_leaving", "test_injector",
     "test_validate",
 )  # fmt: skip
 """Modules that start ranks or load of their own; others have the fixture `ranks`."""
-TOGETHER = (
-    "test_calibrate", "test_calibration_assemble", "test_calibration_communication",
-    "test_comparison", "test_contract", "test_excerpt", "test_paper_figures", "test_interactive",
-    "test_notebooks", "test_report", "test_report_browser", "test_site", "test_sweep_clusters",
-    "test_trace_resample", "test_straggler_threshold", "test_workloads",
-)  # fmt: skip
-"""Modules whose fixtures or imports take long: one process has them, and not each of two."""
 REAL = ("test_ddp", "test_injector", "test_validate")
 """Verification by real runs: `make verify` takes them too, `make verify-simulated` does not."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real ranks take turns: beside each other they would share cores that they count on."""
+    """Groups of tests that one process runs.
+
+    Real ranks take turns: beside each other they would share cores that they count on. The tests
+    of a module, and the doctests of a folder, share what it imports and what its fixtures make.
+    """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         apart = item.path.parent.name == "verification"
         if "ranks" in fixtures or (apart and item.path.stem.startswith(STARTS_RANKS)):
             item.add_marker(pytest.mark.xdist_group("ranks"))
-        if item.path.stem in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif not apart:
+            own = item.path.parent == HERE
+            group = item.path.stem if own else item.path.parent.name
+            item.add_marker(pytest.mark.xdist_group(group))
         if apart:
             item.add_marker(pytest.mark.verification)
             if item.path.stem.startswith(REAL):
