@@ -56,6 +56,7 @@ def test_steps_and_gradients_are_written_on_request(folder: Path, call: Call) ->
     assert len(gradients) == summary["started"]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_compare_prints_a_table_and_writes_one_row_per_policy_and_seed(
     folder: Path, call: Call
 ) -> None:
@@ -429,7 +430,7 @@ def test_the_examples_of_every_help_work(
     elif command == "predict check":
         train = ("predict", "train", "examples/cluster.yaml", "--out", "lstm.npz", "--epochs", "1")
         assert call(*train)[0] == 0
-    elif command == "compare":
+    if command in ("compare", "report"):
         request.getfixturevalue("no_page")
     for example in EXAMPLES[command]:
         code, _, err = call(*example.removeprefix("simstrag ").split())

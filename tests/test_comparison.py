@@ -77,6 +77,7 @@ def test_one_policy_may_be_a_plain_string() -> None:
     assert simstrag.compare(Scenario.of(HANDMADE), "bsp", jobs=1).policies == ["bsp"]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_units_of_columns_are_with_the_tables(handmade: Comparison, tmp_path: Path) -> None:
     handmade.write(tmp_path / "out")
     for comparison in (handmade, Comparison.read(tmp_path / "out")):

@@ -43,10 +43,13 @@ WORLD = Scenario(
 POLICIES = ("bsp", "asgd", "backup:b=1", "local_sgd:h=3", "korel", "ssp:bound=2")
 
 
+SMALL = functools.partial(Excerpt, most=MOST)
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Excerpts of very few steps."""
-    monkeypatch.setattr(engine, "Excerpt", functools.partial(Excerpt, most=MOST))
+    monkeypatch.setattr(engine, "Excerpt", SMALL)
 
 
 def both(policy: str) -> tuple[Run, Run]:
@@ -180,11 +183,14 @@ def test_ranks_that_are_slowed_are_shown_first() -> None:
 # -- in a report
 
 
-@pytest.fixture
-def comparison(small: None) -> Comparison:
-    return compare(WORLD, ["bsp", "asgd"], jobs=1)
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "Excerpt", SMALL)
+        return compare(WORLD, ["bsp", "asgd"], jobs=1)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_comparison_keeps_excerpts(comparison: Comparison, tmp_path: Path) -> None:
     read = Comparison.read(comparison.write(tmp_path / "report"))
     for name, run in comparison.examples.items():

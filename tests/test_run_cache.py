@@ -59,6 +59,7 @@ def test_finished_runs_are_not_done_again(left: Path) -> None:
     assert compared(left)[1] == 4
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_comparison_that_was_resumed_is_the_same_to_the_last_byte(
     left: Path, tmp_path: Path
 ) -> None:
