@@ -79,7 +79,7 @@ def test_who_is_killed_leaves_no_process_behind(comparing: subprocess.Popen[str]
     ("number", "code", "delay"),
     [
         (signal.SIGINT, 130, 0.0),
-        (signal.SIGTERM, 143, 1.0),
+        pytest.param(signal.SIGTERM, 143, 1.0, marks=pytest.mark.thorough),
         pytest.param(signal.SIGHUP, 129, 0.0, marks=pytest.mark.thorough),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,14 @@ def table(title: str, profile: Profile = FULL) -> Table:
     return next(each for each in tables(profile) if each.title == title)
 
 
-def panel(title: str, profile: Profile = FULL) -> Axes:
-    return next(ax for ax in draw(profile).axes if ax.get_title(loc="left") == title)
+@functools.cache
+def whole() -> Figure:
+    """The picture of `FULL`."""
+    return draw(FULL)
+
+
+def panel(title: str, figure: Figure | None = None) -> Axes:
+    return next(ax for ax in (figure or whole()).axes if ax.get_title(loc="left") == title)
 
 
 def titles(figure: Figure) -> list[str]:
@@ -140,7 +147,7 @@ def test_jobs_that_shared_a_device_are_listed_and_drawn() -> None:
     profile = only(recordings=beside)
     (found,) = tables(profile)
     assert found.rows == (("resnet", "3", "1.50", "2.00", "3.50", "1"),)
-    curve = line(panel("Beside another job", profile), "3 pairs")
+    curve = line(panel("Beside another job", draw(profile)), "3 pairs")
     assert curve == pytest.approx({100 / 3: 1.5, 200 / 3: 2.0, 100: 3.5})
 
 
@@ -233,7 +240,7 @@ def test_a_picture_of_another_kind_is_refused_before_anything_is_written(
 
 
 def test_there_is_a_panel_for_each_thing_a_profile_knows() -> None:
-    assert titles(draw(FULL)) == [
+    assert titles(whole()) == [
         "Step against batch", "Under contention", "All-reduce: time", "All-reduce: bus bandwidth",
         "Parameter server, one worker", "How clean steps scatter",
         "Gradient noise scale along training", "Gain of reduced precision",
@@ -291,7 +298,7 @@ def test_the_line_of_an_all_reduce_is_its_formula_and_reaches_what_was_held_out(
 def test_a_fit_over_all_numbers_of_ranks_is_told_apart_from_that_of_one() -> None:
     fits = [fit.model_dump(mode="json") for fit in FULL.collective_fits]
     together = {**fits[0], "ranks": [2, 4]}
-    ax = panel("All-reduce: time", without(FULL, collective_fits=[*fits, together]))
+    ax = panel("All-reduce: time", draw(without(FULL, collective_fits=[*fits, together])))
     curves = [each for each in ax.lines if len(each.get_xdata()) == 200]
     assert [each.get_linestyle() for each in curves] == ["-", "--"]
     legend = ax.get_legend()
@@ -308,7 +315,7 @@ def test_bus_bandwidth_is_as_nccl_tests_define_it() -> None:
 
 def test_of_a_half_that_reduces_alone_only_its_members_count() -> None:
     cell = FULL.collectives[0].model_dump(mode="json") | {"ranks": 4, "group": "half"}
-    ax = panel("All-reduce: bus bandwidth", without(FULL, collectives=[cell]))
+    ax = panel("All-reduce: bus bandwidth", draw(without(FULL, collectives=[cell])))
     (value,) = line(ax, "4 ranks, one half alone").values()
     assert value == pytest.approx(2 * 1 / 2 * cell["bytes"] / cell["seconds"]["value"] / 1e9)
 
@@ -316,14 +323,14 @@ def test_of_a_half_that_reduces_alone_only_its_members_count() -> None:
 def test_an_interpolated_response_is_drawn_no_further_than_its_levels() -> None:
     response = FULL.responses[0].model_dump(mode="json")
     changed = {**response, "law": "interpolated", "constants": {}}
-    ax = panel("Under contention", without(FULL, responses=[changed]))
+    ax = panel("Under contention", draw(without(FULL, responses=[changed])))
     curve = next(each for each in ax.lines if len(each.get_xdata()) == 300)
     assert max(curve.get_xdata()) == pytest.approx(2.0)  # 3 is held out
 
 
 def test_a_png_is_1200_pixels_wide_and_light_and_an_svg_keeps_its_text(tmp_path: Path) -> None:
-    for profile in (FULL, only("learning")):
-        save(draw(profile), tmp_path / "p.png", ".png")
+    for figure in (whole(), draw(only("learning"))):
+        save(figure, tmp_path / "p.png", ".png")
         pixels = matplotlib.image.imread(tmp_path / "p.png")
         assert pixels.shape[1] == pytest.approx(1200, abs=1)
         assert pixels[0, 0, :3].tolist() == [1, 1, 1]

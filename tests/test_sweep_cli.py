@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simstrag import Sweep, sweep
 from simstrag.cli.json_schema import schema_of
+from simstrag.cli.progress import Count
 from tests.commands import Call
 from tests.test_processes import COMMAND, alive, until
 from tests.test_sweep import RUNS, STUDY, TABLES, tables
@@ -39,10 +42,6 @@ def run(*arguments: str) -> Done:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def answer(done: Done) -> tuple[int, str, str]:
-    return done.returncode, done.stdout, done.stderr
-
-
 def started(*arguments: str) -> subprocess.Popen[str]:
     """A sweep of the long study in a session of its own, of which some runs are finished."""
     process = subprocess.Popen(
@@ -56,7 +55,7 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 def test_it_says_how_many_are_finished_and_where_the_results_are(folder: Path, call: Call) -> None:
     said = f"{RUNS} of {RUNS} runs are finished, 0 failed\nresults: reports/study/results.parquet\n"
     page = "report: reports/study/report.html\n"
-    assert answer(run("sweep", "study.yaml", "--jobs", "1")) == (0, said + page, "")
+    assert call("sweep", "study.yaml", "--jobs", "1") == (0, said + page, "")
     assert call("sweep", "study.yaml", "--status") == (0, said, "")
     quiet = call("sweep", "study.yaml", "--jobs", "1", "--quiet")
     assert quiet == (0, "reports/study/results.parquet\n", "")
@@ -156,16 +155,18 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize("backend", ["dask", "ray"])
-def test_a_package_that_is_missing_is_named_with_what_brings_it(folder: Path, backend: str) -> None:
-    hidden = "import importlib.util as u; f = u.find_spec; "
-    hidden += "u.find_spec = lambda n, *a: None if n in ('distributed', 'ray') else f(n, *a); "
-    arguments = ("sweep", "study.yaml", "--backend", backend, "--address", "here:1")
-    done = subprocess.run(
-        [sys.executable, "-c", hidden + COMMAND, *arguments],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.endswith(f"pip install 'simstrag[{backend}]'\n")
+def test_a_package_that_is_missing_is_named_with_what_brings_it(
+    folder: Path, call: Call, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+
+    def find_no_cluster(name: str, *package: str) -> Any:
+        return None if name in ("distributed", "ray") else find(name, *package)
+
+    monkeypatch.setattr("importlib.util.find_spec", find_no_cluster)
+    code, _, err = call("sweep", "study.yaml", "--backend", backend, "--address", "here:1")
+    assert code == 2
+    assert err.endswith(f"pip install 'simstrag[{backend}]'\n")
 
 
 @pytest.mark.thorough
@@ -183,12 +184,23 @@ def test_who_is_killed_leaves_no_process_loses_no_run_and_goes_on(folder: Path) 
     assert tables(Path("s")) == tables(Path("whole"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)],
-)
 def test_ctrl_c_is_answered_in_one_line_that_says_what_is_kept(
+    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt_third(show: Count, done: int, total: int, item: str) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Count, "__call__", interrupt_third)
+    said = f"3 of {RUNS} runs are finished and kept in s; the same command goes on from there"
+    asked = ("sweep", "study.yaml", "--jobs", "1", "--out", "s")
+    assert call(*asked) == (130, "", f"interrupted; {said}\n")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_all_processes_is_answered_in_one_line_that_says_what_is_kept(
     folder: Path, number: int, code: int
 ) -> None:
     process = started("--jobs", "2")
