@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import statistics
 import time
@@ -21,6 +22,7 @@ from simstrag.calibration.benches.workers import WorkerGroup
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import Children
+from tests.test_calibration_workers import unable
 
 if TYPE_CHECKING:
     from simstrag.workloads.workload import Parts
@@ -49,11 +51,6 @@ def tiny() -> Parts:
         torch.optim.SGD(model.parameters(), lr=0.1),
         lambda n: torch.ones(n, 8),
     )
-
-
-def broken() -> Parts:
-    """Parts that no rank can make."""
-    raise MemoryError
 
 
 def processes(group: WorkerGroup) -> list[Any]:
@@ -170,23 +167,33 @@ def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on() -> None:
                 assert len(samples[name]) % facts["cores"] == 0
 
 
-def test_ranks_that_cannot_train_are_skipped_with_the_reason() -> None:
-    with TrainingBench("lockstep", broken, "fp32", batch=2, size=1) as bench:
+def test_ranks_that_cannot_start_are_skipped_with_the_reason() -> None:
+    bench = TrainingBench("lockstep", tiny, "fp32", batch=2, size=1)
+    bench.workers = WorkerGroup(unable, 2)
+    bench.held = [bench.workers]
+    with bench:
         for _ in range(2):
             with pytest.raises(Skipped, match="the process of rank 0 ended early"):
                 bench.visit(bench.cells[0])
 
 
-def test_ctrl_c_in_the_first_step_ends_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That none is left is what `_nothing_is_left` looks at."""
+def test_ctrl_c_in_the_first_step_ends_all_that_the_bench_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[str] = []
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     bench = TrainingBench("lockstep", tiny, "fp32", batch=2, size=1)
+    loads, ranks = contextlib.ExitStack(), contextlib.ExitStack()
+    loads.callback(ended.append, "loads")
+    ranks.callback(ended.append, "ranks")
+    bench.held = [loads, ranks]
     monkeypatch.setattr(bench, "_train", interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.__enter__()
+    assert ended == ["ranks", "loads"]
 
 
 def servers() -> list[psutil.Process]:

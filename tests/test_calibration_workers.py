@@ -93,6 +93,7 @@ def test_a_group_that_cannot_start_refuses_every_request() -> None:
 @pytest.fixture
 def grace(monkeypatch: pytest.MonkeyPatch) -> float:
     """Less patience with those that hang."""
+    monkeypatch.setattr("simstrag.calibration.benches.workers.AFTER", 0.5)
     monkeypatch.setattr(children, "LEAVE_GRACE", 0.5)
     return children.LEAVE_GRACE
 
