@@ -1,5 +1,6 @@
 """Figures for a paper: true to the comparison, one column wide, readable, distinct in grey."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 import matplotlib
@@ -95,13 +96,25 @@ def widths(ax: Axes) -> list[tuple[str, int, float]]:
     return [(color, round((low + high) / 2), b - a) for color, a, b, low, high in bars(ax)]
 
 
+@pytest.fixture(scope="module")
+def drawn(comparison: Comparison) -> Callable[[str], Axes]:
+    """A figure by its name, drawn once."""
+
+    @functools.cache
+    def draw(name: str) -> Axes:
+        ax = ALL[name](comparison)
+        of(ax).canvas.draw()
+        return ax
+
+    return draw
+
+
 @pytest.mark.parametrize("name", ALL)
 class TestEvery:
     def test_it_is_one_column_wide_and_nothing_is_cut_off(
-        self, comparison: Comparison, name: str
+        self, drawn: Callable[[str], Axes], name: str
     ) -> None:
-        figure = of(ALL[name](comparison))
-        figure.canvas.draw()
+        figure = of(drawn(name))
         assert figure.get_figwidth() == 3.5
         box = figure.get_tightbbox()
         assert box.x0 > -0.02
@@ -109,17 +122,16 @@ class TestEvery:
         assert box.y0 > -0.02
         assert box.y1 < figure.get_figheight() + 0.02
 
-    def test_its_text_can_be_read(self, comparison: Comparison, name: str) -> None:
-        figure = of(ALL[name](comparison))
-        figure.canvas.draw()
+    def test_its_text_can_be_read(self, drawn: Callable[[str], Axes], name: str) -> None:
+        figure = of(drawn(name))
         shown = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_text()]
         assert len(shown) > 4
         assert min(t.get_fontsize() for t in shown) >= 6.5
 
     def test_it_has_no_title_and_both_axes_say_what_they_are(
-        self, comparison: Comparison, name: str
+        self, comparison: Comparison, drawn: Callable[[str], Axes], name: str
     ) -> None:
-        ax = ALL[name](comparison)
+        ax = drawn(name)
         assert ax.get_title() == ""
         assert of(ax).get_suptitle() == ""
         rows = [t.get_text() for t in ax.get_yticklabels()]
