@@ -873,7 +873,7 @@ def test_the_main_job_needs_no_optional_package(folder: Path) -> None:
     commands = (
         "simstrag trace describe slow.csv", "simstrag init slow.csv -o mine.yaml",
         "simstrag run case.yaml -o r", "simstrag compare case.yaml --seeds 1 -j 1 -o c",
-        "simstrag report c", "simstrag policies korel",
+        "simstrag report r", "simstrag policies korel",
     )  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_EXTRAS, *commands],

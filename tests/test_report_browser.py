@@ -76,13 +76,17 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-def report(browser: Browser, page: Path) -> Browser:
+def opened(browser: Browser, page: Path) -> Browser:
     """The page of a comparison, just opened on a large light screen, all sections unfolded."""
     browser.screen(1280, 900)
     browser.open(page)
     browser.read(UNFOLD)
     return browser
+
+
+@pytest.fixture
+def report(browser: Browser, page: Path) -> Browser:
+    return opened(browser, page)
 
 
 def sorted_twice(report: Browser, sheet: str, name: str) -> list[tuple[str, list[str]]]:
@@ -147,6 +151,11 @@ def click_on(report: Browser, name: str, part: str) -> None:
 
 
 class TestTables:
+    @pytest.fixture(scope="class")
+    def report(self, browser: Browser, page: Path) -> Browser:
+        """The same page for all of them: sorting a table changes nothing else."""
+        return opened(browser, page)
+
     def test_a_click_on_a_header_sorts_by_value_and_a_second_one_the_other_way(
         self, comparison: Comparison, report: Browser
     ) -> None:

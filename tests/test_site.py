@@ -9,14 +9,13 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote, urldefrag
 
 import pandas as pd
 import pytest
 
 import simstrag
-import simstrag.analysis.pages.report
 from simstrag.engine.recorder import GRADIENT_COLUMNS, STEP_COLUMNS
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.policies import WORLD, ask, describe, load, names
@@ -183,6 +182,7 @@ def answer(command: str, folder: Path, call: Call) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_answers_as_shown(
     page: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
@@ -191,16 +191,6 @@ def test_every_command_of_a_page_answers_as_shown(
     (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
     monkeypatch.setenv("COLUMNS", "100" if page == "../README.md" else "200")
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")  # processes would import more than they compute
-    drawn = 0
-    render = simstrag.analysis.pages.report.render
-
-    def draw_once(*arguments: Any) -> str:
-        """The tutorial's first report is drawn; drawing takes longer than most comparisons."""
-        nonlocal drawn
-        drawn += 1
-        return render(*arguments) if page == "tutorial.md" and drawn == 1 else "<html></html>"
-
-    monkeypatch.setattr("simstrag.analysis.pages.report.render", draw_once)
     before = {*sys.modules}
     for language, name, text in blocks(page):
         if name:
