@@ -104,7 +104,7 @@ def test_windows(both: Any, height: int, width: int) -> None:
     both(follow)
 
 
-@pytest.mark.parametrize("width", [3, 33, 1000, 30_000, 100_000])
+@pytest.mark.parametrize("width", [3, 33, 1000, 30_000])
 @pytest.mark.parametrize("kind", ["strided", "read-only", "integers", "single precision"])
 def test_an_array_that_the_library_cannot_read_as_it_is_is_copied(kind: str, width: int) -> None:
     random = np.random.default_rng(width)

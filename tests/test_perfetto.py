@@ -100,8 +100,10 @@ def instants(file: dict[str, Any], track: int) -> list[dict[str, Any]]:
     return [e for e in file["traceEvents"] if e["ph"] == "i" and e["tid"] == track]
 
 
-@pytest.mark.parametrize("with_timing", [True, False])
-@pytest.mark.parametrize("policy", [*POLICIES, *UNORDERED])
+@pytest.mark.parametrize(
+    ("policy", "with_timing"),
+    [*((policy, True) for policy in (*POLICIES, *UNORDERED)), ("backup", False), ("cgp", False)],
+)
 def test_a_file_keeps_to_the_trace_event_format(
     policy: str, with_timing: bool, written: Callable[..., Any]
 ) -> None:
