@@ -269,14 +269,6 @@ def test_ends_are_found_event_by_event_as_a_job_advanced_at_once_has_them() -> N
         assert job["end"] == job["start"] + simulation.kernel.now
 
 
-def test_one_process_and_two_write_the_same_tables(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("one", "two")]
-    for jobs, folder in enumerate(folders, start=1):
-        cluster(study(policies=["bsp", "asgd"], seeds=2), folder, jobs=jobs)
-    for name in ("summary.csv", "jobs.csv", "shares.csv", "nodes.csv"):
-        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
-
-
 def test_finished_runs_are_not_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

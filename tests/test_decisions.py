@@ -111,6 +111,7 @@ def test_a_run_of_an_older_version_has_none(tmp_path: Path) -> None:
         run.frame("decisions")
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_comparison_that_goes_on_and_is_read_back_keeps_them(tmp_path: Path) -> None:
     scenario = Scenario(workers=4, samples=4 * 128 * 40, step=STEP, seeds=1)
     scenario = scenario.replaced(trace=SLOW_FOR_A_WHILE)

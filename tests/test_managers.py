@@ -292,7 +292,7 @@ def test_a_run_with_managers_is_the_same_in_any_process(tmp_path: Any) -> None:
     study = NOISY | {"managers": list(names()), "seeds": 2}
     for jobs, name in ((1, "one"), (2, "two")):
         cluster(ClusterStudy.of(study), tmp_path / name, jobs=jobs)
-    for table in ("summary.csv", "jobs.csv", "delays.csv"):
+    for table in ("summary.csv", "jobs.csv", "delays.csv", "shares.csv", "nodes.csv"):
         assert (tmp_path / "one" / table).read_bytes() == (tmp_path / "two" / table).read_bytes()
 
 

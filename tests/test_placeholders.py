@@ -71,6 +71,7 @@ def test_what_nothing_states_or_measures_is_tried_by_default(tried: Comparison) 
     assert tried.warnings[0] == banner == str(tried.placeholders)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_what_decides_is_known_of_a_comparison_that_is_read(
     tried: Comparison, tmp_path: Path
 ) -> None:

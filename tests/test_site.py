@@ -308,6 +308,7 @@ def test_the_columns_described_are_those_that_are_written(tmp_path: Path) -> Non
         assert tuple(pd.read_parquet(tmp_path / "run" / f"{table}.parquet").columns) == columns
 
 
+@pytest.mark.usefixtures("no_page")
 def test_every_file_and_column_of_a_comparison_folder_is_described(tmp_path: Path) -> None:
     text = read("formats/comparison.md")
     simstrag.compare(SCENARIO, ["bsp", "asgd"], jobs=1).write(tmp_path / "c")
