@@ -251,7 +251,7 @@ def test_points_that_are_the_same_scenario_are_refused(
 
 def test_one_that_fails_is_told_and_the_others_go_on(mortal: Path) -> None:
     study = STUDY | {"policies": ["bsp", "backup:b=4", "mortal:Breaks"], "seeds": 1}
-    done = sweep(study, mortal / "s", jobs=2)
+    done = sweep(study, mortal / "s", jobs=1)
     table = done.frame()
     assert len(table) == 12
     errors = table.set_index(["workers", "policy"])["error"]
