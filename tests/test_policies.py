@@ -254,17 +254,13 @@ def test_the_table_of_policies_says_what_each_decides_and_takes() -> None:
     assert any("Ours: weights 1/N" in remark for remark in table["lgc"].remarks)
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_policy_says_what_every_parameter_means(name: str) -> None:
-    described = describe(name)
-    assert [p.name for p in described.parameters if not p.meaning] == []
+def test_every_policy_says_what_every_parameter_means() -> None:
+    assert [(d.name, p.name) for d in describe() for p in d.parameters if not p.meaning] == []
 
 
-@pytest.mark.parametrize("name", names())
-def test_of_every_policy_there_is_a_paper_with_its_year(name: str) -> None:
-    assert re.fullmatch(
-        r"[A-Z][\w& ]+(\.| et al\.)? (19|20)\d\d(, arXiv:\S+)?", describe(name).paper
-    )
+def test_of_every_policy_there_is_a_paper_with_its_year() -> None:
+    paper = re.compile(r"[A-Z][\w& ]+(\.| et al\.)? (19|20)\d\d(, arXiv:\S+)?")
+    assert [d.name for d in describe() if not paper.fullmatch(d.paper)] == []
 
 
 def test_a_description_is_of_the_plan_that_was_asked_for() -> None:

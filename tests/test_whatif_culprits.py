@@ -102,7 +102,8 @@ def test_without_peers_and_with_few_steps_nobody_is_named() -> None:
         assert culprits(Layout.of(record)) == ()
 
 
-@pytest.mark.parametrize("freedom", [1, 2.5, 4, 39, 180.3, 5000])
-@pytest.mark.parametrize("t", [-3.0, -0.1, 0.0, 1e-3, 0.7, 2.0, 6.0, 30.0, np.inf])
-def test_the_tail_of_student_s_distribution_is_scipy_s(t: float, freedom: float) -> None:
-    assert upper_tail(t, freedom) == pytest.approx(stdtr(freedom, -t), rel=1e-11, abs=1e-300)
+def test_the_tail_of_student_s_distribution_is_scipy_s() -> None:
+    values = (-3.0, -0.1, 0.0, 1e-3, 0.7, 2.0, 6.0, 30.0, np.inf)
+    for freedom in (1, 2.5, 4, 39, 180.3, 5000):
+        found = [upper_tail(t, freedom) for t in values]
+        assert found == pytest.approx(stdtr(freedom, -np.array(values)), rel=1e-11, abs=1e-300)
