@@ -20,10 +20,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "regret.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_every_surface_names_the_same_choice_and_successor_on_the_demo() -> None:
     """The box once named another successor of asgd than the table below it, and the notebook."""
     demo = simstrag.Scenario.read(ROOT / "examples" / "demo.yaml")
-    demo = demo.replaced(samples=11_520, target_progress=77)  # a quarter of its work
     comparison = simstrag.compare(
         demo, ["bsp", "asgd", "lb_bsp", "amp_all", "cgp"], seeds=3, sensitivity=True, jobs=1
     )
