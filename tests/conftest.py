@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -103,10 +104,22 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simstrag.analysis.pages.report.render", lambda *_: "<html></html>")
 
 
+@pytest.fixture(scope="session")
+def command_line() -> Any:
+    """The tree of commands, which takes a tenth of a second to build."""
+    from simstrag.cli.commands import command
+
+    return command()
+
+
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command_line: Any
+) -> Call:
     """Call the command in this process."""
     from simstrag.cli import main
+
+    monkeypatch.setattr("simstrag.cli.commands.command", lambda: command_line)
 
     def _call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["simstrag", *arguments])

@@ -280,7 +280,7 @@ def test_finished_runs_are_not_computed_again(
 
 
 def test_placers_and_mixes_are_compared_pair_by_pair(tmp_path: Path) -> None:
-    mixed = study(placers=["spread", "packed"], policies=["bsp", {"small": "asgd"}], seeds=3)
+    mixed = study(placers=["spread", "packed"], policies=["bsp", {"small": "asgd"}], seeds=2)
     cluster(mixed, tmp_path, jobs=1)
     table = ClusterResults.read(tmp_path).summary()
     assert list(table["policies"]) == ["bsp", "bsp", "small=asgd", "small=asgd"]
