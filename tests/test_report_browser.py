@@ -152,7 +152,8 @@ def click_on(report: Browser, name: str, part: str) -> None:
 
 class TestTables:
     @pytest.fixture(scope="class")
-    def report(self, browser: Browser, page: Path) -> Browser:
+    @classmethod
+    def report(cls, browser: Browser, page: Path) -> Browser:
         """The same page for all of them: sorting a table changes nothing else."""
         return opened(browser, page)
 
