@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simstrag.engine import simulate as simulation
+from simstrag.engine import simulation
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
