@@ -14,7 +14,7 @@ import numpy.typing as npt
 import simpy
 
 from simstrag import policies
-from simstrag.engine.failures import Continue, Failures
+from simstrag.engine.failures import Failures
 from simstrag.engine.kernel import Kernel, Stop, Truth
 from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.plain import Plain
@@ -195,12 +195,7 @@ class Simulation:
     def _in_force(self, plan: Plan) -> Plan:
         """A plan without lost ranks, and with a longer pause; the same object for the same plan."""
         if self._failures is not None:
-            if isinstance(self._failures, Continue) and any(q.overlap for q in plan.quorums):
-                raise PlanError(
-                    f"policy {self.name} cannot go on without a rank: a plan with overlap keeps "
-                    "its quorums; say failures.on_fault: restart, or leave the policy out"
-                )
-            left = self._failures.restrict(plan)
+            left = self._failures.restrict(self, plan)
             if left is None:
                 return self.kernel.plan  # until one of its ranks is back
             plan = left
@@ -275,7 +270,7 @@ class Simulation:
 
     def _stalled(self) -> StallError:
         kernel = self.kernel
-        if isinstance(self._failures, Continue) and self._failures.all_lost:
+        if self._failures is not None and self._failures.all_lost:
             return StallError(
                 f"policy {self.name}, seed {self.seed}: all ranks are lost at {kernel.now:g} s, "
                 "and none comes back; give failures.rejoin, or failures.on_fault: restart"
