@@ -204,10 +204,11 @@ def rank_cost(out: Path) -> None:
 
 
 def _look(recorder: Any) -> float:
-    """Processor seconds of a look at as many new steps as it takes in."""
-    recorder._looks._next, recorder._looks._seen = 0.0, -1
+    """Processor seconds of sending, and of a look at as many new steps as it takes in."""
+    looks = recorder._looks
+    looks._next, looks._seen, looks._pause = 0.0, -1, 0.0
     begin = time.thread_time()
-    recorder._looks.add([])
+    looks.add([])
     return time.thread_time() - begin
 
 
@@ -252,9 +253,7 @@ def judge(out: Path, job: Job) -> Judged:
     )
     saved = [each.seconds for each in loaded.fixes if each.kind in ("worker", "workers")]
     mean = float(loaded.metrics.replayed.mean())
-    means, errors = zip(*(_mean(half.metrics.recorded) for half in (loaded, clean)), strict=True)
-    measured = means[0] / means[1]
-    spread = measured * math.hypot(*(e / m for e, m in zip(errors, means, strict=True)))
+    measured, spread = _ratio(*(half.metrics.recorded for half in (loaded, clean)))
     named, falsely = (sorted(each.rank for each in half.culprits) for half in (loaded, clean))
     estimated = mean / (mean - max(saved, default=0))
     foreign = json.loads((out / job.name / DONE).read_text())["foreign_cores"]
@@ -262,13 +261,27 @@ def judge(out: Path, job: Job) -> Judged:
     return Judged(job, measured, spread, estimated, s, named, falsely, foreign)
 
 
-def _mean(seconds: Any) -> tuple[float, float]:
-    """The mean of steps, and its standard error."""
-    return float(seconds.mean()), float(seconds.std(ddof=1) / math.sqrt(len(seconds)))
+def _ratio(loaded: Any, clean: Any) -> tuple[float, float]:
+    """A ratio of mean steps, and its standard error over pairs of turns, since noise may last."""
+    import numpy as np
+
+    pairs = [
+        seconds[: len(seconds) // TURN * TURN].reshape(-1, TURN).mean(axis=1)
+        for seconds in (loaded, clean)
+    ]
+    ratio = float(loaded.mean() / clean.mean())
+    off = pairs[0] - ratio * pairs[1]
+    return ratio, float(np.std(off, ddof=1) / math.sqrt(len(off)) / clean.mean())
 
 
 def show(runs: list[Judged]) -> None:
     """Print the estimates against the measured slowdowns, and who was named."""
+    for each in runs:
+        print(
+            f"{each.job.name}: measured {each.measured:.3f} ({each.spread:.3f}), estimated "
+            f"{each.estimated:.3f}, named {each.named} and in clean steps {each.falsely}; "
+            f"{each.foreign:.2f} cores to others"
+        )
     for wrapper, factor in ((w, f) for w in FACTORS for f in FACTORS[w]):
         own = [each for each in runs if each.job[:2] == (wrapper, factor)]
         if own:
@@ -280,10 +293,8 @@ def show(runs: list[Judged]) -> None:
                 f"{wrapper}, batch x {factor:g}: measured {measured:.2f} (standard error "
                 f"{spread:.3f}), estimated {estimated:.2f}, S {s:.2f} (medians of {len(own)})"
             )
-    for what, some in (
-        ("all runs", runs),
-        ("slowed by 1.2 or more", [each for each in runs if each.measured >= 1.2]),
-    ):
+    kinds = {wrapper: [r for r in runs if r.job.wrapper == wrapper] for wrapper in FACTORS}
+    for what, some in {"all runs": runs, **kinds}.items():
         if some:
             print(
                 f"{what}: estimate - measured {_spread([each.error for each in some])}\n"
@@ -291,19 +302,15 @@ def show(runs: list[Judged]) -> None:
                 f"{sum(r.named == [SLOW] for r in some)} loaded halves, no rank in "
                 f"{sum(not r.falsely for r in some)} clean ones"
             )
-    foreign = [each.foreign for each in runs]
-    print(
-        f"other programs took {statistics.median(foreign):.2f} cores (median; {min(foreign):.2f} "
-        f"to {max(foreign):.2f}) of {os.cpu_count()}"
-    )
 
 
 def _spread(errors: list[float]) -> str:
-    """Median, size and range of errors."""
+    """Mean with its standard error, median and range of errors."""
+    error = statistics.stdev(errors) / math.sqrt(len(errors)) if len(errors) > 1 else math.nan
     return (
-        f"{statistics.median(errors):+.3f} (median; size {statistics.median(map(abs, errors)):.3f}"
-        f", {min(errors):+.2f} to {max(errors):+.2f}; within .05 in "
-        f"{sum(abs(e) <= 0.05 for e in errors)} of {len(errors)})"
+        f"{statistics.mean(errors):+.3f} (standard error {error:.3f}; median "
+        f"{statistics.median(errors):+.3f}, {min(errors):+.3f} to {max(errors):+.3f}; within .05 "
+        f"in {sum(abs(e) <= 0.05 for e in errors)} of {len(errors)})"
     )
 
 

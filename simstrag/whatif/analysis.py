@@ -40,11 +40,13 @@ class LateReplicas:
         a step, steps in which the others waited longest for it.
     waited: seconds that all other replicas together waited for it.
     arrival: when each replica finished computing, shape (replicas, steps).
+    waits: how often replicas wait for each other in a step.
     """
 
     last: tuple[int, ...]
     waited: tuple[float, ...]
     arrival: Floats
+    waits: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,6 +212,7 @@ def _waiting(layout: Layout) -> LateReplicas:
         tuple(np.bincount(last, minlength=len(replicas)).tolist()),
         tuple(caused.sum(axis=1).tolist()),
         arrival,
+        len(entries),
     )
 
 

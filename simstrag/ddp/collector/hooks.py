@@ -10,13 +10,16 @@ The hooks stand around those of DDP and FSDP2 and change nothing that is compute
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
@@ -36,6 +39,24 @@ def wrapper_of(model: nn.Module) -> str:
         "record() takes a model in DistributedDataParallel or fully_shard(), not a bare "
         f"{type(model).__name__}; call it after wrapping"
     )
+
+
+def check_group(model: nn.Module) -> None:
+    """Refuse a model whose gradients are not reduced over all ranks by one group.
+
+    Ranks of several groups, as of HSDP or tensor parallelism, do not leave a collective together.
+    """
+    if isinstance(model, DistributedDataParallel):
+        sizes = [dist.get_world_size(model.process_group)]
+    else:
+        sharded = (each for each in model.parameters() if isinstance(each, DTensor))
+        sizes = [size for size in next(sharded).device_mesh.shape if size > 1]
+    world = dist.get_world_size()
+    if math.prod(sizes) != world or len(sizes) > 1:
+        raise InputError(
+            f"record() compares ranks of one group of all {world}, and this model has groups of "
+            f"{' x '.join(map(str, sizes))}; record it with a profiler"
+        )
 
 
 def attach(model: nn.Module, marks: StepMarks) -> None:
@@ -108,7 +129,7 @@ def _attach_ddp(model: DistributedDataParallel, end: _EndOfBackward) -> None:
     if model.find_unused_parameters or model.static_graph:  # any parameter may have no gradient
 
         def watch(_: nn.Module, __: Any, output: Any) -> None:
-            if model.require_backward_grad_sync and torch.is_grad_enabled():
+            if torch.is_grad_enabled():
                 end.watch(output)
 
         model.register_forward_hook(watch)

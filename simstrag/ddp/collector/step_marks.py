@@ -9,6 +9,7 @@ lies between `leave` and the next `enter` is the rank's own computing.
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -124,9 +125,9 @@ class StepMarks:
 
     def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
         self._clock, self.mark, self._left_out = clock, clock.mark, settling
-        self._marks: list[Any] = []
-        self._forward, self._left = 0, -1  # places: the forward's mark, and after the last leave's
-        self._ended: deque[tuple[int, int, list[Any]]] = deque()
+        self._marks: list[Any] = []  # end of the last step, enter, leave, enter, leave, ...
+        self._forward: Any = None
+        self._ended: deque[tuple[int, Any, list[Any]]] = deque()
         self._depth = self._steps = 0
         self.on_end: Callable[[], None] | None = None
         self._pause, self._due = pause, time.monotonic() + pause
@@ -137,9 +138,8 @@ class StepMarks:
             self._depth = 1
             self.leave()
         self._depth = 0
-        if not self._forward:
-            self._forward = len(self._marks)
-            self._marks.append(self.mark())
+        if self._forward is None and len(self._marks) < 2:  # later ones split no computing
+            self._forward = self.mark()
 
     def enter(self) -> None:
         """The rank begins to wait; a call within another wait counts for nothing."""
@@ -152,50 +152,47 @@ class StepMarks:
         self._depth -= 1
         if not self._depth:
             self._marks.append(self.mark())
-            self._left = len(self._marks)
 
     def waited(self, begin: Any, end: Any) -> None:
         """The rank has waited between two marks."""
         if not self._depth:
             self._marks += (begin, end)
-            self._left = len(self._marks)
 
     def end(self) -> None:
         """The backward has ended; the step ended when the rank ceased to wait."""
         if self._depth:
             self._depth = 1
             self.leave()
-        if self._left != len(self._marks):  # the rank did not wait
+        if len(self._marks) < 2:  # the rank did not wait
             self._marks.append(self.mark())
         if self._steps >= self._left_out:
             self._ended.append((self._steps, self._forward, self._marks))
-        self._marks, self._forward, self._left = [self._marks[-1]], 0, 0
+        self._marks, self._forward = [self._marks[-1]], None
         self._steps += 1
         if self.on_end is not None and (now := time.monotonic()) >= self._due:
             self._due = now + self._pause
             self.on_end()
+
+    def stop(self) -> None:
+        """Keep no further step."""
+        self._left_out, self.on_end = sys.maxsize, None
 
     def known(self) -> Iterator[StepSeconds]:
         """The seconds of each step that has come to its end, once."""
         while self._ended and self._clock.is_past(self._ended[0][2][-1]):
             yield self._seconds(*self._ended.popleft())
 
-    def _seconds(self, step: int, forward: int, marks: list[Any]) -> StepSeconds:
-        before = computing = waiting = 0.0
-        begun = waits = False
+    def _seconds(self, step: int, forward: Any, marks: list[Any]) -> StepSeconds:
+        whole, before = self._clock.between(marks[0], marks[1] if forward is None else forward)
+        computing, waiting = 0.0, whole - before  # waiting: what gloo's threads took of the core
+        if forward is not None:
+            whole, computing = self._clock.between(forward, marks[1])
+            waiting += whole - computing
         parts = []
-        for place, (begin, end) in enumerate(itertools.pairwise(marks)):
+        for place, (begin, end) in enumerate(itertools.pairwise(marks[1:])):
             whole, own = self._clock.between(begin, end)
-            if place == forward:
-                begun = begun or place > 0
-            elif waits := place > 0 and not waits:
-                parts.append((computing, waiting + whole))
-                computing = waiting = 0.0
-                begun = True
-                continue
-            waiting += whole - own  # what gloo's threads took of the core
-            if begun:
-                computing += own
+            if place % 2:
+                computing, waiting = own, whole - own
             else:
-                before += own
+                parts.append((computing, waiting + whole))
         return StepSeconds(step, before, tuple(parts) or ((computing, waiting),))
