@@ -285,7 +285,8 @@ class LearnerSection(Section):
             "device",
             "margin",
         )
-        foreign = ("curve", "staleness_loss", "c_tau_range") if self.is_real else real
+        formula = ("c_tau", "c_tau_range", "curve", "staleness_loss")
+        foreign = formula if self.is_real else real
         if named := self.changed(foreign):
             other = "noise-scale" if self.is_real else "real"
             raise ValueError(f"{named[0]} is a key of kind {other}; this one is {self.kind}")
