@@ -68,6 +68,11 @@ class Standings:
         return len(self.comparison.scenario.seed_list)
 
     @property
+    def unasked(self) -> tuple[str, ...]:
+        """bsp where it is no policy of the comparison, and was run as the baseline alone."""
+        return () if BASELINE in self.comparison.policies else (BASELINE,)
+
+    @property
     def decides(self) -> str:
         """The name of the time that decides."""
         return self.times[0]
