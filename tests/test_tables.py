@@ -6,6 +6,7 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simstrag.analysis.derived.standings import Standings, standings
@@ -454,3 +455,22 @@ class TestCautions:
         s = small(trace=rows, policies=["bsp", "amp_all"])
         assert any("no M is claimed" in text for text in cautions(s))
         assert answer(s).bill.startswith("Stragglers cost this job ")
+
+
+@pytest.mark.parametrize(("untrained", "limits"), [(0.1, (0.0, 1.0)), (-0.2, (-math.inf, 1.0))])
+def test_the_interval_of_an_accuracy_ends_at_what_an_accuracy_can_be(
+    untrained: float, limits: tuple[float, float]
+) -> None:
+    """Three seeds give an interval far wider than from 0 to 1; an R² may be below 0."""
+    made = small(policies=["bsp", "asgd"]).comparison
+    final = np.array([0.1, 0.99, 0.9])
+    runs = made.runs.assign(accuracy=[*(1 - final), *final])
+    evaluated = pd.DataFrame({"accuracy": [untrained, *final]})
+    s = standings(dataclasses.replace(made, runs=runs, evaluations=evaluated))
+    mean, gap = s.accuracy("asgd"), s.accuracy_gap("asgd")
+    whole = paired_statistics.difference(final, np.zeros(3))
+    assert mean == (whole.value, max(whole.low, limits[0]), 1.0)
+    assert whole.low < 0
+    assert whole.high > 1
+    assert gap.low == pytest.approx(max(2 * whole.low - 1, limits[0] - 1))
+    assert gap.high == pytest.approx(min(2 * whole.high - 1, 1 - limits[0]))
