@@ -3,16 +3,20 @@
     python -m benchmarks.whatif_runs --out runs/whatif   # 40 runs, each loaded and clean in turns
     python -m benchmarks.whatif_runs --cost              # record on and off in turns
 
-Each run trains a network on four ranks of gloo, under DDP or FSDP2, two ranks a core.  In turns of
-`TURN` steps rank 1 has a larger batch, by one of `FACTORS`: real computing, and no sleeping.  Ranks
-1 and 3 share a core, so a factor of 1.4 slows a step by at most 1.2.  The record is split into its
-loaded steps and its clean ones, and each half is analysed by itself.  So both meet the same load of
-other programs, which moves the steps of whole runs by more than the slowdown in question.
+Each run trains a network on four ranks of gloo, under DDP or FSDP2.  In turns of `TURN` steps rank
+1 has a larger batch: real computing, and no sleeping.  The record is split into its loaded steps
+and its clean ones, and each half is analysed by itself.  So both meet the same load of other
+programs, which moves the steps of whole runs by more than the slowdown in question.
 
-The measured slowdown is the mean loaded step over the mean clean one.  The estimate has only the
-loaded half: its mean step over what is left of it when the named ranks are as fast as the others.
-S, also printed, has all operations ideal, which includes the noise of the cores.  What other
-programs take of the cores meanwhile is printed, too: a rank that shares its core with them is slow.
+A load on one rank leaves the others alone, as on GPUs of their own: each rank has a core, or, where
+cores are fewer, a control group whose quota is `QUOTA` of one.  Two ranks that share a core without
+quotas take it from each other: which of them ends first is the scheduler's choice, and the one that
+ends last has the other's load in its computing.
+
+The measured slowdown is the mean loaded step over the mean clean one; its standard error is
+printed.  The estimate has only the loaded half: its mean step over what is left of it when the
+named ranks are as fast as the others.  S, also printed, has all operations ideal, which includes
+the noise of the cores, and so does what other programs took of the cores meanwhile.
 
 Runs that a folder holds are not made again, so that an interrupted series goes on; leave the
 machine alone meanwhile.
@@ -24,8 +28,10 @@ of rank 0, which looks for slow ranks, on a tiny network, where a paired differe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import math
 import os
 import statistics
 import sys
@@ -35,12 +41,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-WRAPPERS = ("ddp", "fsdp2")
-FACTORS = (1.4, 1.6, 2.0, 3.0)
+FACTORS = {"ddp": (1.5, 1.75, 2.0, 2.5), "fsdp2": (2.0, 2.5, 3.0, 3.5)}
+"""Of rank 1's batch.  They slow a step by 1.2 to 2, more under DDP: FSDP2 waits more often."""
 REPEATS = 5
 """Runs of each wrapper and factor."""
-RANKS, SLOW, SETTLING, TURN, TURNS = 4, 1, 3, 5, 24
+RANKS, SLOW, SETTLING, TURN, TURNS = 4, 1, 3, 5, 96
 """TURN: steps of a turn; TURNS: loaded and clean ones of a run."""
+QUOTA, PERIOD = 1000, 2500
+"""Microseconds of a core that a rank may take in each period: the least, two fifths."""
+GROUPS = Path("/sys/fs/cgroup/cpu")
+"""Where Linux has the control groups of processors, in their version 1."""
 WIDTH, BATCH, TINY = 128, 2048, 8
 BLOCK, BLOCKS = 20, 150
 """Steps of a block, and pairs of blocks, with the record and without it."""
@@ -64,8 +74,9 @@ class Job(NamedTuple):
 
 def jobs(runs: int) -> list[Job]:
     """Runs in an order that takes turns between wrappers and factors."""
-    cases = [(w, f, k) for k in range(REPEATS) for f in FACTORS for w in WRAPPERS]
-    return [Job(*case) for case in cases[:runs]]
+    turns = zip(*FACTORS.values(), strict=True)
+    pairs = [pair for factors in turns for pair in zip(FACTORS, factors, strict=True)]
+    return [Job(*pair, k) for k in range(REPEATS) for pair in pairs][:runs]
 
 
 def is_loaded(step: Any) -> Any:
@@ -102,7 +113,7 @@ def steps(model: Any, sizes: Iterable[int], width: int = WIDTH) -> Iterator[floa
     from torch.nn.functional import cross_entropy
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    most = round(max(FACTORS) * BATCH)
+    most = round(max(map(max, FACTORS.values())) * BATCH)
     x, y = torch.randn(most, width), torch.randint(0, 10, (most,))
     for size in sizes:
         begin = time.thread_time()
@@ -120,6 +131,8 @@ def rank_runs(out: Path, todo: list[Job]) -> None:
     import simstrag.ddp
 
     rank = dist.get_rank()
+    if _shares_cores():
+        _limit(rank)
     for job in todo:
         more = round(job.factor * BATCH) if rank == SLOW else BATCH
         sizes = (more if is_loaded(step) else BATCH for step in range(SETTLING + TURN * TURNS))
@@ -132,6 +145,29 @@ def rank_runs(out: Path, todo: list[Job]) -> None:
         if rank == 0:
             foreign = (_busy() - cores - float(ours)) / (time.monotonic() - begin)
             (out / job.name / DONE).write_text(json.dumps({"foreign_cores": foreign}))
+
+
+def _shares_cores() -> bool:
+    return len(os.sched_getaffinity(os.getppid())) < RANKS
+
+
+def _limit(rank: int) -> None:
+    """Give this rank its quota of the core that it is pinned to."""
+    group = _group(rank)
+    try:
+        group.mkdir(exist_ok=True)
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD))
+        (group / "cpu.cfs_quota_us").write_text(str(QUOTA))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        raise SystemExit(
+            f"{group}: {error.strerror}. Fewer than {RANKS} cores: ranks need quotas of control "
+            "groups, version 1, which root can make"
+        ) from None
+
+
+def _group(rank: int) -> Path:
+    return GROUPS / f"simstrag-whatif-{rank}"
 
 
 def _busy() -> float:
@@ -149,7 +185,7 @@ def rank_cost(out: Path) -> None:
     import simstrag.ddp
 
     costs: dict[str, list[float]] = {}
-    for wrapper in WRAPPERS:
+    for wrapper in FACTORS:
         whole = itertools.islice(steps(wrapped(wrapper), itertools.repeat(BATCH)), 5, 25)
         costs[f"{wrapper} step"] = list(whole)
         plain, recorded = wrapped(wrapper, TINY), wrapped(wrapper, TINY)
@@ -182,18 +218,18 @@ class Judged(NamedTuple):
     """What the two halves of a run say.
 
     measured, estimated: slowdowns; s: that of all operations ideal.
+    spread: standard error of the measured one.
     named, falsely: ranks that are named in the loaded half and in the clean one.
-    others: computing of the other ranks in the loaded half over that in the clean one.
     foreign: cores that other programs took.
     """
 
     job: Job
     measured: float
+    spread: float
     estimated: float
     s: float
     named: list[int]
     falsely: list[int]
-    others: float
     foreign: float
 
     @property
@@ -201,18 +237,12 @@ class Judged(NamedTuple):
         """Of the estimate."""
         return self.estimated - self.measured
 
-    @property
-    def error_of_alike(self) -> float:
-        """The same, had the other ranks computed as long in loaded steps as in clean ones."""
-        return self.estimated - self.measured / self.others
-
 
 def judge(out: Path, job: Job) -> Judged:
     """Analyse the two halves of a run."""
     import numpy as np
 
     from simstrag.whatif.analysis import analyse
-    from simstrag.whatif.culprits import computing
     from simstrag.whatif.read_record import read_record
 
     whole = read_record(out / job.name)
@@ -222,31 +252,33 @@ def judge(out: Path, job: Job) -> Judged:
     )
     saved = [each.seconds for each in loaded.fixes if each.kind in ("worker", "workers")]
     mean = float(loaded.metrics.replayed.mean())
-    others = [np.delete(computing(each.replay.layout), SLOW, axis=0) for each in (loaded, clean)]
-    return Judged(
-        job,
-        float(loaded.metrics.recorded.mean() / clean.metrics.recorded.mean()),
-        mean / (mean - max(saved, default=0)),
-        loaded.metrics.slowdown,
-        *(sorted(each.rank for each in half.culprits) for half in (loaded, clean)),
-        float(others[0].mean() / others[1].mean()),
-        json.loads((out / job.name / DONE).read_text())["foreign_cores"],
-    )
+    means, errors = zip(*(_mean(half.metrics.recorded) for half in (loaded, clean)), strict=True)
+    measured = means[0] / means[1]
+    spread = measured * math.hypot(*(e / m for e, m in zip(errors, means, strict=True)))
+    named, falsely = (sorted(each.rank for each in half.culprits) for half in (loaded, clean))
+    estimated = mean / (mean - max(saved, default=0))
+    foreign = json.loads((out / job.name / DONE).read_text())["foreign_cores"]
+    s = loaded.metrics.slowdown
+    return Judged(job, measured, spread, estimated, s, named, falsely, foreign)
+
+
+def _mean(seconds: Any) -> tuple[float, float]:
+    """The mean of steps, and its standard error."""
+    return float(seconds.mean()), float(seconds.std(ddof=1) / math.sqrt(len(seconds)))
 
 
 def show(runs: list[Judged]) -> None:
     """Print the estimates against the measured slowdowns, and who was named."""
-    for wrapper, factor in itertools.product(WRAPPERS, FACTORS):
+    for wrapper, factor in ((w, f) for w in FACTORS for f in FACTORS[w]):
         own = [each for each in runs if each.job[:2] == (wrapper, factor)]
         if own:
-            middle = [
+            measured, spread, estimated, s = (
                 statistics.median(getattr(each, name) for each in own)
-                for name in ("measured", "estimated", "s", "others")
-            ]
+                for name in ("measured", "spread", "estimated", "s")
+            )
             print(
-                f"{wrapper}, batch x {factor:g}: measured {middle[0]:.2f}, estimated "
-                f"{middle[1]:.2f}, S {middle[2]:.2f}; the other ranks compute {middle[3]:.2f} "
-                f"times as long in loaded steps (medians of {len(own)})"
+                f"{wrapper}, batch x {factor:g}: measured {measured:.2f} (standard error "
+                f"{spread:.3f}), estimated {estimated:.2f}, S {s:.2f} (medians of {len(own)})"
             )
     for what, some in (
         ("all runs", runs),
@@ -254,8 +286,7 @@ def show(runs: list[Judged]) -> None:
     ):
         if some:
             print(
-                f"{what}: estimate - measured {_spread([each.error for each in some])}; had the "
-                f"others computed alike, {_spread([each.error_of_alike for each in some])}\n"
+                f"{what}: estimate - measured {_spread([each.error for each in some])}\n"
                 f"  of {len(some)}, only rank {SLOW} named in "
                 f"{sum(r.named == [SLOW] for r in some)} loaded halves, no rank in "
                 f"{sum(not r.falsely for r in some)} clean ones"
@@ -283,7 +314,7 @@ def show_cost(out: Path) -> None:
     from simstrag.experiments.paired_statistics import difference
 
     found = json.loads((out / "cost.json").read_text())
-    for wrapper in WRAPPERS:
+    for wrapper in FACTORS:
         differences = 1e6 * np.array(found[wrapper])
         cost, low, high = difference(differences, np.zeros(len(differences)))
         look = statistics.median(found[f"{wrapper} look"])
@@ -302,15 +333,20 @@ def launch(arguments: list[str]) -> None:
     from simstrag.ddp.launch import run
 
     os.environ["OMP_NUM_THREADS"] = "1"
-    if code := run(["-m", "benchmarks.whatif_runs", *arguments], RANKS, pinned=True):
-        raise SystemExit(code)
+    try:
+        if code := run(["-m", "benchmarks.whatif_runs", *arguments], RANKS, pinned=True):
+            raise SystemExit(code)
+    finally:
+        for rank in range(RANKS):
+            with contextlib.suppress(FileNotFoundError):
+                _group(rank).rmdir()
 
 
 def main() -> None:
     """Make the runs that are missing and judge all, or measure the cost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="folder of the records; else none is kept")
-    parser.add_argument("--runs", type=int, default=len(WRAPPERS) * len(FACTORS) * REPEATS)
+    parser.add_argument("--runs", type=int, default=REPEATS * sum(map(len, FACTORS.values())))
     parser.add_argument("--cost", action="store_true", help="measure what record costs a step")
     options = parser.parse_args()
     if "RANK" in os.environ:

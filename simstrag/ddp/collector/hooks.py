@@ -23,6 +23,8 @@ from torch.utils._pytree import tree_leaves
 from simstrag.ddp.collector.step_marks import StepMarks
 from simstrag.errors import InputError
 
+_call_after_backward = Variable._execution_engine.queue_callback
+
 
 def wrapper_of(model: nn.Module) -> str:
     """The name of the wrapper that a model has; raises `InputError` for a model without one."""
@@ -82,21 +84,20 @@ class _EndOfBackward:
             tensor.register_hook(self.wait)  # type: ignore[no-untyped-call]
 
     def wait(self, *_: Any) -> None:
-        """Mark the wait and the end of the backward that runs."""
-        self._queue(self._wait)
+        """Mark the wait and the end of the backward that runs, if it reduces gradients."""
+        if self.is_synced and not self.is_queued:
+            self.is_queued = True
+            _call_after_backward(self._wait)
 
     def end(self) -> None:
         """Mark the end of the backward that runs."""
-        self._queue(self._end)
-
-    def _queue(self, callback: Callable[[], None]) -> None:
         if not self.is_queued:
             self.is_queued = True
-            Variable._execution_engine.queue_callback(callback)
+            _call_after_backward(self._end)
 
     def _wait(self) -> None:
         self._marks.enter()
-        Variable._execution_engine.queue_callback(self._end)
+        _call_after_backward(self._end)
 
     def _end(self) -> None:
         self.is_queued = False
@@ -118,7 +119,7 @@ def _attach_ddp(model: DistributedDataParallel, end: _EndOfBackward) -> None:
         if parameter.requires_grad and name not in model.parameters_to_ignore
     )
     # one that stays costs less than one on the output of each step
-    first.register_hook(lambda _: end.wait() if end.is_synced else None)
+    first.register_hook(end.wait)
 
 
 def _attach_fsdp(root: nn.Module, marks: StepMarks, end: _EndOfBackward) -> None:
@@ -180,8 +181,7 @@ def _time_collectives(module: FSDPModule, marks: StepMarks, end: _EndOfBackward)
 
     class MarkedReduceScatter(DefaultReduceScatter):
         def allocate(self, *arguments: Any, **named: Any) -> torch.Tensor:
-            if not end.is_queued:  # here, because a group of one rank allocates and sends nothing
-                end.end()
+            end.end()  # here, because a group of one rank allocates and sends nothing
             return super().allocate(*arguments, **named)
 
         __call__ = marked(DefaultReduceScatter.__call__)

@@ -124,49 +124,52 @@ class StepMarks:
 
     def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
         self._clock, self.mark, self._left_out = clock, clock.mark, settling
-        self._kinds: list[str] = []  # two lists: pairs would keep the garbage collector busy
         self._marks: list[Any] = []
-        self._ended: deque[tuple[int, list[str], list[Any]]] = deque()
+        self._forward, self._left = 0, -1  # places: the forward's mark, and after the last leave's
+        self._ended: deque[tuple[int, int, list[Any]]] = deque()
         self._depth = self._steps = 0
-        self._forward = False
         self.on_end: Callable[[], None] | None = None
         self._pause, self._due = pause, time.monotonic() + pause
 
     def forward(self) -> None:
         """The model's forward begins."""
-        self._depth = 0  # an exception may have left it elsewhere
+        if self._depth > 0:  # an exception left it there
+            self._depth = 1
+            self.leave()
+        self._depth = 0
         if not self._forward:
-            self._forward = True
-            self._add("forward", self.mark())
+            self._forward = len(self._marks)
+            self._marks.append(self.mark())
 
     def enter(self) -> None:
         """The rank begins to wait; a call within another wait counts for nothing."""
         if not self._depth:
-            self._add("enter", self.mark())
+            self._marks.append(self.mark())
         self._depth += 1
 
     def leave(self) -> None:
         """The rank ceases to wait."""
         self._depth -= 1
         if not self._depth:
-            self._add("leave", self.mark())
+            self._marks.append(self.mark())
+            self._left = len(self._marks)
 
     def waited(self, begin: Any, end: Any) -> None:
         """The rank has waited between two marks."""
         if not self._depth:
-            self._kinds += ("enter", "leave")
             self._marks += (begin, end)
+            self._left = len(self._marks)
 
     def end(self) -> None:
         """The backward has ended; the step ended when the rank ceased to wait."""
         if self._depth:
             self._depth = 1
             self.leave()
-        if self._kinds[-1:] != ["leave"]:  # the rank did not wait
-            self._add("end", self.mark())
+        if self._left != len(self._marks):  # the rank did not wait
+            self._marks.append(self.mark())
         if self._steps >= self._left_out:
-            self._ended.append((self._steps, self._kinds, self._marks))
-        self._kinds, self._marks, self._forward = ["end"], [self._marks[-1]], False
+            self._ended.append((self._steps, self._forward, self._marks))
+        self._marks, self._forward, self._left = [self._marks[-1]], 0, 0
         self._steps += 1
         if self.on_end is not None and (now := time.monotonic()) >= self._due:
             self._due = now + self._pause
@@ -177,22 +180,19 @@ class StepMarks:
         while self._ended and self._clock.is_past(self._ended[0][2][-1]):
             yield self._seconds(*self._ended.popleft())
 
-    def _add(self, kind: str, mark: Any) -> None:
-        self._kinds.append(kind)
-        self._marks.append(mark)
-
-    def _seconds(self, step: int, kinds: list[str], marks: list[Any]) -> StepSeconds:
+    def _seconds(self, step: int, forward: int, marks: list[Any]) -> StepSeconds:
         before = computing = waiting = 0.0
-        begun = False
+        begun = waits = False
         parts = []
-        for kind, (begin, end) in zip(kinds, itertools.pairwise(marks), strict=False):
+        for place, (begin, end) in enumerate(itertools.pairwise(marks)):
             whole, own = self._clock.between(begin, end)
-            if kind == "enter":
+            if place == forward:
+                begun = begun or place > 0
+            elif waits := place > 0 and not waits:
                 parts.append((computing, waiting + whole))
                 computing = waiting = 0.0
                 begun = True
                 continue
-            begun = begun or kind == "forward"
             waiting += whole - own  # what gloo's threads took of the core
             if begun:
                 computing += own
