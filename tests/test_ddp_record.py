@@ -244,6 +244,12 @@ def test_steps_are_written_once_in_a_pause(tmp_path: Path) -> None:
     assert sum(calls) > len(calls)
 
 
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: is a file; choose a folder that does not exist"):
+        _StepFile(tmp_path / "file", 0)
+
+
 class Full:
     """A file on a disk that fills up: it takes some bytes, five at a time, and then none."""
 

@@ -38,6 +38,7 @@ from simstrag.ddp.collector.step_marks import (
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.ddp.local_step_timer import CpuStepTimer, measure_cores_per_rank
+from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.errors import InputError
 
 HEADER = "rank,step,stage,seconds\n"
@@ -142,6 +143,7 @@ class _StepFile:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self._rank = folder / f"rank-{rank}.csv", rank
+        refuse_file(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("xb", buffering=0)
@@ -247,4 +249,5 @@ def _write_meta(path: Path, wrapper: str, world: int, device: torch.device, cloc
         "world_size": world, "wrapper": wrapper, "backend": dist.get_backend(),
         "device": device.type, "torch": torch.__version__, "clock": clock,
     }  # fmt: skip
-    path.write_text("".join(f"{name}: {value}\n" for name, value in lines.items()), "utf-8")
+    text = "".join(f"{name}: {value}\n" for name, value in lines.items())
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
