@@ -255,7 +255,7 @@ def _gains(found: WhatIf) -> Iterator[str]:
         if best.kind == "worker" and best.share > _share(found):
             yield (
                 "That is more than what is lost above, where the average counts the slow worker "
-                "in; here it takes the median of the others."
+                "in; its fix takes the median of the others."
             )
     together = next((each for each in found.fixes if each.kind == "together"), None)
     if together is not None:
