@@ -95,9 +95,9 @@ class Modes:
 
     def state(self) -> tuple[TrainingState, dict[str, Any] | None]:
         """What a checkpoint holds now, and the state of a server that owns the parameters."""
-        mode, start = self.current, self.start
+        mode = self.current
         if mode is None:
-            return TrainingState(start.policy, start.facts), None
+            return self.start, None
         if isinstance(mode, AllReduceMode):
             return TrainingState(mode.live.policy, mode.live.facts()), None
         with self._members.diagnose():
