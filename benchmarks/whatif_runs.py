@@ -3,16 +3,20 @@
     python -m benchmarks.whatif_runs --out runs/whatif   # 40 runs, each loaded and clean in turns
     python -m benchmarks.whatif_runs --cost              # record on and off in turns
 
-Each run trains a network on four ranks of gloo, under DDP or FSDP2, two ranks a core.  In turns of
-`TURN` steps rank 1 has a larger batch, by one of `FACTORS`: real computing, and no sleeping.  Ranks
-1 and 3 share a core, so a factor of 1.4 slows a step by at most 1.2.  The record is split into its
-loaded steps and its clean ones, and each half is analysed by itself.  So both meet the same load of
-other programs, which moves the steps of whole runs by more than the slowdown in question.
+Each run trains a network on four ranks of gloo, under DDP or FSDP2.  In turns of `TURN` steps rank
+1 has a larger batch: real computing, and no sleeping.  The record is split into its loaded steps
+and its clean ones, and each half is analysed by itself.  So both meet the same load of other
+programs, which moves the steps of whole runs by more than the slowdown in question.
 
-The measured slowdown is the mean loaded step over the mean clean one.  The estimate has only the
-loaded half: its mean step over what is left of it when the named ranks are as fast as the others.
-S, also printed, has all operations ideal, which includes the noise of the cores.  What other
-programs take of the cores meanwhile is printed, too: a rank that shares its core with them is slow.
+A load on one rank leaves the others alone, as on GPUs of their own: each rank has a core, or, where
+cores are fewer, a control group whose quota is `QUOTA` of one.  Two ranks that share a core without
+quotas take it from each other: which of them ends first is the scheduler's choice, and the one that
+ends last has the other's load in its computing.
+
+The measured slowdown is the mean loaded step over the mean clean one; its standard error is
+printed.  The estimate has only the loaded half: its mean step over what is left of it when the
+named ranks are as fast as the others.  S, also printed, has all operations ideal, which includes
+the noise of the cores, and so does what other programs took of the cores meanwhile.
 
 Runs that a folder holds are not made again, so that an interrupted series goes on; leave the
 machine alone meanwhile.
@@ -24,8 +28,10 @@ of rank 0, which looks for slow ranks, on a tiny network, where a paired differe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import math
 import os
 import statistics
 import sys
@@ -35,12 +41,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-WRAPPERS = ("ddp", "fsdp2")
-FACTORS = (1.4, 1.6, 2.0, 3.0)
+FACTORS = {"ddp": (1.5, 1.75, 2.0, 2.5), "fsdp2": (2.0, 2.5, 3.0, 3.5)}
+"""Of rank 1's batch.  They slow a step by 1.2 to 2, more under DDP: FSDP2 waits more often."""
 REPEATS = 5
 """Runs of each wrapper and factor."""
-RANKS, SLOW, SETTLING, TURN, TURNS = 4, 1, 3, 5, 24
+RANKS, SLOW, SETTLING, TURN, TURNS = 4, 1, 3, 5, 96
 """TURN: steps of a turn; TURNS: loaded and clean ones of a run."""
+QUOTA, PERIOD = 1000, 2500
+"""Microseconds of a core that a rank may take in each period: the least, two fifths."""
+GROUPS = Path("/sys/fs/cgroup/cpu")
+"""Where Linux has the control groups of processors, in their version 1."""
 WIDTH, BATCH, TINY = 128, 2048, 8
 BLOCK, BLOCKS = 20, 150
 """Steps of a block, and pairs of blocks, with the record and without it."""
@@ -64,8 +74,9 @@ class Job(NamedTuple):
 
 def jobs(runs: int) -> list[Job]:
     """Runs in an order that takes turns between wrappers and factors."""
-    cases = [(w, f, k) for k in range(REPEATS) for f in FACTORS for w in WRAPPERS]
-    return [Job(*case) for case in cases[:runs]]
+    turns = zip(*FACTORS.values(), strict=True)
+    pairs = [pair for factors in turns for pair in zip(FACTORS, factors, strict=True)]
+    return [Job(*pair, k) for k in range(REPEATS) for pair in pairs][:runs]
 
 
 def is_loaded(step: Any) -> Any:
@@ -102,7 +113,7 @@ def steps(model: Any, sizes: Iterable[int], width: int = WIDTH) -> Iterator[floa
     from torch.nn.functional import cross_entropy
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    most = round(max(FACTORS) * BATCH)
+    most = round(max(map(max, FACTORS.values())) * BATCH)
     x, y = torch.randn(most, width), torch.randint(0, 10, (most,))
     for size in sizes:
         begin = time.thread_time()
@@ -120,6 +131,8 @@ def rank_runs(out: Path, todo: list[Job]) -> None:
     import simstrag.ddp
 
     rank = dist.get_rank()
+    if _shares_cores():
+        _limit(rank)
     for job in todo:
         more = round(job.factor * BATCH) if rank == SLOW else BATCH
         sizes = (more if is_loaded(step) else BATCH for step in range(SETTLING + TURN * TURNS))
@@ -132,6 +145,29 @@ def rank_runs(out: Path, todo: list[Job]) -> None:
         if rank == 0:
             foreign = (_busy() - cores - float(ours)) / (time.monotonic() - begin)
             (out / job.name / DONE).write_text(json.dumps({"foreign_cores": foreign}))
+
+
+def _shares_cores() -> bool:
+    return len(os.sched_getaffinity(os.getppid())) < RANKS
+
+
+def _limit(rank: int) -> None:
+    """Give this rank its quota of the core that it is pinned to."""
+    group = _group(rank)
+    try:
+        group.mkdir(exist_ok=True)
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD))
+        (group / "cpu.cfs_quota_us").write_text(str(QUOTA))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        raise SystemExit(
+            f"{group}: {error.strerror}. Fewer than {RANKS} cores: ranks need quotas of control "
+            "groups, version 1, which root can make"
+        ) from None
+
+
+def _group(rank: int) -> Path:
+    return GROUPS / f"simstrag-whatif-{rank}"
 
 
 def _busy() -> float:
@@ -149,7 +185,7 @@ def rank_cost(out: Path) -> None:
     import simstrag.ddp
 
     costs: dict[str, list[float]] = {}
-    for wrapper in WRAPPERS:
+    for wrapper in FACTORS:
         whole = itertools.islice(steps(wrapped(wrapper), itertools.repeat(BATCH)), 5, 25)
         costs[f"{wrapper} step"] = list(whole)
         plain, recorded = wrapped(wrapper, TINY), wrapped(wrapper, TINY)
@@ -168,10 +204,11 @@ def rank_cost(out: Path) -> None:
 
 
 def _look(recorder: Any) -> float:
-    """Processor seconds of a look at as many new steps as it takes in."""
-    recorder._looks._next, recorder._looks._seen = 0.0, -1
+    """Processor seconds of sending, and of a look at as many new steps as it takes in."""
+    looks = recorder._looks
+    looks._next, looks._seen, looks._pause = 0.0, -1, 0.0
     begin = time.thread_time()
-    recorder._looks.add([])
+    looks.add([])
     return time.thread_time() - begin
 
 
@@ -182,18 +219,18 @@ class Judged(NamedTuple):
     """What the two halves of a run say.
 
     measured, estimated: slowdowns; s: that of all operations ideal.
+    spread: standard error of the measured one.
     named, falsely: ranks that are named in the loaded half and in the clean one.
-    others: computing of the other ranks in the loaded half over that in the clean one.
     foreign: cores that other programs took.
     """
 
     job: Job
     measured: float
+    spread: float
     estimated: float
     s: float
     named: list[int]
     falsely: list[int]
-    others: float
     foreign: float
 
     @property
@@ -201,18 +238,12 @@ class Judged(NamedTuple):
         """Of the estimate."""
         return self.estimated - self.measured
 
-    @property
-    def error_of_alike(self) -> float:
-        """The same, had the other ranks computed as long in loaded steps as in clean ones."""
-        return self.estimated - self.measured / self.others
-
 
 def judge(out: Path, job: Job) -> Judged:
     """Analyse the two halves of a run."""
     import numpy as np
 
     from simstrag.whatif.analysis import analyse
-    from simstrag.whatif.culprits import computing
     from simstrag.whatif.read_record import read_record
 
     whole = read_record(out / job.name)
@@ -222,57 +253,64 @@ def judge(out: Path, job: Job) -> Judged:
     )
     saved = [each.seconds for each in loaded.fixes if each.kind in ("worker", "workers")]
     mean = float(loaded.metrics.replayed.mean())
-    others = [np.delete(computing(each.replay.layout), SLOW, axis=0) for each in (loaded, clean)]
-    return Judged(
-        job,
-        float(loaded.metrics.recorded.mean() / clean.metrics.recorded.mean()),
-        mean / (mean - max(saved, default=0)),
-        loaded.metrics.slowdown,
-        *(sorted(each.rank for each in half.culprits) for half in (loaded, clean)),
-        float(others[0].mean() / others[1].mean()),
-        json.loads((out / job.name / DONE).read_text())["foreign_cores"],
-    )
+    measured, spread = _ratio(*(half.metrics.recorded for half in (loaded, clean)))
+    named, falsely = (sorted(each.rank for each in half.culprits) for half in (loaded, clean))
+    estimated = mean / (mean - max(saved, default=0))
+    foreign = json.loads((out / job.name / DONE).read_text())["foreign_cores"]
+    s = loaded.metrics.slowdown
+    return Judged(job, measured, spread, estimated, s, named, falsely, foreign)
+
+
+def _ratio(loaded: Any, clean: Any) -> tuple[float, float]:
+    """A ratio of mean steps, and its standard error over pairs of turns, since noise may last."""
+    import numpy as np
+
+    pairs = [
+        seconds[: len(seconds) // TURN * TURN].reshape(-1, TURN).mean(axis=1)
+        for seconds in (loaded, clean)
+    ]
+    ratio = float(loaded.mean() / clean.mean())
+    off = pairs[0] - ratio * pairs[1]
+    return ratio, float(np.std(off, ddof=1) / math.sqrt(len(off)) / clean.mean())
 
 
 def show(runs: list[Judged]) -> None:
     """Print the estimates against the measured slowdowns, and who was named."""
-    for wrapper, factor in itertools.product(WRAPPERS, FACTORS):
+    for each in runs:
+        print(
+            f"{each.job.name}: measured {each.measured:.3f} ({each.spread:.3f}), estimated "
+            f"{each.estimated:.3f}, named {each.named} and in clean steps {each.falsely}; "
+            f"{each.foreign:.2f} cores to others"
+        )
+    for wrapper, factor in ((w, f) for w in FACTORS for f in FACTORS[w]):
         own = [each for each in runs if each.job[:2] == (wrapper, factor)]
         if own:
-            middle = [
+            measured, spread, estimated, s = (
                 statistics.median(getattr(each, name) for each in own)
-                for name in ("measured", "estimated", "s", "others")
-            ]
-            print(
-                f"{wrapper}, batch x {factor:g}: measured {middle[0]:.2f}, estimated "
-                f"{middle[1]:.2f}, S {middle[2]:.2f}; the other ranks compute {middle[3]:.2f} "
-                f"times as long in loaded steps (medians of {len(own)})"
+                for name in ("measured", "spread", "estimated", "s")
             )
-    for what, some in (
-        ("all runs", runs),
-        ("slowed by 1.2 or more", [each for each in runs if each.measured >= 1.2]),
-    ):
+            print(
+                f"{wrapper}, batch x {factor:g}: measured {measured:.2f} (standard error "
+                f"{spread:.3f}), estimated {estimated:.2f}, S {s:.2f} (medians of {len(own)})"
+            )
+    kinds = {wrapper: [r for r in runs if r.job.wrapper == wrapper] for wrapper in FACTORS}
+    for what, some in {"all runs": runs, **kinds}.items():
         if some:
             print(
-                f"{what}: estimate - measured {_spread([each.error for each in some])}; had the "
-                f"others computed alike, {_spread([each.error_of_alike for each in some])}\n"
+                f"{what}: estimate - measured {_spread([each.error for each in some])}\n"
                 f"  of {len(some)}, only rank {SLOW} named in "
                 f"{sum(r.named == [SLOW] for r in some)} loaded halves, no rank in "
                 f"{sum(not r.falsely for r in some)} clean ones"
             )
-    foreign = [each.foreign for each in runs]
-    print(
-        f"other programs took {statistics.median(foreign):.2f} cores (median; {min(foreign):.2f} "
-        f"to {max(foreign):.2f}) of {os.cpu_count()}"
-    )
 
 
 def _spread(errors: list[float]) -> str:
-    """Median, size and range of errors."""
+    """Mean with its standard error, median and range of errors."""
+    error = statistics.stdev(errors) / math.sqrt(len(errors)) if len(errors) > 1 else math.nan
     return (
-        f"{statistics.median(errors):+.3f} (median; size {statistics.median(map(abs, errors)):.3f}"
-        f", {min(errors):+.2f} to {max(errors):+.2f}; within .05 in "
-        f"{sum(abs(e) <= 0.05 for e in errors)} of {len(errors)})"
+        f"{statistics.mean(errors):+.3f} (standard error {error:.3f}; median "
+        f"{statistics.median(errors):+.3f}, {min(errors):+.3f} to {max(errors):+.3f}; within .05 "
+        f"in {sum(abs(e) <= 0.05 for e in errors)} of {len(errors)})"
     )
 
 
@@ -283,7 +321,7 @@ def show_cost(out: Path) -> None:
     from simstrag.experiments.paired_statistics import difference
 
     found = json.loads((out / "cost.json").read_text())
-    for wrapper in WRAPPERS:
+    for wrapper in FACTORS:
         differences = 1e6 * np.array(found[wrapper])
         cost, low, high = difference(differences, np.zeros(len(differences)))
         look = statistics.median(found[f"{wrapper} look"])
@@ -302,15 +340,20 @@ def launch(arguments: list[str]) -> None:
     from simstrag.ddp.launch import run
 
     os.environ["OMP_NUM_THREADS"] = "1"
-    if code := run(["-m", "benchmarks.whatif_runs", *arguments], RANKS, pinned=True):
-        raise SystemExit(code)
+    try:
+        if code := run(["-m", "benchmarks.whatif_runs", *arguments], RANKS, pinned=True):
+            raise SystemExit(code)
+    finally:
+        for rank in range(RANKS):
+            with contextlib.suppress(FileNotFoundError):
+                _group(rank).rmdir()
 
 
 def main() -> None:
     """Make the runs that are missing and judge all, or measure the cost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="folder of the records; else none is kept")
-    parser.add_argument("--runs", type=int, default=len(WRAPPERS) * len(FACTORS) * REPEATS)
+    parser.add_argument("--runs", type=int, default=REPEATS * sum(map(len, FACTORS.values())))
     parser.add_argument("--cost", action="store_true", help="measure what record costs a step")
     options = parser.parse_args()
     if "RANK" in os.environ:

@@ -173,10 +173,10 @@ def serve(descriptor: int, parent: int) -> None:
 
     torch.set_num_threads(1)
     if rank == 0:  # which starts servers
-        from simstrag.ddp import trainer
+        from simstrag.ddp import modes
         from tests import warm_server
 
-        trainer.start_server = warm_server.start_server  # type: ignore[assignment]
+        modes.start_server = warm_server.start_server  # type: ignore[assignment]
     warnings.simplefilter("error")
     pipe.send_bytes(pickle.dumps((True, "ready")))
     with contextlib.suppress(EOFError):

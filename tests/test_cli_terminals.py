@@ -251,7 +251,7 @@ def test_the_ranking_leaves_columns_out_and_breaks_no_number(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
     ranking = ranking_table(standings(Comparison.read(finished)))
-    headers, rows = ranking.headers, [*ranking.rows, ranking.control]
+    headers, rows = ranking.headers, [*ranking.rows, *ranking.controls]
     print_table(headers, rows, least=LEAST)
     lines = plain_lines(capsys.readouterr().out)
     assert max(map(len, lines)) <= columns
@@ -273,7 +273,7 @@ def test_places_are_left_out_after_speed_ups(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
     ranking = ranking_table(standings(Comparison.read(finished)))
-    print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
+    print_table(ranking.headers, [*ranking.rows, *ranking.controls], least=LEAST)
     shown, _, left_out = capsys.readouterr().out.partition("columns that")
     assert "place" in shown
     assert "speed-up by time to target" in " ".join(left_out.split())

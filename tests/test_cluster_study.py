@@ -57,6 +57,7 @@ def with_rows(tmp_path: Path, rows: str, **section: Any) -> ClusterStudy:
         ("jobs:", "trace: [{time: 1, node: 7, resource: gpu, kind: slowdown, value: 2}]\njobs:",
          "trace names node 7, but the study's nodes are 0 to 1; add nodes"),
         ("jobs:", "seeds: [3, 3]\njobs:", "seeds names 3 twice"),
+        ("jobs:", "interval: 1e-320\njobs:", "interval is 1e-320: must be 0.001 or more"),
     ],
 )  # fmt: skip
 def test_a_wrong_study_is_answered_in_one_line(

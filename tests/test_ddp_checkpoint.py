@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_trainer import BATCH, task
@@ -54,3 +55,27 @@ def test_a_checkpoint_has_what_the_server_has_and_leaves_the_rank_as_it_was(rank
     waited, went_on = ranks.run(saving, 2)
     assert waited == Saved(stayed=True, newer=True, momentum=True, samples=15 * BATCH)
     assert went_on == Saved(stayed=True, newer=False, momentum=True, samples=15 * BATCH)
+
+
+def loading(rank: int, world: int) -> tuple[bool, bool]:
+    """Whether a checkpoint has momentum of outer steps, and one of what was loaded the same."""
+    from simstrag.ddp import wrap
+
+    def momentum(start: dict[str, Any] | None) -> tuple[dict[str, Any], torch.Tensor]:
+        model, optimizer, loss = task(rank)
+        with wrap(model, optimizer, "diloco:h=2", batch=BATCH, precision="full") as trainer:
+            if start is not None:
+                trainer.load_state_dict(start)
+            for _ in range(8 if start is None else 0):
+                trainer.step(lambda: loss(BATCH))
+            state = trainer.state_dict()
+        found = [each.reshape(-1) for each in tree_leaves(state["outer"]) if torch.is_tensor(each)]
+        return state, torch.cat(found)
+
+    state, first = momentum(None)
+    _, again = momentum(state)
+    return bool(first.any()), torch.equal(first, again)
+
+
+def test_a_checkpoint_of_what_was_just_loaded_is_the_same(ranks: Ranks) -> None:
+    assert ranks.run(loading, 2) == [(True, True)] * 2

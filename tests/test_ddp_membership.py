@@ -84,7 +84,7 @@ def failing(rank: int, world: int, policy: str, culprit: int, where: str) -> End
         if where == "closure":
             wrong_shape()
         if where == "server":
-            if (server := trainer._server) is not None:
+            if (server := trainer._modes.server) is not None:
                 server.kill()
             return loss(BATCH)
         if where == "hook":

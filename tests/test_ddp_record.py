@@ -6,19 +6,23 @@ import contextlib
 import errno
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
+import simstrag.ddp.collector.record as recording
 from simstrag.ddp import record
 from simstrag.ddp.collector.hooks import _EndOfBackward
-from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _StepFile
+from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _Looks, _StepFile
 from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds, WallClock
 from simstrag.errors import InputError
 from simstrag.whatif.read_record import read_record
@@ -114,6 +118,67 @@ def test_a_slow_rank_is_named_while_the_job_runs(ranks: Ranks) -> None:
     assert [line.partition(":")[0] for line in said] == ["rank 1 is chronically slow"]
 
 
+def rank_0_looks(monkeypatch: pytest.MonkeyPatch, step: float, order: list[int]) -> list[str]:
+    """What rank 0 says in a minute of steps, whose ends ranks reach in this order."""
+    now, store, said = [0.0], dict[str, bytes](), list[str]()
+    fake = SimpleNamespace(set=store.__setitem__, multi_get=lambda keys: [store[k] for k in keys])
+    monkeypatch.setattr(recording, "PrefixStore", lambda *_: fake)
+    monkeypatch.setattr(recording, "_get_default_store", lambda: None)
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    looks = [_Looks(rank, len(order), 10.0, 1.0, torch.device("cpu")) for rank in range(len(order))]
+    looks[0]._slow._say = said.append  # type: ignore[union-attr]
+    known, collected = dict.fromkeys(order, 0), {rank: rank / 10 for rank in order}
+    draw = np.random.default_rng(0)
+    for number in range(1, round(60 / step)):
+        now[0] = number * step
+        for rank in order:
+            if now[0] >= collected[rank] + 1:
+                new = range(known[rank], number)
+                each = draw.normal(step / 2, step / 50, len(new)) * (1.5 if rank == 2 else 1.0)
+                looks[rank].add(
+                    [StepSeconds(k, s, ()) for k, s in zip(new, each.tolist(), strict=True)]
+                )
+                known[rank], collected[rank] = number, now[0]
+    return said
+
+
+@pytest.mark.parametrize("step", [0.015, 0.03, 0.1])
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
+def test_rank_0_looks_once_all_have_sent_whoever_is_first(
+    step: float, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = rank_0_looks(monkeypatch, step, order)
+    assert [line.partition(":")[0] for line in said] == ["rank 2 is chronically slow"]
+
+
+def rank_has_groups(rank: int, world: int, wrapper: str) -> str:
+    if wrapper == "DistributedDataParallel":
+        groups = [dist.new_group([k, k + 1]) for k in (0, 2)]
+        model: nn.Module = DistributedDataParallel(nn.Linear(4, 4), process_group=groups[rank // 2])
+    else:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        model = fully_shard(nn.Linear(4, 4), mesh=mesh)
+    with pytest.raises(InputError) as refused:
+        record(model)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(("wrapper", "groups"), [(WRAPPERS[0], "2"), (WRAPPERS[1], "2 x 2")])
+def test_a_model_of_several_groups_is_refused(wrapper: str, groups: str, ranks: Ranks) -> None:
+    for message in ranks.run(rank_has_groups, 4, wrapper):
+        assert f"one group of all 4, and this model has groups of {groups};" in message
+
+
+def test_a_recorder_that_was_closed_keeps_no_step() -> None:
+    marks = StepMarks(WallClock(""), settling=1)
+    marks.stop()
+    for _ in range(3):
+        marks.end()
+    assert not list(marks.known())
+
+
 def rank_is_refused(rank: int, world: int, folder: str) -> list[str]:
     messages = []
     for model in (nn.Linear(1, 1), wrapped("DistributedDataParallel")):
@@ -170,13 +235,19 @@ def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
 
 def test_steps_are_written_once_in_a_pause(tmp_path: Path) -> None:
     calls = list[int]()
-    marks = StepMarks(WallClock(""), settling=0, pause=0.05)
+    marks = StepMarks(WallClock(""), settling=1, pause=0.05)
     marks.on_end = lambda: calls.append(len(list(marks.known())))
     begin = time.monotonic()
     while len(calls) < 2:
         marks.end()
     assert time.monotonic() - begin >= 0.1
     assert sum(calls) > len(calls)
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: is a file; choose a folder that does not exist"):
+        _StepFile(tmp_path / "file", 0)
 
 
 class Full:
@@ -229,7 +300,7 @@ def test_what_a_write_leaves_is_written_next(tmp_path: Path) -> None:
 
 def test_a_backward_that_raises_ends_no_later_step() -> None:
     """Its callbacks never run, because the engine drops them; the forward is tried again."""
-    marks = StepMarks(WallClock(""), settling=0)
+    marks = StepMarks(WallClock(""), settling=1)
     watched, weight = _EndOfBackward(marks), torch.ones(1, requires_grad=True)
 
     def step(fails: bool) -> None:
@@ -244,6 +315,7 @@ def test_a_backward_that_raises_ends_no_later_step() -> None:
     def raises(_: torch.Tensor) -> None:
         raise MemoryError
 
+    step(fails=False)
     with pytest.raises(MemoryError):
         step(fails=True)
     step(fails=False)

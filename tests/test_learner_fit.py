@@ -47,6 +47,15 @@ def test_trainings_by_the_formula_give_its_constants(monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(estimate, value, rtol=1e-9)
 
 
+def test_a_fit_takes_the_server_that_a_comparison_takes_without_a_section(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(learner_fit, "_trainings", by_the_formula)
+    free = fit_learner(Scenario(**{key: KEYS[key] for key in KEYS if key != "server"}))
+    assert free.c_tau == fit_learner(Scenario(**KEYS)).c_tau
+    assert free.times["asgd"][1] < fit_learner(Scenario(**KEYS)).times["asgd"][1]
+
+
 def test_a_policy_without_the_formula_is_named_and_not_trained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,7 +96,6 @@ def test_the_command_trains_and_prints_a_learner_section(call: Call, tmp_path: P
     [
         ({"learner": {"batch": B}, "target_accuracy": None}, "nothing to train"),
         ({"target_accuracy": None}, "needs target_accuracy"),
-        ({"server": None}, "needs a server"),
         ({"seeds": 2}, "3 or more"),
         ({"target_accuracy": 0.9999}, "missed target_accuracy"),
     ],

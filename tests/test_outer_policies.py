@@ -14,7 +14,8 @@ from simstrag import InputError, Scenario, simulate  # noqa: E402
 from simstrag.aggregation import Outer  # noqa: E402
 from simstrag.ddp.policy_support import mechanism  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
-from simstrag.engine.simulate import Simulation, simulate_into  # noqa: E402
+from simstrag.engine.simulate import simulate_into  # noqa: E402
+from simstrag.engine.simulation import Simulation  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402

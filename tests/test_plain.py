@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from simstrag.engine import accounts
-from simstrag.engine import simulate as simulation
+from simstrag.engine import accounts, simulation
 from simstrag.engine.native import memory
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate

@@ -580,7 +580,9 @@ def test_a_task_that_cannot_be_trained_is_refused(changes: dict[str, Any], words
     [
         ({"kind": "real", "task": None}, "kind real needs a task"),
         ({"kind": "real", "task": "digits", "curve": [[0, 0], [1, 1]]}, "curve is a key of kind"),
+        ({"kind": "real", "task": "digits", "c_tau": 2.0}, "c_tau is a key of kind noise-scale"),
         ({"task": "digits"}, "task is a key of kind real; this one is noise-scale"),
+        ({"margin": 0.1}, "margin is a key of kind real; this one is noise-scale"),
         ({"optimizer": {"kind": "adam", "momentum": 0.9}}, "momentum is not a setting of adam"),
         ({"optimizer": {"nesterov": True}}, "nesterov needs a momentum above 0"),
         ({"kind": "real", "task": "digits", "amp": "fp32"}, "only beside full: fp64"),

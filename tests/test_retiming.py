@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from simstrag import policies as shipped
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.simulate import Simulation, simulate
+from simstrag.engine.simulate import simulate
+from simstrag.engine.simulation import Simulation
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policy import Plan, Policy, Quorum, Review, View
 from simstrag.scenario.scenario import Scenario

@@ -512,6 +512,11 @@ def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
         ({"samples": 0}, "samples is 0: must be 1 or more"),
         ({"step": {"compute": -0.1}}, "step.compute is -0.1: must be more than 0"),
         ({"step": {"compute": 0}}, "step.compute is 0: must be more than 0"),
+        ({"step": {"compute": 1e-320}}, "step.compute is 1e-320: must be 1e-30 or more"),
+        (
+            {"learner": {"kind": "real", "task": "digits", "evaluate_every": 1e-320}},
+            "learner.evaluate_every is 1e-320: must be 1e-30 or more",
+        ),
         ({"step": {"compute": math.nan}}, "step.compute is nan: must be a finite number"),
         ({"step": {"compute": math.inf}}, "step.compute is inf: must be a finite number"),
         ({"step": {"host_share": 2}}, "step.host_share is 2: must be 1 or less"),
@@ -524,6 +529,7 @@ def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
             {"allreduce": {"bandwidth": 0}},
             "allreduce.bandwidth is 0: must be more than 0",
         ),
+        ({"allreduce": {"bandwidth": 5e-324}}, "allreduce.bandwidth is 5e-324: must be 1e-30"),
         ({"allreduce": {"bandwidth": math.nan}}, "allreduce.bandwidth is nan: must be"),
         ({"allreduce": {"overlap": 1.5}}, "allreduce.overlap is 1.5: must be 1 or less"),
         (

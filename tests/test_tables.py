@@ -6,6 +6,7 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simstrag.analysis.derived.standings import Standings, standings
@@ -13,10 +14,11 @@ from simstrag.analysis.tables.comparison_tables import (
     behind_table,
     costs_table,
     differences_table,
+    failures_table,
     ranking_table,
 )
 from simstrag.analysis.tables.origins import origins_data
-from simstrag.analysis.tables.table import csv_data
+from simstrag.analysis.tables.table import Number, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions, coverage, turnover
 from simstrag.analysis.text.gain_text import percent_of
@@ -126,15 +128,28 @@ class TestRanking:
     def test_the_clean_control_is_the_last_row_and_no_policy(self, comparison: Comparison) -> None:
         table = ranking_table(standings(comparison))
         assert [row[0] for row in table.rows] == list(comparison.ranking["policy"])
-        assert table.control[0] == "bsp without contention"
+        (control,) = table.controls
+        assert control[0] == "bsp without contention"
         clean = comparison.column("bsp", "makespan", "clean")
-        assert estimate(*paired_statistics.mean(clean)) in table.control
+        assert estimate(*paired_statistics.mean(clean)) in control
+
+    def test_bsp_as_the_baseline_alone_stands_below_the_policies(self) -> None:
+        failures = {"events": [{"time": 0.2, "rank": 1}], "on_fault": "continue"}
+        s = small(policies=["backup"], failures=failures, seeds=1)
+        asked = small(policies=["backup", "bsp"], failures=failures, seeds=1)
+        ranking, failed, behind = (
+            table(s) for table in (ranking_table, failures_table, behind_table)
+        )
+        assert [row[0] for row in ranking.controls] == ["bsp", "bsp without contention"]
+        assert ranking.controls[0][3] == Number.estimate(s.baseline["makespan"])
+        assert {*failed.rows, *failed.controls} == {*failures_table(asked).rows}
+        assert behind.controls[0] in behind_table(asked).rows
 
     def test_every_row_has_a_cell_per_header(self, shown: Standings) -> None:
         tables = (ranking_table(shown), differences_table(shown), behind_table(shown))
         for table in (*tables, costs_table(shown)):
             assert {len(row) for row in table.rows} == {len(table.headers)}
-            assert len(table.control) in (0, len(table.headers))
+            assert all(len(row) == len(table.headers) for row in table.controls)
 
     def test_places_that_differences_leave_open_are_ranges(self) -> None:
         twins = small(policies=["bsp", "ssp:bound=inf", "asgd"], samples=4 * 128 * 40)
@@ -185,7 +200,7 @@ class TestRanking:
     def test_html_says_what_the_terminal_says(self, comparison: Comparison) -> None:
         text = text_of(comparison._repr_html_())
         table = ranking_table(standings(comparison))
-        for row in (*table.rows, table.control, table.notes):
+        for row in (*table.rows, *table.controls, table.notes):
             for cell in row:
                 assert cell in text
 
@@ -440,3 +455,22 @@ class TestCautions:
         s = small(trace=rows, policies=["bsp", "amp_all"])
         assert any("no M is claimed" in text for text in cautions(s))
         assert answer(s).bill.startswith("Stragglers cost this job ")
+
+
+@pytest.mark.parametrize(("untrained", "limits"), [(0.1, (0.0, 1.0)), (-0.2, (-math.inf, 1.0))])
+def test_the_interval_of_an_accuracy_ends_at_what_an_accuracy_can_be(
+    untrained: float, limits: tuple[float, float]
+) -> None:
+    """Three seeds give an interval far wider than from 0 to 1; an R² may be below 0."""
+    made = small(policies=["bsp", "asgd"]).comparison
+    final = np.array([0.1, 0.99, 0.9])
+    runs = made.runs.assign(accuracy=[*(1 - final), *final])
+    evaluated = pd.DataFrame({"accuracy": [untrained, *final]})
+    s = standings(dataclasses.replace(made, runs=runs, evaluations=evaluated))
+    mean, gap = s.accuracy("asgd"), s.accuracy_gap("asgd")
+    whole = paired_statistics.difference(final, np.zeros(3))
+    assert mean == (whole.value, max(whole.low, limits[0]), 1.0)
+    assert whole.low < 0
+    assert whole.high > 1
+    assert gap.low == pytest.approx(max(2 * whole.low - 1, limits[0] - 1))
+    assert gap.high == pytest.approx(min(2 * whole.high - 1, 1 - limits[0]))

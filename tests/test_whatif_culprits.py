@@ -23,23 +23,24 @@ MOST_ALARMS = int(RUNS * ALARM)
 
 def job(
     seed: int, slowdown: float = 1.0, spread: float = 0.08, heavy: bool = False, lag: float = 0.0,
-    when: npt.NDArray[np.bool_] | None = None,
+    when: npt.NDArray[np.bool_] | None = None, steps: int = STEPS,
 ) -> tuple[Culprit, ...]:  # fmt: skip
     """Who is named in a job whose rank 1 is slow in the steps of `when`, all by default.
 
+    steps: of the job.
     heavy: deviations by Student's t with 3 degrees of freedom.
     lag: their correlation from one step to the next.
     """
     draw = np.random.default_rng(seed)
-    shape = STEPS, RANKS
+    shape = steps, RANKS
     noise = draw.standard_t(3, shape) / np.sqrt(3) if heavy else draw.standard_normal(shape)
-    for step in range(1, STEPS):
+    for step in range(1, steps):
         noise[step] = lag * noise[step - 1] + np.sqrt(1 - lag**2) * noise[step]
     seconds = 0.1 * np.exp(spread * noise)
-    slow = np.ones(STEPS, np.bool_) if when is None else when
+    slow = np.ones(steps, np.bool_) if when is None else when
     seconds[slow, SLOW] *= slowdown
     record = Record.of_ranks(
-        np.arange(STEPS), np.arange(RANKS), {"compute": seconds}, "drawn", "drawn"
+        np.arange(steps), np.arange(RANKS), {"compute": seconds}, "drawn", "drawn"
     )
     return culprits(Layout.of(record))
 
@@ -86,6 +87,14 @@ def test_a_rank_that_is_slow_every_fifth_step_is_periodic() -> None:
     named = [job(seed, 1.8, when=every_fifth) for seed in range(20)]
     found = [(one[0].rank, one[0].pattern, one[0].period) for one in named if one]
     assert found.count((SLOW, "periodic", 5)) >= 19
+
+
+def test_of_periods_the_one_that_chance_explains_least_is_named() -> None:
+    """A long period has few steps in a phase, and a larger t by chance."""
+    every_tenth = np.arange(250) % 10 == 3
+    named = [job(seed, 1.3, 0.05, when=every_tenth, steps=250) for seed in range(20)]
+    found = [(one[0].rank, one[0].pattern, one[0].period) for one in named if one]
+    assert found.count((SLOW, "periodic", 10)) >= 19
 
 
 def test_one_very_slow_step_is_a_one_off() -> None:

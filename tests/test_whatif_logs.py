@@ -93,6 +93,12 @@ def test_a_rank_without_a_dump_is_named(tmp_path: Path) -> None:
     assert read_record(tmp_path).missing[0].startswith("rank 1 of 3 has no file")
 
 
+def test_two_dumps_of_a_rank_are_refused(tmp_path: Path) -> None:
+    as_pickle(dumps(tmp_path) / "other_trace_rank_1", dump(1))
+    with pytest.raises(InputError, match=r"other_trace_rank_1: is of rank 1, like .*remove one"):
+        read_record(tmp_path)
+
+
 def test_other_groups_are_said_to_count_as_computing(tmp_path: Path) -> None:
     content = dump(0)
     content["entries"].append(entry(1, 5, 1.0, 1.1, process_group=("1", "tensor")))
@@ -115,6 +121,10 @@ class Trap:
         (
             dump(0) | {"entries": [entry(k, k, k, k + 0.1) for k in range(1, 9)]},
             "8 collectives that do not repeat 3 times",
+        ),
+        (
+            dump(0) | {"entries": [entry(1, 1, 0, 0, duration_ms="long")]},
+            "rank 0: a collective has duration_ms 'long', and no number from 0",
         ),
         (
             dump(0) | {"entries": [entry(1, 1, 0, 0, duration_ms=None)]},

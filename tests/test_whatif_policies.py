@@ -205,7 +205,7 @@ def test_mistakes_get_a_line_each(record: Path, tmp_path: Path) -> None:
         (record, {"compare": ["korell"]}, "Did you mean 'korel'?"),
         (one, {"compare": ["bsp"]}, "has one replica; policies differ in how replicas wait"),
         (idle, {"compare": ["bsp"]}, "replica 1 computed for no time in step 1"),
-        (record, {"amp_ratio": 2.0}, "amp_ratio is 2.0; only policies need it"),
+        (record, {"amp_ratio": 2.0}, "amp_ratio is 2.0; give policies to compare, which alone"),
         (record, {"compare": ["korel"], "amp_ratio": np.nan}, "amp_ratio is not a number"),
         (record, {"gpu_price": np.nan}, "gpu_price is not a number"),
         (record, {"compare": ["korel"], "amp_ratio": 0.0}, "amp_ratio is 0.0; give the gain"),

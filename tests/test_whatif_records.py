@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Metrics, metrics
 from simstrag.whatif.read_record import read_record
+from simstrag.whatif.read_seconds import absent_ranks
 from simstrag.whatif.record import Record
 from simstrag.whatif.replay import JobReplay
 from tests.job_records import keep, pipeline, write_parquet
@@ -81,6 +83,9 @@ def test_replicas_that_do_other_operations_are_refused() -> None:
         ({"optype": "backwards-compute"}, "unknown operation 'backwards-compute'. Did you mean"),
         ({"duration": -1.0}, "row 1: start_ts 0 and duration -1 are no times in seconds"),
         ({"start_ts": np.nan}, "row 1: start_ts nan and duration 3 are no times"),
+        ({"dp_rank": 0.5}, "row 1: dp_rank is 0.5, and no whole number from 0 on"),
+        ({"seq_id": 2**40}, "row 1: seq_id is 1.09951e\\+12, and no whole number from 0 on"),
+        ({"stage": 7}, "no row is of stage 2; the record needs all stages, from 0"),
     ],
 )
 def test_an_impossible_cell_is_named(
@@ -145,6 +150,9 @@ def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None
         ("rank,step,seconds\n0.5,0,1\n", "row 2: rank '0.5' is no whole number from 0"),
         ("rank,step,seconds\n0,0,1\n0,1,1\n0,0,2\n", "row 4: step '0' has compute of rank 0 twice"),
         ("rank,step,seconds\n0,0,1\n1e21,0,2\n", "row 3: rank '1e21' is too large"),
+        ("rank,step,seconds\n0,0,3e9\n", "row 2: seconds '3e9' is too large; the most is 1e\\+09"),
+        ("rank,step,seconds,tokens\n0,0,1,-4\n", "row 2: tokens '-4' is less than 0"),
+        ("rank,step,seconds\n0,0,1\n1,1,1\n", "no step has seconds of all 2 ranks"),
         ("rank,step,stage,seconds\n0,0,a,1\n1,0,b,1\n", "rank 0 has no stage 'b'; all ranks must"),
         ("rank,step,stage,seconds\n0,0,comm,1\n", "computing is missing"),
         ("", "is empty; give a parquet file of operations"),
@@ -154,6 +162,56 @@ def test_a_csv_that_is_no_record_gets_one_line(text: str, message: str, tmp_path
     (tmp_path / "mine.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         read_record(tmp_path / "mine.csv")
+
+
+def test_a_part_whose_number_has_ten_digits_is_a_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(SECONDS.replace("forward", "run-2026112600"))
+    assert analysed(read_record(tmp_path / "mine.csv")).slowdown == pytest.approx(5.5 / 4.5)
+
+
+# -- folders of simstrag.ddp.record
+
+
+def rank_file(folder: Path, rank: int, steps: int = 2, end: str = "") -> Path:
+    rows = "".join(f"{rank},{step},{1 + rank}\n" for step in range(steps))
+    path = folder / f"rank-{rank}.csv"
+    path.write_text(f"rank,step,seconds\n{rows}{end}")
+    return path
+
+
+def test_a_row_that_a_full_disk_cut_off_is_left_out(tmp_path: Path) -> None:
+    for rank, end in ((0, "0,2,1\n"), (1, "1,2,0.")):
+        rank_file(tmp_path, rank, end=end)
+    record = read_record(tmp_path)
+    assert np.unique(record.step).tolist() == [0, 1]
+    assert record.missing[-1] == "steps that lack a rank or a stage are left out: 1"
+
+
+def test_files_of_ranks_may_be_gzipped(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        path = rank_file(tmp_path, rank)
+        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert analysed(read_record(tmp_path)).slowdown == pytest.approx(2 / 1.5)
+
+
+def test_a_rank_without_a_step_is_named(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        rank_file(tmp_path, rank, steps=1 - rank)
+    with pytest.raises(InputError, match=r"rank-1\.csv: has no step; the first three are left out"):
+        read_record(tmp_path)
+
+
+def test_two_records_in_a_folder_are_refused(tmp_path: Path) -> None:
+    rank_file(tmp_path, 0)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(InputError, match=r"two records, of which run\.json and rank-0\.csv are"):
+        read_record(tmp_path)
+
+
+def test_of_a_job_of_a_trillion_ranks_the_first_without_a_file_are_named() -> None:
+    (line,) = absent_ranks([0, 2], 10**12)
+    assert line.startswith("rank 1, 3, 4, 5, 6, ... of 1000000000000 has no file")
 
 
 # -- run directories

@@ -13,6 +13,7 @@ from simstrag.analysis.charts.whatif_charts import MOST_LANES, worst_step
 from simstrag.analysis.pages.whatif_report import render
 from simstrag.analysis.tables.whatif_tables import fixes_table, kinds_table, workers_table
 from simstrag.analysis.text.whatif_text import headline, sentences
+from simstrag.whatif import analysis
 from simstrag.whatif.analysis import WhatIf, analyse
 from tests.commands import Call
 from tests.job_records import drawn_pipeline, pipeline, write_parquet
@@ -66,7 +67,7 @@ def test_without_a_culprit_it_says_who_was_last_and_what_waiting_cost(tmp_path: 
     text = " ".join(sentences(seconds_of(tmp_path, 6, 1.04)))
     assert "The error of the replay is unknown" in text
     assert "Beyond chance, no worker is slower than its peers by 5 %." in text
-    assert "Rank 2 was most often the last to finish, in 6 of 6 steps" in text
+    assert "Rank 2 was the last to finish in 6 of 6 steps, more often than any other;" in text
 
 
 def test_a_test_that_was_not_made_is_not_told(tmp_path: Path) -> None:
@@ -157,6 +158,12 @@ def test_the_page_has_the_answer_the_pictures_and_the_fixes(found: WhatIf) -> No
     assert "https://" not in page
 
 
+def test_a_step_in_which_none_computed_is_drawn(tmp_path: Path) -> None:
+    rows = (f"{rank},{step},{step}\n" for step in range(3) for rank in (0, 1))
+    (tmp_path / "mine.csv").write_text("rank,step,seconds\n" + "".join(rows))
+    assert "<svg" in render(analyse(tmp_path / "mine.csv"))
+
+
 def test_a_warning_stands_before_the_answer_on_the_page(tmp_path: Path) -> None:
     path = write_parquet(pipeline(late=1.45, steps=6), tmp_path / "trace.parquet")
     page = render(analyse(path))
@@ -205,4 +212,26 @@ def test_a_notebook_shows_the_sentences_the_fixes_and_the_heat_map(found: WhatIf
 def test_a_folder_of_something_else_is_kept(trace: Path, call: Call) -> None:
     code, _, err = call("whatif", str(trace), "--out", str(trace.parent))
     assert code == 2
-    assert "holds something else; choose a folder that does not exist yet" in err
+    assert "holds other files; choose a folder that does not exist yet" in err
+
+
+def test_a_file_in_place_of_the_folder_is_told_before_the_record_is_read(
+    tmp_path: Path, call: Call
+) -> None:
+    (tmp_path / "out").touch()
+    code, out, err = call("whatif", "missing.csv", "--out", str(tmp_path / "out"))
+    assert (code, out) == (2, "")
+    assert err == f"error: {tmp_path / 'out'}: is a file; choose a folder that does not exist yet\n"
+
+
+def test_an_interrupt_leaves_no_part_of_the_folder(
+    found: WhatIf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(analysis, "html_page", interrupt)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        found.write(tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == before

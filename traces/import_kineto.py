@@ -39,7 +39,7 @@ from simstrag.traces.provenance import (
 )
 
 NAME = "kineto"
-STEP = re.compile(r"ProfilerStep#(\d+)$")
+STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 COLLECTIVE_KERNEL = re.compile("nccl|rccl", re.IGNORECASE)
 COLLECTIVE_CALL = re.compile(r"(gloo|nccl|mpi|ucc|xccl):")
 DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -167,7 +167,7 @@ def _rank_of(data: dict[str, Any], path: str | Path) -> int | None:
     """The rank that a profile names, if it does."""
     about = data.get("distributedInfo") or {}
     rank = about.get("rank") if isinstance(about, dict) else about
-    if rank is not None and (type(rank) is not int or rank < 0):
+    if rank is not None and (type(rank) is not int or not 0 <= rank < 2**31):
         raise InputError(f"{path}: distributedInfo.rank is {rank!r:.80}, and no rank")
     return rank
 

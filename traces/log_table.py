@@ -55,7 +55,7 @@ class LogTable:
     @classmethod
     def read(cls, path: str | Path, needed: Sequence[str] = ()) -> LogTable:
         """From a CSV file. Raises `InputError` if it is none, or lacks a needed column."""
-        table = cls.of(_text(read_bytes(path), path), str(path))
+        table = cls.of(read_text(path), str(path))
         for name in needed:
             table.column(name)
         return table
@@ -165,6 +165,11 @@ def read_bytes(path: str | Path) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {reason}") from None
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file in UTF-8, unpacked if it is gzipped. Raises `InputError`."""
+    return _text(read_bytes(path), path)
 
 
 def is_json(path: str | Path) -> bool:

@@ -25,7 +25,8 @@ from simstrag import policies
 from simstrag.ddp.policy_support import check_torch, mechanism
 from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.simulate import Simulation, simulate
+from simstrag.engine.simulate import simulate
+from simstrag.engine.simulation import Simulation
 from simstrag.errors import InputError, PlanError, SimstragError
 from simstrag.policy import Plan, Policy, Quorum, View
 from simstrag.scenario.scenario import Scenario

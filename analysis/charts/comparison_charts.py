@@ -270,7 +270,10 @@ def tradeoff(
     else:
         return None
     names = [p.policy for p in s.policies] if policies is None else list(policies)
-    outcomes = {name_: s.mean(column(name_, name)) for name_ in names}
+    outcomes = {
+        each: s.accuracy(each) if name == "accuracy" else s.mean(column(each, name))
+        for each in names
+    }
     names = [name_ for name_ in names if math.isfinite(outcomes[name_].value)]
     if not names:
         return None

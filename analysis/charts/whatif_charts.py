@@ -30,7 +30,8 @@ def heatmap(found: WhatIf) -> Picture:
     """Every rank (row) in every step (column): its computing over the median of its stage."""
     layout = found.replay.layout
     seconds = computing(layout)
-    ratio = seconds / np.median(seconds, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.nan_to_num(seconds / np.median(seconds, axis=0), nan=1.0)  # where none computed
     ranks = _rank_grid(found)
     order = np.argsort(ranks.ravel(), kind="stable")
     weight = np.clip((ratio.reshape(-1, ratio.shape[-1])[order] - 1) / (FULLEST - 1), 0.0, 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE, Comparison, costs_of_staleness
-from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate, exact
+from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate, exact, within
 from simstrag.scenario.scenario import Scenario
 
 __all__ = [
@@ -66,6 +66,11 @@ class Standings:
     @property
     def seeds(self) -> int:
         return len(self.comparison.scenario.seed_list)
+
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """bsp where it is no policy of the comparison, and was run as the baseline alone."""
+        return () if BASELINE in self.comparison.policies else (BASELINE,)
 
     @property
     def decides(self) -> str:
@@ -176,16 +181,25 @@ class Standings:
             return ""
         return too_inaccurate(margin)
 
+    @property
+    def possible_accuracies(self) -> tuple[float, float]:
+        """The limits of an accuracy: 0 and 1, but for a score that a model has beyond them.
+
+        An R² may be below 0, and is so before training.
+        """
+        known = self.comparison.evaluations["accuracy"]
+        return -math.inf if known.min() < 0 else 0.0, math.inf if known.max() > 1 else 1.0
+
     def accuracy(self, policy: str) -> Estimate:
-        """The mean of final accuracies, which may be negative."""
-        return paired_statistics.difference(
-            self.comparison.column(policy, "accuracy"), np.zeros(self.seeds)
-        )
+        """The mean of final accuracies, with the part of its interval that is possible."""
+        own = self.comparison.column(policy, "accuracy")
+        return within(self.gap(own, np.zeros(self.seeds)), *self.possible_accuracies)
 
     def accuracy_gap(self, policy: str) -> Estimate:
-        """The mean paired difference of final accuracies, policy - bsp."""
-        column = self.comparison.column
-        return self.gap(column(policy, "accuracy"), column(BASELINE, "accuracy"))
+        """The mean paired difference of final accuracies, policy - bsp, likewise."""
+        column, (low, high) = self.comparison.column, self.possible_accuracies
+        gap = self.gap(column(policy, "accuracy"), column(BASELINE, "accuracy"))
+        return within(gap, low - high, high - low)
 
     @property
     def stale(self) -> list[str]:

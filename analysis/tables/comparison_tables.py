@@ -22,7 +22,7 @@ MEDIAN_CONTROL = "bsp, each step at its median over ranks"
 
 
 def ranking_table(s: Standings) -> Table:
-    """Times, speed-up and mitigation of every policy; the control is the last row."""
+    """Times, speed-up and mitigation of every policy; the clean control is the last row."""
     by = {name: f" by {TIMES[name]}" if len(s.times) > 1 else "" for name in s.times}
     headers = (
         "policy", "place", "updates through", *(f"{TIMES[n]} (s)" for n in s.times),
@@ -37,11 +37,19 @@ def ranking_table(s: Standings) -> Table:
         )
         for p in s.policies
     )  # fmt: skip
+    baseline = tuple(
+        (
+            name, "", "all-reduce", *(Number.estimate(s.baseline[n]) for n in s.times),
+            *(Number("1", 1.0) for _ in s.times), *("" for _ in s.times),
+        )
+        for name in s.unasked
+    )  # fmt: skip
     control = (
         _control(s), "", "all-reduce", *(Number.estimate(s.clean[n]) for n in s.times),
         *(Number.estimate(s.clean_speedup[n]) for n in s.times), *("" for _ in s.times),
     )  # fmt: skip
-    return Table(headers, rows, 3, control, (*_ranking_notes(s), *_narrow(s, rows, 3)))
+    notes = (*_ranking_notes(s), *_narrow(s, rows, 3))
+    return Table(headers, rows, 3, (*baseline, control), notes)
 
 
 def place_cell(place: tuple[int, int] | None) -> Number:
@@ -69,6 +77,8 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
         "(bsp - policy) / (bsp - bsp without contention). The last line is the clean control, a "
         "second scenario and not a policy."
     )
+    if s.unasked:
+        yield "bsp was not among the policies: its line is what the others are compared with."
     yield (
         "The place is a range where paired differences do not separate policies: 2–3 means that "  # noqa: RUF001
         "the interval of at least one difference contains zero. Rows are ordered by mean "
@@ -129,7 +139,7 @@ def differences_table(s: Standings) -> Table:
         "zero shows no difference.",
         *_narrow(s, rows, 1),
     )
-    return Table(headers, tuple(padded), 1, control, notes)
+    return Table(headers, tuple(padded), 1, (control,), notes)
 
 
 def accuracy_table(s: Standings) -> Table | None:
@@ -138,21 +148,22 @@ def accuracy_table(s: Standings) -> Table | None:
     if not learner.is_real:
         return None
     target = s.comparison.scenario.target_accuracy
-    rows = []
-    for p in s.policies:
-        gap = s.accuracy_gap(p.policy)
+
+    def row(policy: str) -> tuple[str, ...]:
+        gap = s.accuracy_gap(policy)
         reached, diverged = (
-            int(np.isfinite(s.comparison.column(p.policy, name)).sum())
+            int(np.isfinite(s.comparison.column(policy, name)).sum())
             for name in ("time_to_target", "diverged")
         )
-        rows.append((
-            p.policy,
-            Number.estimate(s.accuracy(p.policy), percent=True),
-            Number.estimate(gap, sign=True, percent=True) if p.policy != BASELINE else "",
+        return (
+            policy,
+            Number.estimate(s.accuracy(policy), percent=True),
+            Number.estimate(gap, sign=True, percent=True) if policy != BASELINE else "",
             f"{reached} of {s.seeds}" if target
-            else "" if p.policy == BASELINE else as_accurate(gap, learner.margin),
+            else "" if policy == BASELINE else as_accurate(gap, learner.margin),
             f"{diverged} of {s.seeds}",
-        ))  # fmt: skip
+        )  # fmt: skip
+
     headers = (
         "policy", "final accuracy (%)", "minus bsp's (points)",
         f"runs that reached {100 * target:g} %" if target else "as accurate as bsp",
@@ -169,7 +180,8 @@ def accuracy_table(s: Standings) -> Table | None:
             "As accurate as bsp: yes where the whole interval lies above "
             f"-{100 * learner.margin:g} points (learner.margin), no where it lies below."
         )
-    return Table(headers, tuple(rows), 1, (), tuple(notes))
+    rows = tuple(row(p.policy) for p in s.policies)
+    return Table(headers, rows, 1, tuple(map(row, s.unasked)), tuple(notes))
 
 
 FAILED: tuple[tuple[str, str], ...] = (
@@ -187,9 +199,12 @@ def failures_table(s: Standings) -> Table | None:
     if section is None:
         return None
     columns = [column for column in FAILED if column[1] in s.comparison.runs]
-    rows = tuple(
-        (p.policy, *(Number.of(_mean(s, p.policy, key)) for _, key in columns)) for p in s.policies
-    )
+
+    def row(policy: str) -> tuple[str, ...]:
+        return (policy, *(Number.of(_mean(s, policy, key)) for _, key in columns))
+
+    rows = tuple(row(p.policy) for p in s.policies)
+    controls = tuple(map(row, s.unasked))
     after = (
         "Ranks that are left go on. Aborted gradients are those of failed ranks, and those that "
         "others had to compute again."
@@ -198,7 +213,7 @@ def failures_table(s: Standings) -> Table | None:
         "repeated; at rest all ranks wait for detection and restart."
     )
     note = f"Means over seeds; failures come at the same times under every policy. {after}"
-    return Table(("policy", *(header for header, _ in columns)), rows, 1, (), (note,))
+    return Table(("policy", *(header for header, _ in columns)), rows, 1, controls, (note,))
 
 
 CUT = "cut_share"
@@ -232,7 +247,10 @@ def behind_table(s: Standings) -> Table:
         return [show(_mean(s, policy, key, variant)) for _, key, show in columns]
 
     rows = tuple((p.policy, p.architecture, *cells(p.policy)) for p in s.policies)
-    control = (_control(s), "all-reduce", *cells(BASELINE, "clean"))
+    controls = (
+        *((name, "all-reduce", *cells(name)) for name in s.unasked),
+        (_control(s), "all-reduce", *cells(BASELINE, "clean")),
+    )
     worth = (
         ""
         if is_real
@@ -253,7 +271,7 @@ def behind_table(s: Standings) -> Table:
         "staleness puts into a gradient, for an L-smooth loss, learning rate eta and gradients of "
         f"norm at most G.{untested}",
     ]
-    if MISSING in " ".join(cell for row in (*rows, control) for cell in row):
+    if MISSING in " ".join(cell for row in (*rows, *controls) for cell in row):
         notes.append(
             f"{MISSING}: the policy counts no switches, names no suspects, or has unknown "
             "progress. Precision is also undefined where the policy never suspected a rank, and "
@@ -266,7 +284,7 @@ def behind_table(s: Standings) -> Table:
         "start."
     )
     headers = ("policy", "updates through", *(header for header, _, _ in columns))
-    return Table(headers, rows, 2, control, tuple(notes))
+    return Table(headers, rows, 2, controls, tuple(notes))
 
 
 def costs_table(s: Standings) -> Table:

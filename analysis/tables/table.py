@@ -74,7 +74,7 @@ class Table:
 
     rows: text, `Number`s, or bare numbers where only a CSV file shows the table.
     words: number of leading columns that hold words; the others hold numbers.
-    control: a last row that is not one of the policies.
+    controls: last rows, which are of no policy that was compared.
     notes: sentences below the table.
     wraps: the column that wraps in a narrow terminal.
     least: columns that a narrow terminal leaves out, the first of them first.
@@ -83,7 +83,7 @@ class Table:
     headers: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     words: int = 1
-    control: tuple[str, ...] = ()
+    controls: tuple[tuple[Any, ...], ...] = ()
     notes: tuple[str, ...] = ()
     title: str = ""
     wraps: int = 0
@@ -111,7 +111,7 @@ class Table:
         >>> dict(table.fields())
         {'policy': ['bsp'], 'time (s)': [1.234], 'time (s), low': [1.2], 'time (s), high': [1.3]}
         """
-        rows = [row for row in (*self.rows, self.control) if row]
+        rows = (*self.rows, *self.controls)
         found: list[tuple[str, list[Value]]] = []
         for k, header in enumerate(self.headers):
             cells = [row[k] for row in rows]

@@ -120,9 +120,8 @@ def _who(found: WhatIf) -> Iterator[str]:
         hours = sum(late.waited) * found.gpus / len(layout.replica) / 3600
         what = "rank" if layout.stages == 1 else "replica"
         yield (
-            f"{_capital(what)} {layout.replica[often]} was most often the last to finish, in "
-            f"{late.last[often]} of {plural(steps, 'step')}; waiting for the last cost "
-            f"{number(hours)} GPU-hours in all."
+            f"{_last(f'{what} {layout.replica[often]}', late.last[often], found)}, more often than "
+            f"any other; waiting cost {number(hours)} GPU-hours in all."
         )
     for slow in found.culprits[:MOST]:
         k = layout.replica.tolist().index(slow.replica)
@@ -130,9 +129,8 @@ def _who(found: WhatIf) -> Iterator[str]:
         whose = "it" if layout.stages == 1 else f"replica {slow.replica}"
         yield (
             f"{_capital(describe_worker(found.replay, slow))} {_pattern(slow, found.metrics.step)} "
-            f"({slow.test}; p {_p(slow.p)}). {_capital(whose)} was the last to finish in "
-            f"{late.last[k]} of {plural(steps, 'step')}, and the others waited "
-            f"{number(hours)} GPU-hours for it in these."
+            f"({slow.test}; p {_p(slow.p)}). {_last(whose, late.last[k], found)}, and it cost the "
+            f"others {number(hours)} GPU-hours of waiting in all."
         )
         for cause in found.causes:
             if slow.rank in cause.explains:
@@ -142,6 +140,13 @@ def _who(found: WhatIf) -> Iterator[str]:
                 )
     if len(found.culprits) > MOST:
         yield f"{len(found.culprits) - MOST} more workers are slow; the table has them."
+
+
+def _last(whose: str, times: int, found: WhatIf) -> str:
+    steps = plural(len(found.metrics.step), "step")
+    if found.late.waits > 1:
+        return f"The others waited longest for {whose} in {times} of {steps}"
+    return f"{_capital(whose)} was the last to finish in {times} of {steps}"
 
 
 def _pattern(slow: Culprit, steps: tuple[int, ...]) -> str:
@@ -250,7 +255,7 @@ def _gains(found: WhatIf) -> Iterator[str]:
         if best.kind == "worker" and best.share > _share(found):
             yield (
                 "That is more than what is lost above, where the average counts the slow worker "
-                "in; here it takes the median of the others."
+                "in; its fix takes the median of the others."
             )
     together = next((each for each in found.fixes if each.kind == "together"), None)
     if together is not None:

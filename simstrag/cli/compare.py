@@ -143,10 +143,10 @@ def _print_ranking(comparison: Comparison) -> None:
         print_sentences(f"{banner}\n")
     found = standings(comparison)
     ranking, accuracy = ranking_table(found), accuracy_table(found)
-    print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
+    print_table(ranking.headers, [*ranking.rows, *ranking.controls], least=LEAST)
     for note in filter(None, [*explain_dashes(found), describe_overshoot(found)]):
         print_sentences(note)
     for table in (accuracy, failures_table(found)):
         if table is not None:
-            print_table(table.headers, table.rows)
+            print_table(table.headers, [*table.rows, *table.controls])
     print_paragraphs(*comparison.answer.sentences)

@@ -38,8 +38,11 @@ def whatif(
     quiet: Quiet = False,
 ) -> None:
     """Say what stragglers cost a recorded job, who it was, and why."""
-    from simstrag.whatif.analysis import analyse
+    from simstrag.runs.run import check_directory
+    from simstrag.whatif.analysis import NUMBERS, analyse
 
+    if out is not None:
+        check_directory(out, NUMBERS)
     names = [] if compare is None else split_policies(compare)
     found = analyse(record, gpu_price, compare=names, amp_ratio=amp_ratio, jobs=jobs)
     page = None if out is None else found.write(out, command_line())

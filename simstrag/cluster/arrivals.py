@@ -14,7 +14,7 @@ from simstrag import policies
 from simstrag.documents.csv_rows import read_rows
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.scenario.sections import Count, NonNegative, Positive, Section
+from simstrag.scenario.sections import Count, Endless, NonNegative, Positive, Section
 
 COLUMNS = ("submit", "gpus", "samples", "duration", "workload", "policy", "name")
 """The columns of the file; `submit_s` and `duration_s` are read, too."""
@@ -27,8 +27,6 @@ MOST_WORK = 10**15
 """Most samples of a job, ASSUMED: those of all updates are to fit an integer of 64 bits."""
 Work = Annotated[int, Field(ge=1, le=MOST_WORK)]
 Instant = Annotated[float, Field(ge=0, le=LATEST)]
-Endless = Annotated[float, Field(gt=0, allow_inf_nan=True)]
-"""A number above 0, or `.inf`."""
 
 
 class ArrivalRow(NamedTuple):

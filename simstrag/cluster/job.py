@@ -17,7 +17,7 @@ from simstrag.cluster.job_costs import JobCosts, parents_of, uses_server
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.simulate import Engine, Simulation
+from simstrag.engine.simulation import Engine, Simulation
 from simstrag.errors import PlanError
 from simstrag.plan import NEVER, Plan
 from simstrag.policies.estimators.time_to_progress import straggle

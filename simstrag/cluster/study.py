@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
 from simstrag.cluster import constants, manager, placer
-from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection, Endless
+from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection
 from simstrag.cluster.colocation import LAWS, TIME_SLICES
 from simstrag.cluster.study_sections import JobSection, NodeSection, WorkloadSection
 from simstrag.documents.file_io import path_of, require_path
@@ -23,7 +23,7 @@ from simstrag.documents.validation_errors import explain, require_distinct
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.sections import Amount, Count, Positive, Section, Seed
+from simstrag.scenario.sections import Amount, Count, Endless, Section, Seed
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import stream
 
@@ -31,6 +31,8 @@ INSIDE = {"intra_alpha", "intra_bandwidth"}
 """Keys of an all-reduce that are of links inside nodes."""
 STREAM = 2**64 - 1
 """The number of the stream that draws the workloads of arrivals; no rank and no placer has it."""
+SHORTEST = 1e-3
+"""Shortest interval, ASSUMED, in seconds: a run has as many renegotiations as intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class ClusterStudy(Section):
     trace_end: Literal["hold", "loop"] = "hold"
     workers_per_gpu: Count = 1
     colocation: str = TIME_SLICES.name
-    interval: Positive = 1.0
+    interval: Annotated[float, Field(ge=SHORTEST)] = 1.0
     placers: Annotated[tuple[str, ...], Field(min_length=1)] = ("packed",)
     policies: Annotated[tuple[str | dict[str, str], ...], Field(min_length=1)] = ("bsp",)
     managers: Annotated[tuple[str, ...], Field(min_length=1)] = ("none",)

@@ -8,8 +8,8 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from simstrag import policies
-from simstrag.cluster.arrivals import Endless, Instant, Work
-from simstrag.scenario.sections import Amount, Count, NonNegative, Positive, Section
+from simstrag.cluster.arrivals import Instant, Work
+from simstrag.scenario.sections import Amount, Count, Endless, NonNegative, Positive, Section
 from simstrag.timing.constants import AllReduce
 
 OF_JOB = ("workers", "samples", "target_progress", "policies", "seeds", "nodes", "ranks_per_node")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,32 +14,38 @@ from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.replica import Replica
-    from simstrag.ddp.sampler import ShareSampler
+    from simstrag.ddp.rank_setup import RankSetup
     from simstrag.engine.live import Facts
     from simstrag.policy import Policy
 
 FORMAT = "simstrag-training/1"
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """What a training goes on from, besides model, optimizer, formats and sampler.
+
+    facts: of the engine; None before the first step.
+    outer: the state of outer steps.
+    corrected: the state of a server's corrections of gradients.
+    apart: whether each rank has a model and an optimizer of its own.
+    """
+
+    policy: Policy
+    facts: Facts | None = None
+    outer: Mapping[str, Any] | None = None
+    corrected: Mapping[str, Any] | None = None
+    apart: bool = False
+
+
 def to_checkpoint(
-    replica: Replica,
-    name: str,
-    world_size: int,
-    sampler: ShareSampler | None,
-    policy: Policy,
-    facts: Facts | None,
-    served: Mapping[str, Any] | None,
-    outer: Mapping[str, Any] | None,
-    apart: bool,
+    setup: RankSetup, state: TrainingState, served: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The checkpoint of a training.
 
-    name: the policy's name.
     served: the state of a server that owns parameters and optimizer, as `Server.state` returns it.
-    outer: the state of outer steps.
-    apart: whether each rank has a model and an optimizer of its own.
     """
+    replica, sampler = setup.replica, setup.sampler
     model, optimizer = replica.model.state_dict(), replica.optimizer.state_dict()
     if served is not None:
         optimizer = served["optimizer"]
@@ -49,39 +56,38 @@ def to_checkpoint(
         finally:
             replica.spread(before)
     return {
-        "format": FORMAT, "name": name, "world_size": world_size,
+        "format": FORMAT, "name": setup.name, "world_size": setup.members.world_size,
         "model": model, "optimizer": optimizer, "formats": replica.formats.state_dict(),
         "sampler": None if sampler is None else sampler.state_dict(),
-        "policy": pickle.dumps(policy),
-        "facts": None if facts is None else facts_to_json(facts),
-        "outer": copy.deepcopy(outer), "apart": apart,
-        "corrected": None if served is None else served["corrected"],
+        "policy": pickle.dumps(state.policy),
+        "facts": None if state.facts is None else facts_to_json(state.facts),
+        "outer": copy.deepcopy(state.outer), "apart": state.apart,
+        "corrected": state.corrected,
     }  # fmt: skip
 
 
-def from_checkpoint(
-    state: Mapping[str, Any],
-    replica: Replica,
-    name: str,
-    world_size: int,
-    sampler: ShareSampler | None,
-) -> tuple[Policy, Facts | None]:
-    """Load model, optimizer, formats and sampler from a checkpoint; return its policy and facts.
+def from_checkpoint(checkpoint: Mapping[str, Any], setup: RankSetup) -> TrainingState:
+    """Load model, optimizer, formats and sampler from a checkpoint; return the rest of it.
 
     Raises `InputError` for a checkpoint of another policy or number of ranks.
     """
-    for word, here in (("format", FORMAT), ("name", name), ("world_size", world_size)):
-        if state.get(word) != here:
-            raise InputError(f"the checkpoint's {word} is {state.get(word)!r}, here it is {here!r}")
-    if (sampler is None) != (state["sampler"] is None):
+    replica, sampler, world_size = setup.replica, setup.sampler, setup.members.world_size
+    for word, here in (("format", FORMAT), ("name", setup.name), ("world_size", world_size)):
+        if checkpoint.get(word) != here:
+            there = checkpoint.get(word)
+            raise InputError(f"the checkpoint's {word} is {there!r}, here it is {here!r}")
+    if (sampler is None) != (checkpoint["sampler"] is None):
         raise InputError(
             f"the checkpoint is of a training {'with' if sampler is None else 'without'} a "
             "ShareSampler; give wrap() the same arguments as then"
         )
-    replica.model.load_state_dict(state["model"])
-    replica.optimizer.load_state_dict(state["optimizer"])
-    replica.formats.load_state_dict(state["formats"])
+    replica.model.load_state_dict(checkpoint["model"])
+    replica.optimizer.load_state_dict(checkpoint["optimizer"])
+    replica.formats.load_state_dict(checkpoint["formats"])
     if sampler is not None:
-        sampler.load_state_dict(state["sampler"])
-    facts = state["facts"]
-    return pickle.loads(state["policy"]), None if facts is None else facts_from_json(facts)
+        sampler.load_state_dict(checkpoint["sampler"])
+    facts = checkpoint["facts"]
+    return TrainingState(
+        pickle.loads(checkpoint["policy"]), None if facts is None else facts_from_json(facts),
+        checkpoint["outer"], checkpoint["corrected"], checkpoint["apart"],
+    )  # fmt: skip

@@ -18,6 +18,7 @@ from simstrag.ddp.failures.rank_failure import Membership
 from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.ddp.precision import NumberFormats
+from simstrag.ddp.rank_setup import RankSetup
 from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.trainer import Trainer
@@ -117,7 +118,7 @@ def wrap(
         clock = CudaStepTimer(device) if on_gpu else CpuStepTimer(measure_cores_per_rank())
     replica, folder = Replica(model, optimizer, formats, clock), None if out is None else Path(out)
     try:
-        return Trainer(replica, members, given, name, hints, sampler, folder, validation)
+        return Trainer(RankSetup(replica, members, given, name, hints, sampler, folder, validation))
     except BaseException as error:
         members.close(describe_error(error))
         raise

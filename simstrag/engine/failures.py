@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from simstrag.engine.kernel import Kernel
 from simstrag.engine.plain import Plain
-from simstrag.errors import StallError
+from simstrag.errors import PlanError, StallError
 from simstrag.plan import Plan
 from simstrag.policy import Policy
 from simstrag.scenario.failures import CheckpointSection, FailuresSection
@@ -28,10 +28,11 @@ Event = tuple[float, int, int, float]
 
 
 class FailingRun(Protocol):
-    """The run on which failures are carried out: its kernel, its policy and the policy's plan."""
+    """The run on which failures are carried out: kernel, policy, and the policy's name and plan."""
 
     kernel: Kernel | Plain
     policy: Policy
+    name: str
 
     @property
     def full_plan(self) -> Plan:
@@ -101,9 +102,14 @@ class Failures(ABC):
         """A checkpoint is due, at an update."""
         raise AssertionError("no checkpoint was asked for")
 
-    def restrict(self, plan: Plan) -> Plan | None:
+    def restrict(self, run: FailingRun, plan: Plan) -> Plan | None:
         """A resolved plan without lost ranks; None where none of its ranks is left."""
         return plan
+
+    @property
+    def all_lost(self) -> bool:
+        """Whether the run has lost every rank."""
+        return False
 
     @abstractmethod
     def _fail(self, run: FailingRun, at: float, rank: int, back: float) -> None:
@@ -131,14 +137,19 @@ class Continue(Failures):
 
     @property
     def all_lost(self) -> bool:
-        """Whether the run has lost every rank."""
+        """Whether every rank is lost now."""
         return len(self._lost) == self._workers
 
     def begin(self, run: FailingRun) -> None:
         """All ranks are there."""
 
-    def restrict(self, plan: Plan) -> Plan | None:
-        """The same object for the same plan and lost ranks."""
+    def restrict(self, run: FailingRun, plan: Plan) -> Plan | None:
+        """The same object for the same plan and lost ranks.  Raises `PlanError` for an overlap."""
+        if any(quorum.overlap for quorum in plan.quorums):
+            raise PlanError(
+                f"policy {run.name} cannot go on without a rank: a plan with overlap keeps its "
+                "quorums; say failures.on_fault: restart, or leave the policy out"
+            )
         if not self._lost:
             return plan
         if self._restricted[0] is not plan or self._restricted[1] != self._lost:
@@ -157,7 +168,7 @@ class Continue(Failures):
             self._hung.append(rank)
         else:
             self._lost -= {rank}
-        plan = self.restrict(run.full_plan)
+        plan = self.restrict(run, run.full_plan)
         if plan is not None:  # else they wait until one of them is back
             lost, self._hung = self._hung, []
             back = (rank,) if what == IS_BACK else ()

@@ -110,7 +110,7 @@ def fit_learner(
     on_progress: called as (done, total, policy) after each training.
 
     The scenario's policies, other than `bsp` and `asgd`, are predicted.  Raises `InputError` where
-    the scenario has no real learner, target or server, too few seeds, or `bsp` misses the target.
+    the scenario has no real learner or target, too few seeds, or `bsp` misses the target.
     """
     _check(scenario)
     shares = [share for share in SHARES if share * scenario.learner.batch >= 1]
@@ -169,8 +169,6 @@ def _check(scenario: Scenario) -> None:
         raise InputError("there is nothing to train: give learner.kind real and a task")
     if scenario.target_accuracy is None or scenario.samples is None:
         raise InputError("a fit needs target_accuracy, and samples, the most that is trained on")
-    if scenario.server is None:
-        raise InputError("a fit trains asgd, which needs a server: server: {service: SECONDS}")
     if len(scenario.seed_list) < FEWEST_SEEDS:
         raise InputError(f"a fit needs seeds: {FEWEST_SEEDS} or more, for its intervals")
 

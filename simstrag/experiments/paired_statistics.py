@@ -4,7 +4,7 @@ All arrays have shape (seeds,), entry k of each from the same seed: the same noi
 contention.  Intervals are Student's for means and paired differences, Fieller's for ratios of
 means.  Both are exact for normal values and any number of seeds.  They are 95 % intervals, or those
 that the value lies outside of with the probability `outside`.  Times are not negative, so intervals
-of their means and of ratios of these end at 0.
+of their means and of ratios of these end at 0; those of accuracies end at 0 and 1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def mean(times: Array) -> Estimate:
     >>> mean(np.array([2.0, 2.0, 2.0])), mean(np.array([1.0, 9.0])).low
     (Estimate(value=2.0, low=2.0, high=2.0), 0.0)
     """
-    return _from_zero(difference(times, np.zeros(len(times))))
+    return within(difference(times, np.zeros(len(times))), 0.0)
 
 
 def difference(times: Array, baseline: Array, outside: float = 0.05) -> Estimate:
@@ -50,9 +50,13 @@ def difference(times: Array, baseline: Array, outside: float = 0.05) -> Estimate
     return Estimate(value, value - half, value + half)
 
 
-def _from_zero(e: Estimate) -> Estimate:
-    """The part of an interval that is not negative."""
-    return Estimate(e.value, *(0.0 if end < 0 else end for end in (e.low, e.high)))
+def within(e: Estimate, least: float = -math.inf, most: float = math.inf) -> Estimate:
+    """An estimate with the part of its interval that is possible: it holds the truth as often.
+
+    >>> within(Estimate(0.9, 0.7, 1.1), 0.0, 1.0)
+    Estimate(value=0.9, low=0.7, high=1.0)
+    """
+    return Estimate(e.value, *(min(max(end, least), most) for end in (e.low, e.high)))
 
 
 def ratio(values: Array, others: Array, outside: float = 0.05) -> Estimate:
@@ -84,7 +88,7 @@ def ratio(values: Array, others: Array, outside: float = 0.05) -> Estimate:
 
 def ratio_of_times(times: Array, others: Array, outside: float = 0.05) -> Estimate:
     """The ratio of mean times, times / others, with the part of `ratio`'s interval from 0 up."""
-    return _from_zero(ratio(times, others, outside))
+    return within(ratio(times, others, outside), 0.0)
 
 
 def speedup(times: Array, baseline: Array, outside: float = 0.05) -> Estimate:

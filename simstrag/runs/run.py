@@ -39,6 +39,9 @@ OWN = {
         "report.html", "scenario.yaml", "trace.*", "profile.json", "origin.txt", "made.json",
         "advice.json",
     ),
+    "whatif.json": (
+        "whatif.json", "report.html", "scenario.yaml", "scenario-host.yaml", "trace.csv",
+    ),
 }  # fmt: skip
 """By marker: patterns of the files that are written with it into a folder."""
 
@@ -48,11 +51,6 @@ REQUIRED = ("policy", "seed", "scenario", "provenance", "summary", "warnings")
 """Keys of `run.json`."""
 OPTIONAL = ("excerpt", "recorded")
 """Keys of `run.json` that are left out where they are None."""
-
-
-OF_FORMULA = ("progress", "progress_unknown", "goodput", "efficiency")
-"""Numbers of the noise-scale formula in a summary, which say nothing about a real learner."""
-
 UNITS = {
     "makespan": "s", "time_to_target": "s", "progress": "noise-free updates",
     "mean_staleness": "updates", "staleness_by_rank": "updates",

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     Field,
     ValidationError,
     field_serializer,
@@ -21,8 +22,19 @@ from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.timing.noise import Distribution
 
-Positive = Annotated[float, Field(gt=0)]
-Bandwidth = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+LEAST = 1e-30
+"""Least number above 0, ASSUMED: what is divided by it stays finite."""
+
+
+def _not_tiny(value: float) -> float:
+    if value < LEAST:
+        raise PydanticCustomError("tiny", f"must be {LEAST:g} or more")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0), AfterValidator(_not_tiny)]
+Endless = Annotated[float, Field(gt=0, allow_inf_nan=True), AfterValidator(_not_tiny)]
+"""A number above 0, or `.inf`."""
 Factor = Annotated[float, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -135,12 +147,12 @@ class AllReduceSection(Section):
     """
 
     alpha: NonNegative = 0.0
-    bandwidth: Bandwidth = math.inf
+    bandwidth: Endless = math.inf
     bytes: NonNegative = 0.0
     overlap: Share = 0.0
     algorithm: Literal["ring", "tree", "halving_doubling", "hierarchical"] = "ring"
     intra_alpha: NonNegative | None = None
-    intra_bandwidth: Bandwidth | None = None
+    intra_bandwidth: Endless | None = None
 
     @field_serializer("bandwidth", "intra_bandwidth", when_used="json")
     def _readable(self, bandwidth: float | None) -> float | str | None:
@@ -273,7 +285,8 @@ class LearnerSection(Section):
             "device",
             "margin",
         )
-        foreign = ("curve", "staleness_loss", "c_tau_range") if self.is_real else real
+        formula = ("c_tau", "c_tau_range", "curve", "staleness_loss")
+        foreign = formula if self.is_real else real
         if named := self.changed(foreign):
             other = "noise-scale" if self.is_real else "real"
             raise ValueError(f"{named[0]} is a key of kind {other}; this one is {self.kind}")

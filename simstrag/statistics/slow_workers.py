@@ -33,7 +33,7 @@ FLOOR = 0.05
 OVER = f"over {100 * FLOOR:.0f} %"
 ALARM = 0.05
 """Rate of false alarms of all tests together."""
-THROUGHOUT, STRETCH, PERIODIC = 0.015, 0.01, 0.01
+THROUGHOUT, STRETCH, PERIODIC = 0.015, 0.01, 0.009
 """What the t tests have of it."""
 FAR = 4
 """How many times the largest excess of other workers makes a step stand out alone."""
@@ -164,8 +164,8 @@ def _extent(excess: Floats) -> Ints:
 
 
 def _periodic(excess: Floats, numbers: Ints) -> Slowness | None:
-    """The period and phase with the largest t; numbers of steps may have gaps."""
-    best: tuple[float, int, int] = -np.inf, 0, 0
+    """The period and phase with the smallest p; numbers of steps may have gaps."""
+    best = 1.0, 0, 0
     looked = 0
     for period in range(2, min(LONGEST, len(excess) // FEWEST) + 1):
         phase = numbers % period
@@ -181,15 +181,15 @@ def _periodic(excess: Floats, numbers: Ints) -> Slowness | None:
             t = (mean - rest - np.log1p(FLOOR)) / np.sqrt(np.maximum(spread, 1e-24))
         looked += int(enough.sum())
         t = np.where(enough, t, -np.inf)
-        if t.max() > best[0]:
-            best = float(t.max()), period, int(np.argmax(t))
-    if not np.isfinite(best[0]):
+        at = int(np.argmax(t))
+        if t[at] > 0:
+            best = min(best, (upper_tail(float(t[at]), int(count[at]) - 1), period, at))
+    p, period, phase_of = best
+    if not period:
         return None
-    t, period, phase_of = best
     places = np.flatnonzero(numbers % period == phase_of)
     test = f"t test of steps {phase_of} modulo {period} against the others {OVER}"
-    p = upper_tail(t, len(places) - 1) * looked
-    return _slowness("periodic", p, excess, places, test, period)
+    return _slowness("periodic", p * looked, excess, places, test, period)
 
 
 def _one_off(excess: Floats, others: Floats) -> Slowness | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.errors import InputError
 from simstrag.rendering import html_fragment, html_page
 from simstrag.statistics.slow_workers import FEWEST
@@ -40,11 +38,13 @@ class LateReplicas:
         a step, steps in which the others waited longest for it.
     waited: seconds that all other replicas together waited for it.
     arrival: when each replica finished computing, shape (replicas, steps).
+    waits: how often replicas wait for each other in a step.
     """
 
     last: tuple[int, ...]
     waited: tuple[float, ...]
     arrival: Floats
+    waits: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,33 +81,23 @@ class WhatIf:
         return html_fragment(self)
 
     def write(self, folder: str | Path, command: str | None = None) -> Path:
-        """Write `whatif.json` and `report.html` into a folder; the path of the report.
+        """Write `whatif.json` and `report.html` to a folder, whole or not at all; returns the page.
 
         Where policies were compared, also the scenario of the record, for `simstrag compare`.
 
         command: the command line that asked for it, shown in the report.
         Raises `InputError` where the folder holds something else, or cannot be written.
         """
-        from simstrag.runs.run import plain
+        from simstrag.runs.run import plain, write_directory
 
-        folder = Path(folder)
-        refuse_file(folder)
-        if folder.exists() and any(folder.iterdir()) and not (folder / NUMBERS).exists():
-            raise InputError(
-                f"{folder}: holds something else; choose a folder that does not exist yet"
-            )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-        if self.policies is not None:
-            self.policies.write(folder)
-        numbers = json.dumps(plain(self.document), indent=1, allow_nan=False) + "\n"
-        for name, text in ((NUMBERS, numbers), (PAGE, html_page(self, command))):
-            write_atomically(
-                folder / name, functools.partial(Path.write_text, data=text, encoding="utf-8")
-            )
-        return folder / PAGE
+        def fill(target: Path) -> None:
+            if self.policies is not None:
+                self.policies.write(target)
+            numbers = json.dumps(plain(self.document), indent=1, allow_nan=False) + "\n"
+            for name, text in ((NUMBERS, numbers), (PAGE, html_page(self, command))):
+                (target / name).write_text(text, encoding="utf-8")
+
+        return write_directory(Path(folder), NUMBERS, fill) / PAGE
 
 
 def analyse(
@@ -134,7 +124,11 @@ def analyse(
     if gpu_price is not None and not 0 <= gpu_price < np.inf:
         raise InputError(f"gpu_price is {gpu_price!r}; give the price of a GPU-hour, 0 or more")
     if amp_ratio is not None and not (compare and 0 < amp_ratio < np.inf):
-        reason = "give the gain of a whole step, above 0" if compare else "only policies need it"
+        reason = (
+            "give the gain of a whole step, above 0"
+            if compare
+            else "give policies to compare, which alone need it"
+        )
         raise InputError(f"amp_ratio is {amp_ratio!r}; {reason}")
     if compare:
         from simstrag.policies import load
@@ -210,6 +204,7 @@ def _waiting(layout: Layout) -> LateReplicas:
         tuple(np.bincount(last, minlength=len(replicas)).tolist()),
         tuple(caused.sum(axis=1).tolist()),
         arrival,
+        len(entries),
     )
 
 

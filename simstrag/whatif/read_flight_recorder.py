@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.traces.log_table import read_bytes, read_json
+from simstrag.traces.log_table import read_bytes, read_json, shorten
 from simstrag.whatif.read_seconds import absent_ranks
 from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, assumed_gpus
 
@@ -32,6 +32,11 @@ PICKLE, ENTRIES, HEAD = b"\x80", b'"entries"', 4096
 LEAST = 3
 """Fewest periods by which a period is known."""
 NANO, MILLI = 1e-9, 1e-3
+KEYS = (
+    "time_discovered_completed_ns", "time_discovered_started_ns", "duration_ms",
+    "collective_seq_id",
+)  # fmt: skip
+"""Of an entry: when it ended and began, how long it took, and its number in its group."""
 
 
 class _Rank(NamedTuple):
@@ -60,11 +65,15 @@ def read_dumps(folder: str | Path) -> Record:
     Raises `InputError` for a file that is no dump, without durations or without a period.
     """
     dumps: dict[int, Any] = {}
+    files: dict[int, Path] = {}
     for path in dump_files(Path(folder)):
-        found = re.search(r"(\d+)(\.\w+)?$", path.name)
+        found = re.search(r"(\d{1,9})(\.\w+)?$", path.name)
         if found is None:
             raise InputError(f"{path}: the name of a dump ends in its rank, as nccl_trace_rank_0")
-        dumps[int(found.group(1))] = _load(path)
+        rank = int(found.group(1))
+        if rank in files:
+            raise InputError(f"{path}: is of rank {rank}, like {files[rank]}; remove one")
+        files[rank], dumps[rank] = path, _load(path)
     ranks = sorted(dumps)
     size, name, others = _common_group(dumps, folder)
     own = {rank: _collectives(dumps[rank], name, f"{folder}, rank {rank}") for rank in ranks}
@@ -132,8 +141,9 @@ def _load(path: Path) -> Any:
     if data.startswith(PICKLE):
         try:
             dump = _PlainUnpickler(io.BytesIO(data)).load()
-        except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
-            raise InputError(f"{path}: not a flight recorder dump: {error}") from None
+        except Exception as error:  # of any kind, as damaged bytes may ask for anything
+            why = shorten(str(error)) or type(error).__name__
+            raise InputError(f"{path}: not a flight recorder dump: {why}") from None
     else:
         dump = read_json(path, "a flight recorder dump")
     entries = dump.get("entries") if isinstance(dump, dict) else None
@@ -152,10 +162,13 @@ def _common_group(dumps: dict[int, Any], folder: str | Path) -> tuple[int, str, 
     if not common:
         raise InputError(f"{folder}: no group has collectives in all {len(dumps)} dumps")
     name = max(common, key=lambda each: counts[each])
+    configs = (dump.get("pg_config") for dump in dumps.values())
     members = [
         len(re.findall(r"\d+", str(group.get("ranks", ""))))
-        for dump in dumps.values()
-        for group in dict(dump.get("pg_config") or {}).values()
+        for config in configs
+        if isinstance(config, dict)
+        for group in config.values()
+        if isinstance(group, dict)
     ]
     return max(members, default=0), name, len(groups) - 1
 
@@ -171,16 +184,13 @@ def _collectives(dump: Any, group: str, source: str) -> _Rank:
     for entry in dump["entries"]:
         if _group(entry) != group or entry.get("is_p2p"):
             continue
-        end, begin = (
-            entry.get(f"time_discovered_{name}_ns") or 0 for name in ("completed", "started")
-        )
-        device = entry.get("duration_ms")
-        if not end or (device is None and not begin):
+        ended, began, lasted, place = (_number(entry, key, source) for key in KEYS)
+        if place is None or not ended or (lasted is None and not began):
             unfinished += 1
             continue
-        seconds = (end - begin) * NANO if device is None else float(device) * MILLI
+        took = (ended - (began or 0)) * NANO if lasted is None else lasted * MILLI
         call = f"{entry.get('profiling_name')} {entry.get('input_sizes')}"
-        rows[int(entry["collective_seq_id"])] = call, end * NANO, seconds, device is not None
+        rows[int(place)] = call, ended * NANO, took, lasted is not None
     if not rows:
         raise InputError(
             f"{source}: {unfinished} collectives, none with the times of its start and end; set "
@@ -189,6 +199,16 @@ def _collectives(dump: Any, group: str, source: str) -> _Rank:
     number = np.array(sorted(rows))
     what, end, seconds, timed = zip(*(rows[k] for k in number.tolist()), strict=True)
     return _Rank(number, list(what), np.array(end), np.array(seconds), all(timed))
+
+
+def _number(entry: dict[str, Any], key: str, source: str) -> float | None:
+    """A number of an entry that is not negative; None where it has none."""
+    value = entry.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not 0 <= value < 2**63:
+        raise InputError(f"{source}: a collective has {key} {value!r:.80}, and no number from 0")
+    return value
 
 
 def _period(what: list[str], folder: str | Path) -> tuple[int, int]:

@@ -22,6 +22,8 @@ from simstrag.whatif.record import FORWARD, OPERATIONS, Floats, Record
 FORM = "operations of a pipeline"
 NEEDED = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("seq_id", "mc", "gmc", "mb_id")
+LARGEST = 2**31 - 1
+"""The largest number of a step, a rank or an operation, ASSUMED."""
 
 
 def read_operations(path: str | Path) -> Record:
@@ -49,7 +51,7 @@ def read_operations(path: str | Path) -> Record:
             raise InputError(f"{path}: column '{name}' has empty cells")
     kind, kinds = _kinds(table["optype"], path)
     integers = {
-        name: _column(table, name, np.int64, path)
+        name: _integers(table, name, path)
         for name in table.column_names
         if name not in ("optype", "start_ts", "duration")
     }
@@ -71,6 +73,12 @@ def _assemble(
 ) -> Record:  # fmt: skip
     """The record, with what optional columns would say derived, and the notes that say so."""
     step, replica, stage, rank = (integers[n] for n in ("step", "dp_rank", "stage", "rank"))
+    stages = len(np.unique(stage))
+    if stage.max() >= stages:
+        absent = int(np.setdiff1d(np.arange(stages), stage)[0])
+        raise InputError(
+            f"{path}: no row is of stage {absent}; the record needs all stages, from 0"
+        )
     notes, none = [], np.full(len(step), -1)
     number = integers.get("seq_id")
     if number is None:
@@ -81,7 +89,6 @@ def _assemble(
         chunk = np.where(np.isin(kind, _computing(kinds)), 0, -1)
         notes.append("Assumed: no column mc; each stage has one model chunk.")
     if "gmc" not in integers:
-        stages = int(stage.max()) + 1
         model_chunk = np.where(chunk < 0, -1, chunk * stages + stage)
         notes.append("Assumed: no column gmc; chunk i of stage p is chunk i x stages + p.")
     gpus = _gpus(path)
@@ -129,19 +136,32 @@ def _computing(kinds: tuple[str, ...]) -> list[int]:
     return [k for k, name in enumerate(kinds) if name.endswith("-compute")]
 
 
-def _column(table: Any, name: str, kind: type, path: str | Path) -> npt.NDArray[Any]:
+def _column(table: Any, name: str, path: str | Path) -> npt.NDArray[Any]:
     import pyarrow
 
     found = table[name].type
     if not (pyarrow.types.is_integer(found) or pyarrow.types.is_floating(found)):
         raise InputError(f"{path}: column '{name}' is of {found}, not numbers")
-    return np.asarray(np.from_dlpack(_whole(table[name])).astype(kind))
+    return np.asarray(np.from_dlpack(_whole(table[name])))
+
+
+def _integers(table: Any, name: str, path: str | Path) -> npt.NDArray[np.int64]:
+    """A column of whole numbers from 0; chunks and micro-batches may be -1, for none."""
+    values = _column(table, name, path)
+    least = 0 if name in (*NEEDED, "seq_id") else -1
+    right = (values >= least) & (values <= LARGEST) & (values == np.floor(values))
+    if not right.all():
+        row = int(np.argmin(right))
+        raise InputError(
+            f"{path}, row {row + 1}: {name} is {values[row]:g}, and no whole number from {least} on"
+        )
+    return values.astype(np.int64)
 
 
 def _seconds(table: Any, name: str, path: str | Path) -> Floats:
     """A column of seconds in the precision of the file: 32 bits are not made to look like more."""
     single = str(table[name].type) == "float"
-    return _column(table, name, np.float32 if single else np.float64, path)
+    return _column(table, name, path).astype(np.float32 if single else np.float64)
 
 
 def _count(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -17,29 +17,13 @@ KNOWN = (
 
 
 def read_record(path: str | Path) -> Record:
-    """The record in a file or folder; only the reader of its format is loaded.
+    """The record in a file or folder.
 
     Raises `InputError` where it is none, and for what a format does not allow.
     """
     path = require_path(path_of(path, "the record of a job"))
     if path.is_dir():
-        if (path / "run.json").exists():
-            from simstrag.whatif.read_run import read_run
-
-            return read_run(path)
-        from simstrag.whatif.read_seconds import rank_files, read_recorded
-
-        if rank_files(path):
-            return read_recorded(path)
-        from simstrag.whatif.read_flight_recorder import dump_files, read_dumps
-
-        if dump_files(path):
-            return read_dumps(path)
-        from simstrag.whatif.read_profiles import profile_files, read_profiles
-
-        if profile_files(path):
-            return read_profiles(path)
-        raise InputError(f"{path}: no record of a job in this folder; give {KNOWN}")
+        return _read_folder(path)
     try:
         with path.open("rb") as file:
             begin = file.read(len(PARQUET))
@@ -60,3 +44,30 @@ def read_record(path: str | Path) -> Record:
     from simstrag.whatif.read_seconds import read_seconds
 
     return read_seconds(path)
+
+
+def _read_folder(folder: Path) -> Record:
+    from simstrag.whatif.read_flight_recorder import dump_files, read_dumps
+    from simstrag.whatif.read_seconds import rank_files, read_recorded
+
+    run = [path for path in (folder / "run.json",) if path.exists()]
+    ranks, dumps = rank_files(folder), dump_files(folder)
+    first, *others = [files[0].name for files in (run, ranks, dumps) if files] or [""]
+    if others:
+        raise InputError(
+            f"{folder}: holds two records, of which {first} and {others[0]} are parts; move one "
+            "into a folder of its own"
+        )
+    if ranks:
+        return read_recorded(folder)
+    if dumps:
+        return read_dumps(folder)
+    if run:
+        from simstrag.whatif.read_run import read_run
+
+        return read_run(folder)
+    from simstrag.whatif.read_profiles import profile_files, read_profiles
+
+    if profile_files(folder):
+        return read_profiles(folder)
+    raise InputError(f"{folder}: no record of a job in this folder; give {KNOWN}")

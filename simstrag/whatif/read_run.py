@@ -28,8 +28,8 @@ def read_run(folder: str | Path) -> Record:
     columns = {name: np.asarray(run.steps[name]) for name in names}
     order = np.lexsort((columns["rank"], columns["step"]))
     rank, step, version, start, finish, wait, communication = (columns[n][order] for n in names)
-    ranks, steps = np.unique(rank), np.unique(step)
-    complete = np.bincount(step)[steps] == len(ranks)
+    ranks, (steps, counts) = np.unique(rank), np.unique(step, return_counts=True)
+    complete = counts == len(ranks)
     kept = np.isin(step, steps[complete])
     shape = (int(complete.sum()), len(ranks))
     versions = version[kept].reshape(shape)

@@ -9,6 +9,7 @@ of that part.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.traces.log_table import LogTable
+from simstrag.traces.log_table import LogTable, read_text
 from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, assumed_gpus
 
 FORM = "seconds of ranks"
@@ -26,6 +27,8 @@ NAMES = frozenset({ALL_REDUCE, "allreduce", "communication", "comm"})
 """Names of the part that is the collective."""
 LARGEST = 2**53
 """The largest number of a rank or a step, up to which a double has all whole numbers."""
+LONGEST = 1e9
+"""The most seconds of a part, ASSUMED: 30 years."""
 
 
 def read_seconds(path: str | Path) -> Record:
@@ -34,8 +37,8 @@ def read_seconds(path: str | Path) -> Record:
 
 
 def rank_files(folder: Path) -> list[Path]:
-    """The files that `simstrag.ddp.record` wrote into a folder, one of each rank."""
-    return sorted(folder.glob("rank-*.csv"))
+    """The files that `simstrag.ddp.record` wrote into a folder, one of each rank, also gzipped."""
+    return sorted([*folder.glob("rank-*.csv"), *folder.glob("rank-*.csv.gz")])
 
 
 def read_recorded(folder: str | Path) -> Record:
@@ -44,16 +47,29 @@ def read_recorded(folder: str | Path) -> Record:
     Raises `InputError` for a file that is none, and one without a step.
     """
     folder = Path(folder)
-    tables = [LogTable.read(file, NEEDED) for file in rank_files(folder)]
+    tables = [_of_rank(file) for file in rank_files(folder)]
     record = _read(tables, str(folder), RECORDED)
     size = re.search(r"(?m)^world_size: *(\d+)\s*$", _text(folder / "meta.yaml"))
     absent = absent_ranks(np.unique(record.rank).tolist(), int(size.group(1)) if size else 0)
     return replace(record, missing=(*absent, *record.missing))
 
 
+def _of_rank(file: Path) -> LogTable:
+    """The rows of one rank, without a last line that the disk had no room for."""
+    text = read_text(file)
+    text = text[: text.rfind("\n") + 1]
+    if text.count("\n") < 2:
+        raise InputError(
+            f"{file}: has no step; the first three are left out, and steps are written once a "
+            "second: record longer, or remove the file"
+        )
+    return LogTable.of(text, str(file))
+
+
 def absent_ranks(ranks: list[int], size: int) -> list[str]:
     """That ranks of a job of this size have no file, in one line."""
-    absent = sorted({*range(size)} - {*ranks})
+    known = {*ranks}
+    absent = [*itertools.islice((k for k in range(size) if k not in known), 6)]
     if not absent:
         return []
     named = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
@@ -72,7 +88,7 @@ def _text(path: Path) -> str:
 
 def _read(tables: list[LogTable], source: str, form: str) -> Record:
     rank, step = (np.concatenate([_whole(t, name) for t in tables]) for name in ("rank", "step"))
-    seconds = np.concatenate([_not_negative(table) for table in tables])
+    seconds = np.concatenate([_not_negative(table, "seconds", LONGEST) for table in tables])
     stages = [
         stage
         for table in tables
@@ -103,7 +119,7 @@ def _read(tables: list[LogTable], source: str, form: str) -> Record:
     missing += _holes(np.unique(step))
     tokens = None
     if all("tokens" in table.columns for table in tables):
-        tokens = np.concatenate([t.numbers("tokens", gaps=True) for t in tables])[grid].ravel()
+        tokens = np.concatenate([_not_negative(t, "tokens", LARGEST) for t in tables])[grid].ravel()
     return Record.of_ranks(
         steps, ranks, {keys[name]: cells[..., k] for k, name in enumerate(parts)}, source, form,
         is_timed=has_collective, tokens=tokens, missing=tuple(missing),
@@ -127,14 +143,18 @@ def _holes(steps: Ints) -> list[str]:
 def _part(name: str) -> tuple[str, int]:
     """A part that is one of several, such as `all-reduce-2`, and its number; else 0."""
     stem, _, number = name.rpartition("-")
-    return (stem, int(number)) if stem and number.isdecimal() else (name, 0)
+    is_numbered = stem and number.isdecimal() and len(number) < 10
+    return (stem, int(number)) if is_numbered else (name, 0)
 
 
-def _not_negative(table: LogTable) -> Floats:
-    seconds = table.numbers("seconds")
-    if np.any(seconds < 0):
-        raise table.mistake(int(np.argmax(seconds < 0)), "seconds", "is less than 0")
-    return seconds
+def _not_negative(table: LogTable, name: str, most: float) -> Floats:
+    """The numbers of a column, from 0 to `most`; NaN for tokens that were not measured."""
+    numbers = table.numbers(name, gaps=name == "tokens")
+    if np.any(numbers < 0):
+        raise table.mistake(int(np.argmax(numbers < 0)), name, "is less than 0")
+    if np.any(large := numbers > most):
+        raise table.mistake(int(np.argmax(large)), name, f"is too large; the most is {most:g}")
+    return numbers
 
 
 def _whole(table: LogTable, name: str) -> Ints:
@@ -157,6 +177,17 @@ def _arrange(
     """
     steps, at_step = np.unique(step, return_inverse=True)
     ranks, at_rank = np.unique(rank, return_inverse=True)
+    found = np.unique(at_rank * len(parts) + part)
+    if len(found) < len(ranks) * len(parts):
+        absent = int(np.argmin(np.append(found, -1) == np.arange(len(found) + 1)))
+        k, p = divmod(absent, len(parts))
+        raise InputError(
+            f"{source}: rank {ranks[k]} has no stage '{parts[p]}'; all ranks must have the "
+            "same stages, which are parts of their step (a pipeline needs all operations)"
+        )
+    nowhere = InputError(f"{source}: no step has seconds of all {len(ranks)} ranks")
+    if np.bincount(at_step).max() < len(ranks):
+        raise nowhere
     grid = np.full((len(steps), len(ranks), len(parts)), -1)
     rows = np.arange(len(step))
     first = rows[::-1].copy()  # of rows of the same cell the first stays
@@ -167,17 +198,10 @@ def _arrange(
         ends = np.cumsum([len(table.lines) for table in tables])
         table = tables[int(np.searchsorted(ends, row, side="right"))]
         raise table.mistake(row - int(ends[ends > row][0]) + len(table.lines), "step", why)
-    never = np.argwhere((grid < 0).all(axis=0))
-    if len(never):
-        k, p = never[0]
-        raise InputError(
-            f"{source}: rank {ranks[k]} has no stage '{parts[p]}'; all ranks must have the "
-            "same stages, which are parts of their step (a pipeline needs all operations)"
-        )
     present = np.any(grid >= 0, axis=1)
     whole = ~np.any(present & np.any(grid < 0, axis=1), axis=1)
     if not whole.any():
-        raise InputError(f"{source}: no step has seconds of all {len(ranks)} ranks")
+        raise nowhere
     patterns, counts = np.unique(present[whole], axis=0, return_counts=True)
     usual = patterns[np.argmax(counts)]
     kept = whole & np.all(present == usual, axis=1)

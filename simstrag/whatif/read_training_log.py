@@ -32,11 +32,12 @@ from simstrag.whatif.record import ALL_REDUCE, BACKWARD, FORWARD, Record, assume
 FORM = "a log of Megatron-LM"
 BLOCK, SCORES = b"across ranks (ms):", b"GPU relative performance:"
 ITERATION = re.compile(
-    r"iteration +(\d+)/ *\d+ \|(?:.*elapsed time per iteration \(ms\): ([\d.]+))?"
+    r"iteration +(\d{1,15})/ *\d+ \|"
+    r"(?:.*elapsed time per iteration \(ms\): (\d{1,12}(?:\.\d+)?)(?!\d))?"
 )
 TIMER = re.compile(r"\s([a-z][\w-]*):\s*$")
-RANK = re.compile(r"\srank +(\d+): ([\d.]+)\s*$")
-SCORE = re.compile(r"Rank=(\d+) Node=(\S+) Score=([\d.]+)")
+RANK = re.compile(r"\srank +(\d{1,9}): (\d{1,12}(?:\.\d+)?)\s*$")
+SCORE = re.compile(r"Rank=(\d+) Node=(\S+) Score=(\d+(?:\.\d+)?)")
 OWN = {FORWARD: "forward", BACKWARD: "backward"}
 """Timers of a rank's computing, and the parts of the record."""
 BATCH = "batch-generator"

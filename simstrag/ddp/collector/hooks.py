@@ -10,18 +10,23 @@ The hooks stand around those of DDP and FSDP2 and change nothing that is compute
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from simstrag.ddp.collector.step_marks import StepMarks
 from simstrag.errors import InputError
+
+_call_after_backward = Variable._execution_engine.queue_callback
 
 
 def wrapper_of(model: nn.Module) -> str:
@@ -34,6 +39,24 @@ def wrapper_of(model: nn.Module) -> str:
         "record() takes a model in DistributedDataParallel or fully_shard(), not a bare "
         f"{type(model).__name__}; call it after wrapping"
     )
+
+
+def check_group(model: nn.Module) -> None:
+    """Refuse a model whose gradients are not reduced over all ranks by one group.
+
+    Ranks of several groups, as of HSDP or tensor parallelism, do not leave a collective together.
+    """
+    if isinstance(model, DistributedDataParallel):
+        sizes = [dist.get_world_size(model.process_group)]
+    else:
+        sharded = (each for each in model.parameters() if isinstance(each, DTensor))
+        sizes = [size for size in next(sharded).device_mesh.shape if size > 1]
+    world = dist.get_world_size()
+    if math.prod(sizes) != world or len(sizes) > 1:
+        raise InputError(
+            f"record() compares ranks of one group of all {world}, and this model has groups of "
+            f"{' x '.join(map(str, sizes))}; record it with a profiler"
+        )
 
 
 def attach(model: nn.Module, marks: StepMarks) -> None:
@@ -82,21 +105,20 @@ class _EndOfBackward:
             tensor.register_hook(self.wait)  # type: ignore[no-untyped-call]
 
     def wait(self, *_: Any) -> None:
-        """Mark the wait and the end of the backward that runs."""
-        self._queue(self._wait)
+        """Mark the wait and the end of the backward that runs, if it reduces gradients."""
+        if self.is_synced and not self.is_queued:
+            self.is_queued = True
+            _call_after_backward(self._wait)
 
     def end(self) -> None:
         """Mark the end of the backward that runs."""
-        self._queue(self._end)
-
-    def _queue(self, callback: Callable[[], None]) -> None:
         if not self.is_queued:
             self.is_queued = True
-            Variable._execution_engine.queue_callback(callback)
+            _call_after_backward(self._end)
 
     def _wait(self) -> None:
         self._marks.enter()
-        Variable._execution_engine.queue_callback(self._end)
+        _call_after_backward(self._end)
 
     def _end(self) -> None:
         self.is_queued = False
@@ -107,7 +129,7 @@ def _attach_ddp(model: DistributedDataParallel, end: _EndOfBackward) -> None:
     if model.find_unused_parameters or model.static_graph:  # any parameter may have no gradient
 
         def watch(_: nn.Module, __: Any, output: Any) -> None:
-            if model.require_backward_grad_sync and torch.is_grad_enabled():
+            if torch.is_grad_enabled():
                 end.watch(output)
 
         model.register_forward_hook(watch)
@@ -118,7 +140,7 @@ def _attach_ddp(model: DistributedDataParallel, end: _EndOfBackward) -> None:
         if parameter.requires_grad and name not in model.parameters_to_ignore
     )
     # one that stays costs less than one on the output of each step
-    first.register_hook(lambda _: end.wait() if end.is_synced else None)
+    first.register_hook(end.wait)
 
 
 def _attach_fsdp(root: nn.Module, marks: StepMarks, end: _EndOfBackward) -> None:
@@ -180,8 +202,7 @@ def _time_collectives(module: FSDPModule, marks: StepMarks, end: _EndOfBackward)
 
     class MarkedReduceScatter(DefaultReduceScatter):
         def allocate(self, *arguments: Any, **named: Any) -> torch.Tensor:
-            if not end.is_queued:  # here, because a group of one rank allocates and sends nothing
-                end.end()
+            end.end()  # here, because a group of one rank allocates and sends nothing
             return super().allocate(*arguments, **named)
 
         __call__ = marked(DefaultReduceScatter.__call__)

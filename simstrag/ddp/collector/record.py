@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
+import math
 import time
 import uuid
 from collections import deque
@@ -25,7 +26,7 @@ from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.nn.parallel import DistributedDataParallel
 
-from simstrag.ddp.collector.hooks import attach, wrapper_of
+from simstrag.ddp.collector.hooks import attach, check_group, wrapper_of
 from simstrag.ddp.collector.step_marks import (
     CpuClock,
     CudaClock,
@@ -37,6 +38,7 @@ from simstrag.ddp.collector.step_marks import (
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.ddp.local_step_timer import CpuStepTimer, measure_cores_per_rank
+from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.errors import InputError
 
 HEADER = "rank,step,stage,seconds\n"
@@ -63,7 +65,8 @@ def record(
     DDP's broadcast of buffers at the start of the forward, and collectives of the script's own.
 
     A disk that is full or a store that is lost ends the record with a warning, not the training.
-    Raises `InputError` for a model without a wrapper, and for a folder that has a record.
+    Raises `InputError` for a model without a wrapper or whose wrapper has not one group of all
+    ranks, and for a folder that has a record.
     """
     if not dist.is_initialized():
         raise InputError("record() needs a process group: call init_process_group() before it")
@@ -78,15 +81,17 @@ class StepRecorder:
     def __init__(self, model: nn.Module, folder: Path | None, look_every: float) -> None:
         self.rank, world = dist.get_rank(), dist.get_world_size()
         wrapper, device = wrapper_of(model), next(model.parameters()).device
+        check_group(model)
         clock = _clock(model, device)
-        self._marks = StepMarks(clock, pause=min(PAUSE, look_every or PAUSE))
+        pause = min(PAUSE, look_every or PAUSE)
+        self._marks = StepMarks(clock, pause=pause)
         attach(model, self._marks)
         self._file = None if folder is None else _StepFile(folder, self.rank)
         if folder is not None and self.rank == 0:
             _write_meta(folder / META, wrapper, world, device, clock.reason)
         self._looks: _Looks | None = None
         if look_every and world > 1:
-            self._looks = _Looks(self.rank, world, look_every, device)
+            self._looks = _Looks(self.rank, world, look_every, pause, device)
         self._marks.on_end = self._collect
         atexit.register(self.close)
 
@@ -94,7 +99,7 @@ class StepRecorder:
         """Write what is known, and record no further step."""
         atexit.unregister(self.close)
         self._collect()
-        self._marks.on_end = None
+        self._marks.stop()
         self._write(_StepFile.close)
         self._file = self._looks = None
 
@@ -138,6 +143,7 @@ class _StepFile:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self._rank = folder / f"rank-{rank}.csv", rank
+        refuse_file(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("xb", buffering=0)
@@ -187,31 +193,44 @@ class _Looks:
     A rank sets one key from time to time, which waits for nothing; no collective is added.
     """
 
-    def __init__(self, rank: int, world: int, every: float, device: torch.device) -> None:
+    def __init__(
+        self, rank: int, world: int, every: float, pause: float, device: torch.device
+    ) -> None:
         own = [uuid.uuid4().hex]  # a restart, or another model of the script, has other keys
         dist.broadcast_object_list(own, device=device)
         self._store = PrefixStore(f"simstrag record {own[0]}", _get_default_store())
-        self._rank, self._keys, self._every = rank, [str(k) for k in range(world)], every
+        self._rank, self._keys = rank, [str(k) for k in range(world)]
+        self._every, self._pause = every, pause
         self._set(b"")
         dist.barrier()
         self._slow = SlowRankDetector() if rank == 0 else None
         self._latest: deque[tuple[int, float]] = deque(maxlen=SENT)
         self._seen, self._next = -1, time.monotonic() + every
+        self._sent: dict[int, float] = {}
+        self._look_at = math.inf
 
     def add(self, steps: list[StepSeconds]) -> None:
-        """Take in steps; at the time for it, send them, and look on rank 0."""
+        """Take in steps; at the time for it, send them; rank 0 looks once all have done so.
+
+        Times are those of one clock that began with all ranks, and of no rank's own steps: ranks
+        whose times drifted apart would send other steps.
+        """
         self._latest.extend((each.step, each.own) for each in steps)
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._every
-        self._set(np.array(self._latest).tobytes())
-        if self._slow is not None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next += self._every * (1 + (now - self._next) // self._every)
+            self._set(np.array(self._latest).tobytes())
+            if self._slow is not None and self._look_at == math.inf:
+                self._sent, self._look_at = dict(self._latest), now + 2 * self._pause
+        if self._slow is not None and now >= self._look_at:
+            self._look_at = math.inf
             self._look(self._slow)
 
     def _look(self, slow: SlowRankDetector) -> None:
-        sent = [np.frombuffer(each).reshape(-1, 2) for each in self._store.multi_get(self._keys)]
+        sent = [np.frombuffer(each) for each in self._store.multi_get(self._keys[1:])]
         seconds = [
-            dict(zip(own[:, 0].astype(int).tolist(), own[:, 1], strict=True)) for own in sent
+            self._sent,
+            *(dict(zip(own[::2].astype(int).tolist(), own[1::2], strict=True)) for own in sent),
         ]
         common = set(seconds[0]).intersection(*seconds)
         new = sorted(step for step in common if step > self._seen)
@@ -230,4 +249,5 @@ def _write_meta(path: Path, wrapper: str, world: int, device: torch.device, cloc
         "world_size": world, "wrapper": wrapper, "backend": dist.get_backend(),
         "device": device.type, "torch": torch.__version__, "clock": clock,
     }  # fmt: skip
-    path.write_text("".join(f"{name}: {value}\n" for name, value in lines.items()), "utf-8")
+    text = "".join(f"{name}: {value}\n" for name, value in lines.items())
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))

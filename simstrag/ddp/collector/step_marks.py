@@ -9,6 +9,7 @@ lies between `leave` and the next `enter` is the rank's own computing.
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -124,37 +125,37 @@ class StepMarks:
 
     def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
         self._clock, self.mark, self._left_out = clock, clock.mark, settling
-        self._kinds: list[str] = []  # two lists: pairs would keep the garbage collector busy
-        self._marks: list[Any] = []
-        self._ended: deque[tuple[int, list[str], list[Any]]] = deque()
+        self._marks: list[Any] = []  # end of the last step, enter, leave, enter, leave, ...
+        self._forward: Any = None
+        self._ended: deque[tuple[int, Any, list[Any]]] = deque()
         self._depth = self._steps = 0
-        self._forward = False
         self.on_end: Callable[[], None] | None = None
         self._pause, self._due = pause, time.monotonic() + pause
 
     def forward(self) -> None:
         """The model's forward begins."""
-        self._depth = 0  # an exception may have left it elsewhere
-        if not self._forward:
-            self._forward = True
-            self._add("forward", self.mark())
+        if self._depth > 0:  # an exception left it there
+            self._depth = 1
+            self.leave()
+        self._depth = 0
+        if self._forward is None and len(self._marks) < 2:  # later ones split no computing
+            self._forward = self.mark()
 
     def enter(self) -> None:
         """The rank begins to wait; a call within another wait counts for nothing."""
         if not self._depth:
-            self._add("enter", self.mark())
+            self._marks.append(self.mark())
         self._depth += 1
 
     def leave(self) -> None:
         """The rank ceases to wait."""
         self._depth -= 1
         if not self._depth:
-            self._add("leave", self.mark())
+            self._marks.append(self.mark())
 
     def waited(self, begin: Any, end: Any) -> None:
         """The rank has waited between two marks."""
         if not self._depth:
-            self._kinds += ("enter", "leave")
             self._marks += (begin, end)
 
     def end(self) -> None:
@@ -162,40 +163,36 @@ class StepMarks:
         if self._depth:
             self._depth = 1
             self.leave()
-        if self._kinds[-1:] != ["leave"]:  # the rank did not wait
-            self._add("end", self.mark())
+        if len(self._marks) < 2:  # the rank did not wait
+            self._marks.append(self.mark())
         if self._steps >= self._left_out:
-            self._ended.append((self._steps, self._kinds, self._marks))
-        self._kinds, self._marks, self._forward = ["end"], [self._marks[-1]], False
+            self._ended.append((self._steps, self._forward, self._marks))
+        self._marks, self._forward = [self._marks[-1]], None
         self._steps += 1
         if self.on_end is not None and (now := time.monotonic()) >= self._due:
             self._due = now + self._pause
             self.on_end()
+
+    def stop(self) -> None:
+        """Keep no further step."""
+        self._left_out, self.on_end = sys.maxsize, None
 
     def known(self) -> Iterator[StepSeconds]:
         """The seconds of each step that has come to its end, once."""
         while self._ended and self._clock.is_past(self._ended[0][2][-1]):
             yield self._seconds(*self._ended.popleft())
 
-    def _add(self, kind: str, mark: Any) -> None:
-        self._kinds.append(kind)
-        self._marks.append(mark)
-
-    def _seconds(self, step: int, kinds: list[str], marks: list[Any]) -> StepSeconds:
-        before = computing = waiting = 0.0
-        begun = False
+    def _seconds(self, step: int, forward: Any, marks: list[Any]) -> StepSeconds:
+        whole, before = self._clock.between(marks[0], marks[1] if forward is None else forward)
+        computing, waiting = 0.0, whole - before  # waiting: what gloo's threads took of the core
+        if forward is not None:
+            whole, computing = self._clock.between(forward, marks[1])
+            waiting += whole - computing
         parts = []
-        for kind, (begin, end) in zip(kinds, itertools.pairwise(marks), strict=False):
+        for place, (begin, end) in enumerate(itertools.pairwise(marks[1:])):
             whole, own = self._clock.between(begin, end)
-            if kind == "enter":
-                parts.append((computing, waiting + whole))
-                computing = waiting = 0.0
-                begun = True
-                continue
-            begun = begun or kind == "forward"
-            waiting += whole - own  # what gloo's threads took of the core
-            if begun:
-                computing += own
+            if place % 2:
+                computing, waiting = own, whole - own
             else:
-                before += own
+                parts.append((computing, waiting + whole))
         return StepSeconds(step, before, tuple(parts) or ((computing, waiting),))

@@ -1,7 +1,7 @@
 """Names slow ranks while a job runs: one long step at once, a lasting slowdown by a t test.
 
 The t test is that of `simstrag.statistics.slow_workers`.  It looks again and again, so look k may
-take 1 / k (k + 1) of the rate of false alarms: all looks together keep to it.
+take 1 / (k (k + 1)) of the rate of false alarms: all looks together keep to it.
 """
 
 from __future__ import annotations
