@@ -31,7 +31,7 @@ from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 
-LATE, STEPS = 0.02, 12
+LATE, STEPS = 0.06, 12
 """Seconds by which rank 1 is late in each forward, and the steps that are recorded."""
 
 WRAPPERS = ["DistributedDataParallel", "fully_shard"]
