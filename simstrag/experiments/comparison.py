@@ -231,7 +231,7 @@ class Comparison:
 
     def column(self, policy: str, name: str, variant: str = "contended") -> Any:
         """One column of one policy over seeds, as an array in the order of the scenario's seeds."""
-        for table in (self.runs, self.controls):  # bsp is a control where nobody asked for it
+        for table in (self.runs, self.controls):  # the controls have bsp if the policies do not
             names, variants = table["policy"].to_numpy(), table["variant"].to_numpy()
             rows = np.flatnonzero((names == policy) & (variants == variant))
             if len(rows):

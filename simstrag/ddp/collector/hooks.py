@@ -42,7 +42,7 @@ def wrapper_of(model: nn.Module) -> str:
 
 
 def check_group(model: nn.Module) -> None:
-    """Refuse a model whose gradients are not reduced over all ranks by one group.
+    """Raise `InputError` unless one process group of all ranks reduces the gradients of a model.
 
     Ranks of several groups, as of HSDP or tensor parallelism, do not leave a collective together.
     """

@@ -65,8 +65,8 @@ def record(
     DDP's broadcast of buffers at the start of the forward, and collectives of the script's own.
 
     A disk that is full or a store that is lost ends the record with a warning, not the training.
-    Raises `InputError` for a model without a wrapper or whose wrapper has not one group of all
-    ranks, and for a folder that has a record.
+    Raises `InputError` for a model without a wrapper, for a wrapper whose process group lacks ranks
+    or is one of several, and for a folder that has a record.
     """
     if not dist.is_initialized():
         raise InputError("record() needs a process group: call init_process_group() before it")
@@ -212,8 +212,8 @@ class _Looks:
     def add(self, steps: list[StepSeconds]) -> None:
         """Take in steps; at the time for it, send them; rank 0 looks once all have done so.
 
-        Times are those of one clock that began with all ranks, and of no rank's own steps: ranks
-        whose times drifted apart would send other steps.
+        All ranks count their times to send from the same barrier, so that they send about the same
+        steps.
         """
         self._latest.extend((each.step, each.own) for each in steps)
         now = time.monotonic()
