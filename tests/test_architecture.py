@@ -19,7 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "processes": set(),
     "statistics": set(),
     "policies": {"documents"},
-    "runs": set(),
+    "runs": {"documents"},
     "trace": {"documents"},
     "timing": {"trace"},
     "profile": {"documents", "timing", "trace"},

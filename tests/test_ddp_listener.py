@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from simstrag.ddp.job_store import listen
 from simstrag.ddp.server import listener as module
 from simstrag.ddp.server.listener import (
     BEAT,
@@ -28,7 +29,6 @@ from simstrag.ddp.server.listener import (
     Listener,
     Peer,
     connect_to,
-    listen,
 )
 from simstrag.ddp.server.server_main import find_host
 from simstrag.ddp.server.wire import Wire

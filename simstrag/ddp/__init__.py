@@ -18,8 +18,7 @@ from simstrag.ddp.policy_support import check_torch
 if TYPE_CHECKING:
     from simstrag.ddp.allreduce.allreduce_mode import Disagreement
     from simstrag.ddp.collector.record import StepRecorder, record
-    from simstrag.ddp.failures.rank_failure import RankFailure
-    from simstrag.ddp.launch import torchrun
+    from simstrag.ddp.failures.diagnosis import RankFailure
     from simstrag.ddp.rendezvous import join
     from simstrag.ddp.sampler import ShareSampler
     from simstrag.ddp.trainer import Trainer
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Disagreement", "RankFailure", "ShareSampler", "StepRecorder", "Trainer", "join", "record",
-    "torchrun", "wrap",
+    "wrap",
 ]  # fmt: skip
 
 PLACES = {
-    "Disagreement": "allreduce.allreduce_mode", "RankFailure": "failures.rank_failure",
+    "Disagreement": "allreduce.allreduce_mode", "RankFailure": "failures.diagnosis",
     "ShareSampler": "sampler", "StepRecorder": "collector.record", "Trainer": "trainer",
-    "join": "rendezvous", "record": "collector.record", "torchrun": "launch", "wrap": "wrapping",
+    "join": "rendezvous", "record": "collector.record", "wrap": "wrapping",
 }  # fmt: skip
 
 

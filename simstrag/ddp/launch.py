@@ -1,45 +1,54 @@
 """The launcher of the ranks of a job on this host; no rank outlives it.
 
-`torchrun` starts them as one: when a rank dies all are started anew.  `launch` starts ranks that
-may die one by one, and holds the store with which the others form a smaller group.
+When a rank dies the others end, go on, or are started anew.  The launcher holds the store with
+which those that go on form a smaller group, says there which ranks have ended, and starts servers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import psutil
 
-from simstrag.ddp.rendezvous import end_with_launcher, open_store
+from simstrag.ddp.failures.diagnosis import warn
+from simstrag.ddp.job_store import hold_store, report_ended, requested_server, store_of_attempt
+from simstrag.ddp.secret import VARIABLE, known_secret, new_secret
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import ProcessTree
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+OnFault = Literal["continue", "stop", "restart"]
+"""What follows when a rank dies."""
+
 LAST_WORK = 10.0
-"""Grace of a server when all ranks have ended, in seconds."""
+"""Seconds in which a server may end by itself when all ranks have ended."""
 
 CROWD = 32
 """Most ranks per core of this host; more are taken for a typing error."""
 
 RESTARTS = 3
-"""How often all ranks are started anew before `run` gives up."""
+"""How often all ranks are started anew."""
 
 PARTING = 10.0
 """Seconds in which the other ranks may report a failure, and save a checkpoint."""
 
-POLL = 0.02
+POLL = 0.05
 """Interval of polling processes, in seconds."""
 
 SERVER = ("-m", "simstrag.ddp.server.server_main")
-"""The program of a server that outlives ranks; it publishes its address on the store."""
+"""The program of a server; it publishes its address on the store."""
 
 
 class Network(Protocol):
@@ -93,42 +102,12 @@ class ExitCodes:
         )
 
 
-def torchrun(
-    script: str,
-    ranks: int,
-    arguments: Sequence[str] = (),
-    *,
-    module: bool = False,
-    restarts: int = 0,
-    stall_limit: float = 60.0,
-    pinned: bool = False,
-) -> int:
-    """Run a script on ranks of this host under torchrun; return its exit code.
-
-    module: whether `script` names a module.
-    restarts: how often all ranks are started anew when one fails.
-    pinned: rank r runs on core r, modulo the cores.
-
-    Ranks compute with one thread each unless OMP_NUM_THREADS says otherwise.
-    """
-    require_startable(ranks, stall_limit)
-    command = [
-        sys.executable, "-c", "from simstrag.ddp.launch import agent; agent()",
-        "--standalone", "--nnodes", "1", "--nproc-per-node", str(ranks),
-        "--max-restarts", str(restarts), "--monitor-interval", "0.1",
-        "-m", "simstrag.ddp.script_rank", *(["-m"] if module else []), script, *arguments,
-    ]  # fmt: skip
-    with _tree(stall_limit, pinned) as tree:
-        more = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", "SIMSTRAG_ON_FAULT": "restart"}
-        return tree.start(command, more).wait()
-
-
 def launch(
     command: Sequence[str],
     ranks: int,
     *,
-    on_fault: Literal["continue", "stop"] = "continue",
-    server: Sequence[str] | None = None,
+    on_fault: OnFault = "continue",
+    server: Sequence[str] = SERVER,
     stall_limit: float = 60.0,
     pinned: bool = False,
     network: Network | None = None,
@@ -136,8 +115,10 @@ def launch(
     """Run a command, such as `["train.py", "--epochs", "3"]`, on ranks of this host.
 
     command: one that begins with "*.py" or "-m" is run by `simstrag.ddp.script_rank`.
-    on_fault: whether the others go on when one fails.
-    server: a command that runs once beside them; it ends after all ranks, and all end with it.
+    on_fault: what follows when a rank fails: the others go on, all end, or all are started anew,
+        `RESTARTS` times at most.
+    server: the program of a server, which starts when ranks ask for one and ends after them; all
+        end when it fails.
     stall_limit: seconds after which ranks are killed if all that are left are stopped.
     pinned: rank r runs on core r, modulo the cores.
     network: default: the loopback of this host.
@@ -145,75 +126,115 @@ def launch(
     require_startable(ranks, stall_limit)
     address = "127.0.0.1" if network is None else network.address_of(None)
     with contextlib.nullcontext() if network is None else network.inside():
-        store = open_store(address, 0, True, stall_limit)
-    place = {
+        store = hold_store(address, 0, stall_limit)
+    variables = {
         "MASTER_ADDR": address, "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks), "SIMSTRAG_STORE": "launcher",
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # for scripts that make a process group themselves
-        "SIMSTRAG_ON_FAULT": on_fault, "SIMSTRAG_SERVER": "" if server is None else "launcher",
+        "SIMSTRAG_ON_FAULT": on_fault, VARIABLE: known_secret() or new_secret(),
     }  # fmt: skip
     if network is not None:
-        place["GLOO_SOCKET_IFNAME"] = network.device
+        variables["GLOO_SOCKET_IFNAME"] = network.device
+    with _tree(stall_limit, pinned) as tree:
+        for attempt in range(RESTARTS + 1):
+            variables["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+            processes = _Processes(tree, variables, ranks, network)
+            codes = _run_attempt(
+                processes, store_of_attempt(store, attempt), command, server, on_fault, stall_limit
+            )
+            if on_fault != "restart" or not codes.lost or attempt == RESTARTS:
+                break
+            warn(f"{codes}; all ranks are started anew ({attempt + 1} of {RESTARTS})")
+        return codes
 
-    def start(rank: int | None, command: Sequence[str]) -> subprocess.Popen[bytes]:
+
+class _Processes:
+    """Starts ranks and servers of one attempt, each in its network.
+
+    tree: the processes of the job.
+    variables: environment variables of all of them.
+    """
+
+    def __init__(
+        self, tree: ProcessTree, variables: Mapping[str, str], ranks: int, network: Network | None
+    ) -> None:
+        self.tree, self.ranks = tree, ranks
+        self._variables, self._network = dict(variables), network
+
+    def start(
+        self, rank: int | None, command: Sequence[str], **more: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a rank; for None, a server."""
         if command[0] == "-m" or command[0].endswith(".py"):
             command = [sys.executable, "-m", "simstrag.ddp.script_rank", *command]
-        host = {} if network is None else {"SIMSTRAG_HOST": network.address_of(rank)}
-        number = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        command = command if network is None else network.wrap(rank, command)
-        return tree.start(command, {**place, **host, **number})
+        if rank is not None:
+            more |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        if self._network is not None:
+            more["SIMSTRAG_HOST"] = self._network.address_of(rank)
+            command = self._network.wrap(rank, command)
+        return self.tree.start(command, {**self._variables, **more})
 
-    with _tree(stall_limit, pinned) as tree:
-        serving = None if server is None else start(None, server)
-        processes = [start(rank, command) for rank in range(ranks)]
-        all_well = some_ran = time.monotonic()
-        while running := [process for process in processes if process.poll() is None]:
-            now = time.monotonic()
-            all_well = all_well if any(process.poll() for process in processes) else now
-            some_ran = some_ran if all(map(_is_stopped, running)) else now
-            failed = on_fault == "stop" and now - all_well > PARTING
-            abandoned = now - some_ran > stall_limit
-            if failed or abandoned or (serving is not None and serving.poll()):
-                tree.end(processes, signal.SIGTERM)
-            time.sleep(POLL)
-        if serving is not None:
-            tree.end([serving], signal.SIGTERM, LAST_WORK)
-        code = None if serving is None else serving.returncode
-        return ExitCodes(tuple(process.returncode for process in processes), code)
+
+def _run_attempt(
+    processes: _Processes,
+    store: Store,
+    command: Sequence[str],
+    server: Sequence[str],
+    on_fault: OnFault,
+    stall_limit: float,
+) -> ExitCodes:
+    """Start all ranks, and servers that they ask for, and wait until all have ended."""
+    report_ended(store, ())
+    ranks = [processes.start(rank, command) for rank in range(processes.ranks)]
+    servers: dict[int, subprocess.Popen[bytes]] = {}
+    reported: list[int] = []
+    all_well = some_ran = time.monotonic()
+    while running := [process for process in ranks if process.poll() is None]:
+        now = time.monotonic()
+        all_well = all_well if any(process.poll() for process in ranks) else now
+        some_ran = some_ran if all(map(_is_stopped, running)) else now
+        failed = on_fault != "continue" and now - all_well > PARTING
+        abandoned = now - some_ran > stall_limit
+        if failed or abandoned or any(each.poll() for each in servers.values()):
+            processes.tree.end(ranks, signal.SIGTERM)
+        ended = [rank for rank, process in enumerate(ranks) if process.poll() is not None]
+        if ended != reported:
+            report_ended(store, reported := ended)
+        wanted = requested_server(store, processes.ranks)
+        if wanted is not None and wanted.generation not in servers:
+            servers[wanted.generation] = processes.start(
+                None, server, SIMSTRAG_SERVED=json.dumps(wanted)
+            )
+        time.sleep(POLL)
+    until = time.monotonic() + LAST_WORK
+    while any(each.poll() is None for each in servers.values()) and time.monotonic() < until:
+        time.sleep(POLL)
+    processes.tree.end(list(servers.values()), signal.SIGTERM)
+    failures = [each.returncode for each in servers.values() if each.returncode]
+    code = failures[0] if failures else 0 if servers else None
+    return ExitCodes(tuple(process.returncode for process in ranks), code)
 
 
 def run(
     command: Sequence[str],
     ranks: int,
-    on_fault: Literal["stop", "restart", "continue"] = "stop",
+    on_fault: OnFault = "stop",
     *,
     stall_limit: float = 60.0,
     pinned: bool = False,
     network: Network | None = None,
 ) -> int:
-    """Run a script or a module on ranks of this host; return an exit code.
+    """Run a script or a module on ranks of this host, as `launch` does; return an exit code.
 
-    on_fault: what follows when a rank dies: all end ("stop"), torchrun starts all anew, `RESTARTS`
-        times at most ("restart"), or the others go on ("continue"); then the code is 0 if one of
-        them finished.  Failed ranks are named on standard error.
+    It is 0 if all ranks finished; where the others go on without one that failed, if one finished.
+    Failed ranks are named on standard error.
     """
-    if on_fault == "restart":
-        if network is not None:
-            raise InputError("ranks behind a link are not started anew; choose stop or continue")
-        module = command[0] == "-m"
-        script, *arguments = command[module:]
-        return torchrun(
-            script, ranks, arguments, module=module, restarts=RESTARTS, stall_limit=stall_limit,
-            pinned=pinned,
-        )  # fmt: skip
     codes = launch(
-        command, ranks, on_fault=on_fault, server=SERVER if on_fault == "continue" else None,
-        stall_limit=stall_limit, pinned=pinned, network=network,
-    )  # fmt: skip
+        command, ranks, on_fault=on_fault, stall_limit=stall_limit, pinned=pinned, network=network
+    )
     if codes.lost:
         print(codes, file=sys.stderr)
-    failed = all(codes.codes) if on_fault == "continue" else any(codes.codes)
-    return int(failed)
+    return int(all(codes.codes) if on_fault == "continue" else any(codes.codes))
 
 
 def _tree(stall_limit: float, pinned: bool) -> ProcessTree:
@@ -246,16 +267,3 @@ def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
         return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
-
-
-def agent() -> None:
-    """The program of a torchrun that ends with its launcher, and its ranks with it."""
-    end_with_launcher()
-    os.environ["SIMSTRAG_PARENT"] = str(os.getpid())
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.run import main
-
-    try:
-        main(sys.argv[1:])
-    except SignalException as end:  # its ranks have ended; the sender of the signal reports why
-        raise SystemExit(128 + end.sigval) from None

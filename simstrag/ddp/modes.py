@@ -7,11 +7,11 @@ optimizer state and buffers are synchronized.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import dataclasses
-import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,13 @@ from simstrag.ddp.allreduce.hook import ProcessGroups
 from simstrag.ddp.checkpoint import TrainingState
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.process_identity import network_namespace
-from simstrag.ddp.failures.rank_failure import RankFailure, local_error
+from simstrag.ddp.failures.rank_failure import Stage, local_error
 from simstrag.ddp.flat_parameters import pack_optimizer, pack_settings
+from simstrag.ddp.job_store import START, launcher_watches, request_server, wait_for_server
 from simstrag.ddp.journal.journal import Journal
 from simstrag.ddp.journal.training_journal import TrainingJournal
 from simstrag.ddp.policy_support import is_synchronous
-from simstrag.ddp.rendezvous import START, wait_for_server
+from simstrag.ddp.secret import known_secret, read_secret, secret_file
 from simstrag.ddp.server.client import Client
 from simstrag.ddp.server.messages import JobSpec
 from simstrag.ddp.server.server_main import find_host, start_server
@@ -112,28 +113,34 @@ class Modes:
     # -- the first mode, and changes ---------------------------------------------------------
 
     def begin(self, closure: Closure) -> None:
-        """Enter the first mode, at the first step: it brings a closure to measure with."""
+        """Enter the first mode, at the first step: it brings a closure to measure with.
+
+        All of it is repeated where a rank is lost meanwhile.
+        """
         replica, start, plan = self._replica, self.start, self.first_plan
         replica.clear()
         replica.formats.settle(closure)
         own = start.apart  # each rank keeps the state of its optimizer
         broadcast_and_average.broadcast(replica.model, None if own else replica.optimizer, 0)
         self._journal.choose_folder(resumed=start.facts is not None)
-        self._journal.begin(start.facts)
+        self._journal.begin(start.facts, self._generation)
         dist.barrier()  # the journal has its header before another process writes
         replica.reducer.over(None)  # all ranks build DDP together, needed now or not
         if self._is_synchronous(plan):
-            try:
-                self._host()  # better a warning now than an error after hours
-            except InputError as error:
-                if plan.review != Review():
-                    name = self._setup.name
-                    warn(f"policy {name} can have no server, should it need one: {error}")
+            self._warn_where_no_server_could_be(plan)
             self._enter_allreduce_mode(start.policy, start.facts)
         else:
             self._setup.check_served(plan)
             replica.settle(closure)
             self._enter_server_mode(start.policy, start.facts)
+
+    def _warn_where_no_server_could_be(self, plan: Plan) -> None:
+        """Better a warning now than an error after hours, under a plan that may change."""
+        try:
+            self._host()
+        except InputError as error:
+            if plan.review != Review():
+                warn(f"policy {self._setup.name} can have no server, should it need one: {error}")
 
     def change_where_due(self, closure: Closure) -> None:
         """Change the mode while one is due: a resting rank takes no step before the next change."""
@@ -160,36 +167,61 @@ class Modes:
             broadcast_and_average.broadcast(model, optimizer, 0)
         self._enter_allreduce_mode(handover.policy, handover.facts)
 
-    def go_on_without(self, failure: RankFailure, closure: Closure) -> None:
+    def start_over(self, stage: Stage) -> None:
+        """Get ready to begin in a smaller world, in which the policy begins anew.
+
+        stage: the one from which all ranks go on.
+        """
+        self._leave_group()
+        if stage is Stage.AGREEING:
+            self._setup.agree()
+        self.current, start = None, self.start
+        if (had := start.facts) is not None:
+            start = replace(start, facts=self._new_facts(had.version, had.samples, had.now))
+        self.go_on_from(replace(start, policy=copy.deepcopy(self._setup.policy)))
+
+    def go_on(self, closure: Closure) -> None:
         """Go on as a smaller world, in which the policy begins anew; no update is lost.
 
         The step under way is discarded.  Where some ranks had finished it, their parameters count.
-        A server needs all ranks it began with, so a smaller world starts its own.
         """
-        mode, replica, members = self.current, self._replica, self._members
+        mode, replica = self.current, self._replica
         assert isinstance(mode, AllReduceMode)
-        replica.forget_groups()
-        generation = members.without(failure.diagnosis.lost)
+        self._leave_group()
+        replica.clear()
+        states: list[Any] = [None] * self._members.world_size
+        dist.all_gather_object(states, (mode.live.version, mode.live.samples, mode.live.now))
+        broadcast_and_average.broadcast(replica.model, replica.optimizer, states.index(max(states)))
+        facts = self._new_facts(*max(states))
+        self._journal.begin(facts, self._generation)
+        self._enter_allreduce_mode(copy.deepcopy(self._setup.policy), facts)
+        if not self._is_synchronous(facts.plan):
+            self._change(closure)
+
+    def _leave_group(self) -> None:
+        """Leave what holds the group that lost a rank, and its server."""
+        self._replica.forget_groups()
         if self._client is not None:
             self._client.leave()
             self._client = None
         self._groups = self._new_groups()
-        replica.clear()
-        states: list[Any] = [None] * members.world_size
-        dist.all_gather_object(states, (mode.live.version, mode.live.samples, mode.live.now))
-        version, samples, now = max(states)
-        broadcast_and_average.broadcast(replica.model, replica.optimizer, states.index(max(states)))
-        policy = self._setup.policy
-        facts = dataclasses.replace(
-            self._setup.live(copy.deepcopy(policy)).facts(), version=version, samples=samples,
-            now=now, reviewed=(version, samples, now),
-        )  # fmt: skip
-        self._journal.begin(facts, generation)
-        self._enter_allreduce_mode(copy.deepcopy(policy), facts)
-        if not self._is_synchronous(facts.plan):
-            self._change(closure)
-        if members.rank == 0:
-            warn(f"{failure}; the others go on without it")
+
+    def _new_facts(self, version: int, samples: int, now: float) -> Facts:
+        """The facts from which a smaller world goes on."""
+        fresh = self._setup.live(copy.deepcopy(self._setup.policy)).facts()
+        reviewed = version, samples, now
+        return replace(fresh, version=version, samples=samples, now=now, reviewed=reviewed)
+
+    @property
+    def _launched(self) -> bool:
+        """Whether the launcher starts servers, which then outlive ranks."""
+        joined = self._members.joined
+        return joined is not None and joined.ours and launcher_watches()
+
+    @property
+    def _generation(self) -> int:
+        joined = self._members.joined
+        return 0 if joined is None else joined.generation
 
     def _enter_allreduce_mode(self, policy: Policy, facts: Facts | None) -> None:
         setup, note = self._setup, self._journal.note
@@ -224,24 +256,36 @@ class Modes:
         self.current = ServerMode(replica, self._client, *self._groups, members.mark, start.outer)
 
     def _server_address(self) -> str:
-        """The address of the server: the launcher's, which outlives ranks, or the lowest rank's."""
+        """The address of a server, with its secret: of the launcher, or the lowest rank's."""
         members, joined = self._members, self._members.joined
-        first = joined is not None and joined.ours and not joined.generation
-        if joined is not None and first and os.environ.get("SIMSTRAG_SERVER"):
-            return wait_for_server(joined.root, START)
-        address, host = [""], self._host()
-        if members.rank == 0:
+        if joined is not None and self._launched:
+            if members.rank == 0:
+                request_server(joined.root, joined.generation, joined.names)
+            ending = members.has_to_end
+            address = wait_for_server(joined.root, joined.generation, START, ending)
+            return f"{address}:{known_secret()}"
+        place, host, secret = ["", ""], self._host(), known_secret()
+        with contextlib.ExitStack() as stack:
+            if members.rank == 0:
+                with local_error():
+                    self.server, own = start_server(members.world_size, host, members.stall_limit)
+                    place[0], _, new = own.rpartition(":")
+                    if secret is None:
+                        place[1] = stack.enter_context(secret_file(new))
+            dist.broadcast_object_list(place, src=0)
             with local_error():
-                started = start_server(members.world_size, host, members.stall_limit)
-                self.server, address[0] = started
-        dist.broadcast_object_list(address, src=0)
-        return address[0]
+                secret = secret or read_secret(place[1])
+            dist.barrier()  # all have read it
+        return f"{place[0]}:{secret}"
 
     def _host(self) -> str:
         """The address for a server of the lowest rank; empty on other ranks; collective.
 
-        Raises `InputError` on the lowest rank where the others could not reach it.
+        It is empty where the launcher starts servers.  Raises `InputError` on the lowest rank where
+        the others could not reach it.
         """
+        if self._launched:
+            return ""
         networks: list[Any] = [None] * self._members.world_size
         dist.all_gather_object(networks, network_namespace())
         return find_host(several=len(set(networks)) > 1) if self._members.rank == 0 else ""

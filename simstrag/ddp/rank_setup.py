@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ class RankSetup:
     name: the policy's name.
     out: a folder for the record.
     validation: the workload of which a server takes gradients itself.
+    agree: repeats what ranks settled together in `wrap`; collective.
     """
 
     replica: Replica
@@ -39,6 +41,7 @@ class RankSetup:
     sampler: ShareSampler | None
     out: Path | None
     validation: str | None
+    agree: Callable[[], object]
 
     @property
     def batch(self) -> int:

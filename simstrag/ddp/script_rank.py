@@ -42,8 +42,9 @@ def main() -> None:
         raise
     except SimstragError as error:
         sys.last_value = error
-        line = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
-        print(line, end="", file=sys.stderr)
+        rank = os.environ.get("RANK")
+        who = "the server" if rank is None else f"rank {rank}"
+        print(f"error: {who}: {_line_of(error, script)}{error}\n", end="", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt as error:
         sys.last_value = error

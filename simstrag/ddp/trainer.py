@@ -11,9 +11,8 @@ import torch
 
 from simstrag.ddp import checkpoint
 from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
-from simstrag.ddp.failures.diagnosis import warn
-from simstrag.ddp.failures.heartbeat import describe_error
-from simstrag.ddp.failures.rank_failure import RankFailure, local_error
+from simstrag.ddp.failures.diagnosis import describe_error, warn
+from simstrag.ddp.failures.rank_failure import Stage, local_error
 from simstrag.ddp.modes import Modes
 from simstrag.ddp.rendezvous import leave_group
 from simstrag.ddp.server.server_mode import ServerMode
@@ -185,23 +184,25 @@ class Trainer:
 
     def _step_as_members_allow(self, closure: Closure) -> torch.Tensor:
         """A step, repeated by the ranks that are left where one is lost and the others go on."""
-        failed: RankFailure | None = None
-        while True:
-            try:
-                with self._members.diagnose():
-                    if failed is not None:
-                        self._modes.go_on_without(failed, closure)
-                    loss = self._take_step(closure)
-                    if (lost := self._modes.lost) and self._members.all_end:
-                        self._members.end(lost)
-                        raise ConnectionError("; ".join(lost.values()))
-                return loss
-            except RankFailure as failure:
-                under_allreduce = isinstance(self._modes.current, AllReduceMode)
-                shrinks = under_allreduce and self.sampler is None
-                if not shrinks or not self._members.goes_on(failure.diagnosis):
-                    raise
-                failed = failure
+        modes = self._modes
+
+        def stage() -> Stage | None:
+            if self.sampler is not None or isinstance(modes.current, ServerMode):
+                return None  # under a server the others go on without forming a group
+            return Stage.BEGINNING if modes.current is None else Stage.TRAINING
+
+        def step(agreed: Stage | None) -> torch.Tensor:
+            if agreed is Stage.TRAINING:
+                modes.go_on(closure)
+            elif agreed is not None:
+                modes.start_over(agreed)
+            loss = self._take_step(closure)
+            if (lost := modes.lost) and self._members.all_end:
+                self._members.end(lost)
+                raise ConnectionError("; ".join(lost.values()))
+            return loss
+
+        return self._members.persist(step, stage)
 
     def _take_step(self, closure: Closure) -> torch.Tensor:
         modes = self._modes

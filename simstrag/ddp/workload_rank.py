@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simstrag.ddp.failures.diagnosis import first_line
 from simstrag.ddp.journal.journal import latest_attempt
-from simstrag.documents.file_io import write_json
+from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.runs.run import check_directory
@@ -59,7 +60,7 @@ def command(training: Training) -> list[str]:
 
 def main() -> None:
     """Train on this rank; the lowest rank writes the result."""
-    from simstrag.ddp.failures.rank_failure import RankFailure
+    from simstrag.ddp.failures.diagnosis import RankFailure
     from simstrag.ddp.rendezvous import join
     from simstrag.ddp.script_rank import INTERRUPTED
 
@@ -140,9 +141,10 @@ def _save(trainer: Trainer, path: Path) -> None:
 
     state: dict[str, Any] = trainer.state_dict()
     if state["facts"] is not None:
-        scratch = path.with_suffix(".part")
-        torch.save(state, scratch)
-        scratch.replace(path)
+        try:
+            write_atomically(path, lambda part: torch.save(state, part))
+        except RuntimeError as error:  # how torch says that a disk is full
+            raise InputError(f"{path}: cannot be written: {first_line(error)}") from None
 
 
 SAME = ("workload", "policy", "samples", "batch", "seed", "precision", "profile")

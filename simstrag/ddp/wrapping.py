@@ -12,9 +12,8 @@ from torch import nn
 
 from simstrag import policies
 from simstrag.ddp import policy_support
-from simstrag.ddp.failures.diagnosis import warn
-from simstrag.ddp.failures.heartbeat import describe_error
-from simstrag.ddp.failures.rank_failure import Membership
+from simstrag.ddp.failures.diagnosis import describe_error, warn
+from simstrag.ddp.failures.rank_failure import Membership, Stage
 from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.ddp.precision import NumberFormats
@@ -23,7 +22,7 @@ from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.trainer import Trainer
 from simstrag.errors import InputError
-from simstrag.policy import Policy, View
+from simstrag.policy import Hints, Policy, View
 from simstrag.profile.profile import Profile
 
 if TYPE_CHECKING:
@@ -96,29 +95,40 @@ def wrap(
         joined = join(stall_limit, patient=True)
     elif joined is None:
         joined = use_existing_group(stall_limit)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    _check_agreement(policy=name, batch=batch, samples=samples, precision=precision)
-    formats = NumberFormats(model, precision)
-    hints = profile_hints(profile, batch, samples, (formats.full, formats.amp))
-    _check_agreement(**{"the profile's amp_ratio": hints.amp_ratio})
-    if formats.amp and not formats.unsettled and hints.amp_ratio is not None:
-        formats.gain = hints.amp_ratio
-    if profile is not None and hints.clean_seconds is None and rank == 0:
-        warn(NO_HINTS)
-    first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
-    policy_support.check_policy(copy.deepcopy(given), name, first)
-    if sampler is not None:
-        sampler.check(rank, world_size, hints.batch)
     limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
-    members = Membership(rank, world_size, joined, limit)
-    clock: CpuStepTimer | CudaStepTimer
-    with members.diagnose():
-        device = next(model.parameters()).device
-        on_gpu = device.type == "cuda"
-        clock = CudaStepTimer(device) if on_gpu else CpuStepTimer(measure_cores_per_rank())
-    replica, folder = Replica(model, optimizer, formats, clock), None if out is None else Path(out)
+    members = Membership(dist.get_rank(), dist.get_world_size(), joined, limit)
+
+    formats: NumberFormats | None = None
+
+    def agree(_: Stage | None = None) -> tuple[NumberFormats, Hints, float]:
+        """What ranks settle together; after a loss before the first step they do it again."""
+        nonlocal formats
+        _check_agreement(policy=name, batch=batch, samples=samples, precision=precision)
+        formats = formats or NumberFormats(model, precision)
+        hints = profile_hints(profile, batch, samples, (formats.full, formats.amp))
+        _check_agreement(**{"the profile's amp_ratio": hints.amp_ratio})
+        first = View(members.world_size, hints=hints, noise_scale=hints.noise_scale)
+        policy_support.check_policy(copy.deepcopy(given), name, first)
+        return formats, hints, measure_cores_per_rank()
+
     try:
-        return Trainer(RankSetup(replica, members, given, name, hints, sampler, folder, validation))
+        formats, hints, cores = members.persist(
+            agree, lambda: Stage.AGREEING if sampler is None else None
+        )
+        if formats.amp and not formats.unsettled and hints.amp_ratio is not None:
+            formats.gain = hints.amp_ratio
+        if profile is not None and hints.clean_seconds is None and members.rank == 0:
+            warn(NO_HINTS)
+        if sampler is not None:
+            sampler.check(members.rank, members.world_size, hints.batch)
+        device = next(model.parameters()).device
+        clock = CudaStepTimer(device) if device.type == "cuda" else CpuStepTimer(cores)
+        replica = Replica(model, optimizer, formats, clock)
+        setup = RankSetup(
+            replica, members, given, name, hints, sampler, None if out is None else Path(out),
+            validation, agree,
+        )  # fmt: skip
+        return Trainer(setup)
     except BaseException as error:
         members.close(describe_error(error))
         raise

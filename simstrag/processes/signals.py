@@ -94,9 +94,9 @@ def ignore(*numbers: signal.Signals) -> None:
 
 
 def exit_on(*numbers: signal.Signals) -> None:
-    """Leave with exit code 0 on any of these signals."""
+    """End at once with exit code 0 on any of these signals, also while the interpreter ends."""
     for number in numbers:
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 def postpone_sigterm(seconds: float) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -215,7 +216,7 @@ def write_table(folder: Path, name: str, table: Mapping[str, Any]) -> None:
     columns = {
         key: c if isinstance(c := table[key], Column) else Column(pa.array(c)) for key in table
     }
-    _append(None, _path(folder, name), columns).close()
+    write_atomically(_path(folder, name), lambda part: _append(None, part, columns).close())
 
 
 def _path(folder: Path, name: str) -> Path:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 from simstrag.ddp.failures import heartbeat as module  # noqa: E402
 from simstrag.ddp.failures import process_identity  # noqa: E402
 from simstrag.ddp.failures.abort_collectives import Connections  # noqa: E402
+from simstrag.ddp.failures.diagnosis import describe_error  # noqa: E402
 from simstrag.ddp.failures.heartbeat import HeartbeatStore  # noqa: E402
 from simstrag.ddp.failures.process_identity import ProcessIdentity  # noqa: E402
 
@@ -117,7 +118,7 @@ def test_one_of_a_host_of_which_others_are_heard_is_stopped(boards: list[Heartbe
 
 
 def test_one_that_left_with_an_error_is_named_with_it(boards: list[HeartbeatStore]) -> None:
-    boards[1].close(module.describe_error(ValueError("no data")))
+    boards[1].close(describe_error(ValueError("no data")))
     blame = boards[0].diagnose()
     assert (blame.kind, blame.ranks, blame.lost) == ("left", (1,), (1,))
     assert str(blame) == "rank 3 left at step 7 while reducing: ValueError: no data"
@@ -259,7 +260,6 @@ def test_who_comes_to_a_door_that_was_open_before_is_not_shut_out() -> None:
 RANK = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.failures.heartbeat import HeartbeatStore
 from simstrag.ddp.failures.process_identity import ProcessIdentity
 from simstrag.ddp.rendezvous import join
 
@@ -268,7 +268,9 @@ joined = join(group)
 if fault == "far":  # nobody can kill rank 1
     ProcessIdentity.kill = lambda self: False
     fault = "SIGSTOP"
-board = HeartbeatStore(joined.store, joined.rank, joined.names, limit, joined.connections)
+board = joined.heartbeat
+board.stall_limit = limit
+board.first_step_taken()
 tensor, step = torch.ones(1 << 16), 0
 while True:
     board.mark(step, "computing")

@@ -30,10 +30,10 @@ import sys
 from simstrag.ddp.launch import launch
 print(*launch(sys.argv[2:], int(sys.argv[1]), stall_limit=20.0).codes)
 """
-TORCHRUN = """
+ANEW = """
 import sys
-from simstrag.ddp.launch import torchrun
-sys.exit(torchrun(sys.argv[2], int(sys.argv[1]), sys.argv[3:], stall_limit=20.0, restarts=1))
+from simstrag.ddp.launch import launch
+sys.exit(any(launch(sys.argv[2:], int(sys.argv[1]), on_fault="restart", stall_limit=20.0).codes))
 """
 PLAIN = """
 import sys
@@ -43,8 +43,8 @@ main(["--standalone", "--nproc-per-node", sys.argv[1], *sys.argv[2:]])
 HEAD = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.rendezvous import Fenced, announce_server, end_with_launcher, join
-from simstrag.ddp.rendezvous import open_job_store, regroup, wait_for_server
+from simstrag.ddp.job_store import announce_server, request_server, wait_for_server
+from simstrag.ddp.rendezvous import Fenced, end_with_launcher, join, open_job_store, regroup
 
 out = sys.argv[1]
 
@@ -108,9 +108,12 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 SHRINK = """
-from simstrag.ddp.failures.heartbeat import HeartbeatStore
+def begin(joined):
+    joined.heartbeat.stall_limit = 2.0
+    joined.heartbeat.first_step_taken()
+    return joined.heartbeat
 joined = join(4.0)
-board = HeartbeatStore(joined.store, joined.rank, joined.names, 2.0, joined.connections)
+board = begin(joined)
 tensor = torch.ones(4)
 for step in range(10):
     board.mark(step, "reducing")
@@ -120,11 +123,10 @@ for step in range(10):
         dist.all_reduce(tensor)
     except RuntimeError:
         blame = board.diagnose()
-        board.close()
         begun = time.monotonic()
         joined = regroup(joined, [k for k in range(3) if k not in blame.lost])
         took = time.monotonic() - begun
-        board = HeartbeatStore(joined.store, joined.rank, joined.names, 2.0, joined.connections)
+        board = begin(joined)
 ones = torch.ones(1)
 dist.all_reduce(ones)
 board.close()
@@ -206,8 +208,8 @@ dist.destroy_process_group()  # without it torch may abort at the end of the pro
 """
 
 
-def test_torchrun_starts_all_anew_when_one_is_killed(place: Path) -> None:
-    with run(place, TORCHRUN, RESTARTED, 2) as process:
+def test_all_are_started_anew_when_one_is_killed(place: Path) -> None:
+    with run(place, ANEW, RESTARTED, 2) as process:
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert said(place) == {f"rank{k}": {"attempt": 1, "sum": 2.0, "threads": 1} for k in (0, 1)}
@@ -228,7 +230,7 @@ while True:
 
 
 @pytest.mark.parametrize(
-    "program", [OWN, TORCHRUN, PLAIN], ids=["own", "torchrun", "torchrun itself"]
+    "program", [OWN, ANEW, PLAIN], ids=["continue", "restart", "torchrun itself"]
 )
 def test_with_a_launcher_that_is_killed_all_ranks_end(place: Path, program: str) -> None:
     with run(place, program, FOREVER.replace("subprocess.Popen", "str"), 2, "running") as process:
@@ -241,7 +243,7 @@ def test_with_a_launcher_that_is_killed_all_ranks_end(place: Path, program: str)
 @pytest.mark.parametrize(
     ("number", "state"), [(signal.SIGINT, "running"), (signal.SIGTERM, "stopped")]
 )
-@pytest.mark.parametrize("program", [OWN, TORCHRUN], ids=["own", "torchrun"])
+@pytest.mark.parametrize("program", [OWN, ANEW], ids=["continue", "restart"])
 def test_ctrl_c_ends_all_and_what_they_started_in_three_seconds(
     place: Path, program: str, number: signal.Signals, state: str
 ) -> None:
@@ -260,12 +262,14 @@ SERVED = """
 if sys.argv[2] == "server":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     end_with_launcher()
-    announce_server(open_job_store(), "127.0.0.1:4321:word")
+    announce_server(open_job_store(), 0, "127.0.0.1:4321")
     if sys.argv[3] == "fails":
         sys.exit(5)
     signal.pause()
 joined = join()
-say(f"rank{joined.rank}", server=wait_for_server(joined.root, 60.0))
+if joined.rank == 1:
+    request_server(joined.root, 0, joined.names)
+say(f"rank{joined.rank}", server=wait_for_server(joined.root, 0, 60.0))
 while sys.argv[3] == "fails":
     time.sleep(1)
 """
@@ -282,7 +286,7 @@ def test_ranks_are_told_where_the_server_is_and_it_ends_after_them(place: Path) 
     with run(place, WITH_SERVER, SERVED, 2, "works") as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert out.split() == ["0", "0", "0"], err
-    assert said(place) == {f"rank{k}": {"server": "127.0.0.1:4321:word"} for k in (0, 1)}
+    assert said(place) == {f"rank{k}": {"server": "127.0.0.1:4321"} for k in (0, 1)}
 
 
 def test_without_their_server_ranks_end(place: Path) -> None:

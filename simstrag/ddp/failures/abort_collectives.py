@@ -22,6 +22,7 @@ class Connections:
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
+        self._before: tuple[dict[int, str], set[int]] | None = None
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
@@ -31,16 +32,25 @@ class Connections:
         this process, are left out.
         """
         before = _sockets()
-        listening = {_port(number) for number in before if _listens(number)}
+        self._before = before, {_port(number) for number in before if _listens(number)}
         try:
             yield
         finally:
-            new = _sockets().items() - before.items()
-            self._known |= {n: target for n, target in new if _port(n) not in listening}
+            self._known |= self._captured()
+            self._before = None
+
+    def _captured(self) -> dict[int, str]:
+        """The connections opened in the block that is open, up to now."""
+        if self._before is None:
+            return {}
+        before, listening = self._before
+        new = _sockets().items() - before.items()
+        return {n: target for n, target in new if _port(n) not in listening}
 
     def shut(self) -> None:
         """Shut them down; a descriptor that was closed or reused since is left alone."""
-        for number, _ in self._known.items() & _sockets().items():
+        known = self._known | self._captured()
+        for number, _ in known.items() & _sockets().items():
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
                 each.getpeername()  # fails for a listening socket, whose end makes gloo abort
                 each.shutdown(socket.SHUT_RDWR)

@@ -11,15 +11,17 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from simstrag.ddp.failures.process_identity import ProcessIdentity
+from simstrag.ddp.job_store import printable, read_entry
+from simstrag.errors import SimstragError
 
 PHASES = (
-    "loading", "computing", "reducing", "talking to the server", "updating", "deciding",
-    "pausing",
+    "setting up", "loading", "computing", "reducing", "talking to the server", "updating",
+    "deciding", "pausing",
 )  # fmt: skip
-"""Phases of a step, in order."""
+"""Phases of a step, in order, after those before the first."""
 
 Kind = Literal["dead", "stopped", "left", "slow", "network", "server"]
 
@@ -53,6 +55,14 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return self.sentence
+
+
+class RankFailure(SimstragError, RuntimeError):
+    """A rank is lost, or the network between ranks; the message names it, its step and phase."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(str(diagnosis))
+        self.diagnosis = diagnosis
 
 
 class RankState(NamedTuple):
@@ -90,6 +100,8 @@ class Evidence(Protocol):
 
     def silent_for(self, rank: int) -> float: ...
 
+    def has_ended(self, rank: int) -> bool: ...
+
 
 class Diagnoser:
     """Finds the cause of a failure for one rank.
@@ -116,9 +128,7 @@ class Diagnoser:
             quiet = tuple(k for k in self._others if _is_quiet(before, now, k))
             notes = [state.fate.partition(" ")[2] for state in now.values()]
             if diagnosis := next((note for note in notes if note.startswith("{")), ""):
-                fields = json.loads(diagnosis)  # JSON has no tuples
-                fields |= {name: tuple(fields[name]) for name in ("ranks", "lost")}
-                return Diagnosis(**fields)
+                return read_entry("fate", diagnosis.encode(), _read_diagnosis)
             known = all(self._evidence.silent_for(k) >= self.patience for k in quiet)
             if known or time.monotonic() >= until:
                 break
@@ -156,7 +166,9 @@ class Diagnoser:
         for rank in self._others:
             state, identity = now.get(rank, UNKNOWN), self._evidence.who(rank)
             process = "" if identity is None else identity.state()
-            if process == "ended":
+            if self._evidence.has_ended(rank):
+                process = "ended"
+            if process == "ended" and identity is not None:
                 state = state._replace(fate=self._evidence.fate(rank))
                 now[rank] = state
             if state.fate.startswith("left"):
@@ -212,6 +224,17 @@ class Diagnoser:
         return Diagnosis(ranks, kind, state.step, state.phase, silent, lost, sentence)
 
 
+def _read_diagnosis(text: str) -> Diagnosis:
+    """The diagnosis that another rank has written, as JSON, which has no tuples."""
+    fields = json.loads(text)
+    ranks, lost = (tuple(map(int, fields[name])) for name in ("ranks", "lost"))
+    kind, phase, sentence = (printable(fields[name]) for name in ("kind", "phase", "sentence"))
+    if kind not in get_args(Kind):
+        raise ValueError(text)
+    step, silent = int(fields["step"]), float(fields["silent_for"])
+    return Diagnosis(ranks, cast("Kind", kind), step, phase, silent, lost, sentence)
+
+
 def _is_quiet(before: Mapping[int, RankState], now: Mapping[int, RankState], rank: int) -> bool:
     """Whether a rank has beaten fewer than twice since `before`.
 
@@ -238,3 +261,17 @@ def _is(ranks: Sequence[int]) -> str:
 def warn(sentence: str) -> None:
     """Print a warning on standard error."""
     print(f"warning: {sentence}\n", end="", file=sys.stderr, flush=True)  # at once, and whole
+
+
+def describe_error(error: BaseException) -> str:
+    """An error in one line, for other ranks.
+
+    >>> describe_error(ValueError("no such batch"))
+    'ValueError: no such batch'
+    """
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, of at most 200 characters."""
+    return (str(error).splitlines() or [""])[0][:200]

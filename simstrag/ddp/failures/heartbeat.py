@@ -20,8 +20,17 @@ from datetime import timedelta
 from torch.distributed.distributed_c10d import Store
 
 from simstrag.ddp.failures.abort_collectives import Connections
-from simstrag.ddp.failures.diagnosis import PHASES, Diagnoser, Diagnosis, RankState
+from simstrag.ddp.failures.diagnosis import (
+    PHASES,
+    Diagnoser,
+    Diagnosis,
+    Kind,
+    RankFailure,
+    RankState,
+    first_line,
+)
 from simstrag.ddp.failures.process_identity import ProcessIdentity
+from simstrag.ddp.job_store import START, printable, read_ended, read_entry
 
 BEATS = 40
 """Beats per stall limit; the interval between two beats is clamped to 0.05 to 0.5 s."""
@@ -41,6 +50,7 @@ class HeartbeatStore:
     stall_limit: seconds without a beat after which a rank is given up: killed if it runs on this
         host; otherwise `connections` are shut, so that every rank waiting for it fails at once.
     holds: whether the store ends with this process, which then waits for the others' diagnoses.
+    root: where the launcher says which ranks have ended; None without such a launcher.
 
     A rank whose Python is held up by one call for longer than the stall limit does not beat.
     """
@@ -53,6 +63,7 @@ class HeartbeatStore:
         stall_limit: float = 60.0,
         connections: Connections | None = None,
         holds: bool = False,
+        root: Store | None = None,
     ) -> None:
         self.rank, self.names, self.stall_limit = rank, tuple(names), stall_limit
         self.connections, self.holds = connections or Connections(), holds
@@ -64,6 +75,10 @@ class HeartbeatStore:
         with self._store_connections.capture():  # a request that waits must not delay beats
             self._beats: Store = store.clone()  # type: ignore[attr-defined]
             self._requests: Store = store.clone()  # type: ignore[attr-defined]
+            self._launcher: Store | None = root and root.clone()  # type: ignore[attr-defined]
+        self._ended: frozenset[int] = frozenset()
+        self._forming: tuple[Connections, ...] = ()
+        self._running = False
         self._requests.set_timeout(timedelta(seconds=ANSWER))
         self._requested = math.inf
         self._noticed, self._beat, self._position = False, 0, (0, PHASES[0])
@@ -94,7 +109,59 @@ class HeartbeatStore:
                 self._report("")
                 self._noticed = False
         except RuntimeError as error:
-            self.broken = _first_line(error)
+            self.broken = first_line(error)
+
+    def first_step_taken(self) -> None:
+        """From the first step on, a rank that is silent for the stall limit is given up.
+
+        Until then it has `START` seconds, since some ranks import for longer than others.
+        """
+        self._running = True
+
+    def await_ranks(self, seconds: float) -> None:
+        """Wait until all ranks have started.
+
+        Raises `RankFailure` for ranks that have ended, or have not come after `seconds`.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            now = self.read()
+            dead, _, left = self._diagnoser.fates(now)
+            if lost := tuple(sorted({*dead, *left})):
+                kind: Kind = "dead" if dead else "left"
+                found = self._diagnoser.charge(dead or left, kind, now, lost=lost)
+                raise RankFailure(self._publish(found))
+            absent = tuple(rank for rank in self._others if rank not in now)
+            if not absent:
+                return
+            if time.monotonic() > until:
+                found = self._diagnoser.charge(absent, "stopped", now, seconds, absent)
+                raise RankFailure(self._publish(found))
+            time.sleep(NAP)
+
+    @contextlib.contextmanager
+    def forming(self, store: Connections) -> Iterator[None]:
+        """The group forms inside: what waits for a rank that has ended fails at once.
+
+        store: the connections through which the group meets.
+        Raises `RankFailure` where the group cannot be formed.
+        """
+        self._forming = self.connections, store
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankFailure(self.diagnose()) from error
+        finally:
+            self._forming = ()
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether the launcher has said that a rank has ended."""
+        return self.names[rank] in self._ended
+
+    @property
+    def some_ended(self) -> bool:
+        """Whether the launcher has said that any other rank has ended."""
+        return any(map(self.has_ended, self._others))
 
     def silent_for(self, rank: int) -> float:
         """Seconds since the last beat of a rank; time in which this process slept is left out."""
@@ -122,12 +189,17 @@ class HeartbeatStore:
                 before = self.read()
                 self._report("noticed")
                 self._noticed = True
-                diagnosis = self._diagnoser.diagnose(before)
-                self._report(f"noticed {json.dumps(asdict(diagnosis))}")
+                diagnosis = self._publish(self._diagnoser.diagnose(before))
                 self._wait_for_the_others({*diagnosis.lost, *diagnosis.ranks})
                 return diagnosis
             except RuntimeError as error:
-                return self._cut_off(_first_line(error))
+                return self._cut_off(first_line(error))
+
+    def _publish(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Let ranks that find no cause adopt a diagnosis; this rank then counts as alive."""
+        self._report(f"noticed {json.dumps(asdict(diagnosis))}")
+        self._noticed = True
+        return diagnosis
 
     def _cut_off(self, reason: str) -> Diagnosis:
         self.broken = reason
@@ -172,23 +244,31 @@ class HeartbeatStore:
             store = store or self._requests
             if not store.check([f"who/{rank}"]):
                 return None
-            self._identities[rank] = ProcessIdentity(*json.loads(store.get(f"who/{rank}")))
+            key = f"who/{rank}"
+            self._identities[rank] = read_entry(key, store.get(key), _read_identity)
         return self._identities[rank]
 
     def read(self) -> dict[int, RankState]:
         """The states of all ranks that have started, this one included."""
         ranks = [k for k in range(len(self.names)) if self.who(k) is not None]
         keys = [f"{what}/{k}" for k in ranks for what in ("at", "beat", "fate")]
-        values = iter([value.decode() for value in self._requests.multi_get(keys)])
+        values = iter(self._requests.multi_get(keys))
         states = {}
         for rank, place, beat, fate in zip(ranks, values, values, values, strict=True):
-            step, _, phase = place.partition(" ")
-            states[rank] = RankState(int(step), phase, int(beat), fate)
+            step, phase = read_entry(f"at/{rank}", place, _read_position)
+            number = read_entry(f"beat/{rank}", beat, int)
+            end = read_entry(f"fate/{rank}", fate, printable)
+            states[rank] = RankState(step, phase, number, end)
         return states
 
     def fate(self, rank: int) -> str:
         """A rank's present fate in the store."""
-        return self._requests.get(f"fate/{rank}").decode()
+        return read_entry(f"fate/{rank}", self._requests.get(f"fate/{rank}"), printable)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this rank has reported that it leaves."""
+        return self._over.is_set()
 
     def close(self, reason: str = "it was through") -> None:
         """Report that this rank leaves, and why; only `linger` may be called afterwards."""
@@ -234,12 +314,14 @@ class HeartbeatStore:
                 self._beat += 1
                 self._beats.set(f"beat/{self.rank}", str(self._beat))
                 self._watch_beats(min(passed, 2 * self.interval))
+                self._watch_ends()
             except RuntimeError as error:
-                self.broken = _first_line(error)
+                self.broken = first_line(error)
                 continue
             finally:
                 self._requested, self._last = math.inf, time.monotonic()
-            silent = {k for k, seconds in self._silence.items() if seconds >= self.stall_limit}
+            limit = self.stall_limit if self._running else max(self.stall_limit, START)
+            silent = {k for k, seconds in self._silence.items() if seconds >= limit}
             if silent - given_up:
                 given_up |= self._give_up(silent - given_up)
 
@@ -262,10 +344,23 @@ class HeartbeatStore:
         if not ranks:
             return
         beats = self._beats.multi_get([f"beat/{k}" for k in ranks])
-        for rank, beat in zip(ranks, map(int, beats), strict=True):
+        for rank, content in zip(ranks, beats, strict=True):
+            beat = read_entry(f"beat/{rank}", content, int)
             same = beat == self._last_beats[rank]
             self._silence[rank] = self._silence[rank] + passed if same else 0.0
             self._last_beats[rank] = beat
+
+    def _watch_ends(self) -> None:
+        """Hear of ranks that have ended; a group that is forming waits for none of them."""
+        if self._launcher is not None:
+            self._ended = read_ended(self._launcher)
+        if self._forming and any(self._is_over(rank) for rank in self._others):
+            for connections in self._forming:
+                connections.shut()
+
+    def _is_over(self, rank: int) -> bool:
+        process = self._identities.get(rank)
+        return self.has_ended(rank) or (process is not None and process.state() == "ended")
 
     def _give_up(self, silent: Iterable[int]) -> set[int]:
         """End all waits for silent ranks; return the ranks given up.
@@ -280,14 +375,13 @@ class HeartbeatStore:
         return gone
 
 
-def describe_error(error: BaseException) -> str:
-    """An error in one line, for other ranks.
-
-    >>> describe_error(ValueError("no such batch"))
-    'ValueError: no such batch'
-    """
-    return f"{type(error).__name__}: {_first_line(error)}"
+def _read_position(text: str) -> tuple[int, str]:
+    step, _, phase = text.partition(" ")
+    if phase not in PHASES:
+        raise ValueError(text)
+    return int(step), phase
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
+def _read_identity(text: str) -> ProcessIdentity:
+    host, pid, born = json.loads(text)
+    return ProcessIdentity(str(host), int(pid), float(born))

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
-from simstrag.ddp.failures.diagnosis import Diagnosis
+import torch.distributed as dist
+
+from simstrag.ddp.failures.diagnosis import Diagnosis, RankFailure
 from simstrag.ddp.failures.heartbeat import HeartbeatStore
-from simstrag.ddp.rendezvous import RankPlace, launcher_holds_store, regroup, shorten_timeout
+from simstrag.ddp.rendezvous import (
+    RankPlace,
+    go_on_without,
+    goes_on,
+    shorten_timeout,
+    start_heartbeat,
+)
 from simstrag.errors import SimstragError
+
+T = TypeVar("T")
 
 LOCAL = "_simstrag_local"
 """Attribute that marks an error caused by this rank itself."""
-
-
-class RankFailure(SimstragError, RuntimeError):
-    """A rank is lost, or the network between ranks; the message names it, its step and phase."""
-
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(str(diagnosis))
-        self.diagnosis = diagnosis
 
 
 @contextlib.contextmanager
@@ -44,6 +48,16 @@ def server_continues() -> bool:
     return os.environ.get("SIMSTRAG_ON_FAULT", "continue") == "continue"
 
 
+class Stage(enum.IntEnum):
+    """How far a rank is in what all do together: after a loss they go on from the lowest."""
+
+    AGREEING = 0
+    """In `wrap`."""
+    BEGINNING = 1
+    """Before the first step."""
+    TRAINING = 2
+
+
 class Membership:
     """This rank in the present generation of the group.
 
@@ -56,7 +70,11 @@ class Membership:
     ) -> None:
         self.rank, self.world_size = rank, world_size
         self.joined, self.stall_limit = joined, stall_limit
-        self._heartbeat = self._start_heartbeat()
+        self._heartbeat: HeartbeatStore | None = None
+        if joined is not None:
+            begun = joined.heartbeat
+            self._heartbeat = start_heartbeat(joined) if begun is None or begun.closed else begun
+            self._heartbeat.stall_limit = stall_limit
         self._closed: HeartbeatStore | None = None
         self._running = False
 
@@ -70,6 +88,8 @@ class Membership:
         if not self._running and self.joined is not None:
             shorten_timeout(self.joined)
             self._running = True
+            if self._heartbeat is not None:
+                self._heartbeat.first_step_taken()
 
     def cut_off(self) -> bool:
         """Whether the heartbeat store has not answered for long."""
@@ -97,16 +117,57 @@ class Membership:
             self.joined.connections.shut()  # pending collectives fail now, not at exit
             raise RankFailure(diagnosis) from error
 
-    def goes_on(self, diagnosis: Diagnosis) -> bool:
-        """Whether the remaining ranks go on, this one among them."""
-        continues = os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
-        ours = self.joined is not None and self.joined.ours
-        return continues and ours and bool(diagnosis.lost) and self.rank not in diagnosis.lost
+    def persist(self, act: Callable[[Stage | None], T], stage: Callable[[], Stage | None]) -> T:
+        """What a collective act returns, which ranks repeat where one is lost and they go on.
+
+        act: called with None, and after a loss with the stage from which all ranks go on: that of
+            the rank that is least far.
+        stage: how far this rank is; None where no smaller world can go on.
+        Raises `RankFailure` where ranks do not go on.
+        """
+        agreed: Stage | None = None
+        while True:
+            try:
+                with self.diagnose():
+                    return act(agreed)
+            except RankFailure as failure:
+                at, joined = stage(), self.joined
+                if at is None or joined is None or not goes_on(joined, failure.diagnosis):
+                    raise
+                agreed = self._go_on_without(failure.diagnosis, at)
+
+    def _go_on_without(self, diagnosis: Diagnosis, stage: Stage) -> Stage:
+        """Form the group again without lost ranks; returns the stage of the one least far.
+
+        Raises `Fenced` if the others re-formed it without this rank.
+        """
+        while True:
+            assert self.joined is not None
+            self.joined = go_on_without(self.joined, diagnosis, patient=not self._running)
+            self.rank, self.world_size = self.joined.rank, self.joined.world_size
+            self._heartbeat = self.joined.heartbeat
+            if self._running and self._heartbeat is not None:
+                self._heartbeat.first_step_taken()
+            stages: list[Stage] = [stage] * self.world_size
+            try:
+                with self.diagnose():
+                    dist.all_gather_object(stages, stage)
+                return min(stages)
+            except RankFailure as failure:
+                if not goes_on(self.joined, failure.diagnosis):
+                    raise
+                diagnosis = failure.diagnosis
 
     @property
     def all_end(self) -> bool:
         """Whether the loss of any rank ends all of them."""
-        return os.environ.get("SIMSTRAG_ON_FAULT") == "stop" and self.joined is not None
+        ends = os.environ.get("SIMSTRAG_ON_FAULT") in ("stop", "restart")
+        return ends and self.joined is not None
+
+    def has_to_end(self) -> bool:
+        """Whether a rank has ended whose loss ends all of them."""
+        heartbeat = self._heartbeat
+        return heartbeat is not None and self.all_end and heartbeat.some_ended
 
     def end(self, lost: Iterable[int]) -> None:
         """Kill lost ranks that are stopped on this host; a running one may be reporting its end."""
@@ -114,20 +175,6 @@ class Membership:
             process = None if self._heartbeat is None else self._heartbeat.who(rank)
             if self._heartbeat and process is not None and process.state() == "stopped":
                 self._heartbeat.kill(rank)
-
-    def without(self, lost: Collection[int]) -> int:
-        """Form the group again without lost ranks; returns the new generation.
-
-        Raises `Fenced` if the others re-formed it without this rank.
-        """
-        assert self.joined is not None
-        assert self._heartbeat is not None
-        left = [rank for rank in range(self.world_size) if rank not in lost]
-        self._heartbeat.close("the group is made anew")
-        self.joined = regroup(self.joined, left)
-        self.rank, self.world_size = self.joined.rank, self.joined.world_size
-        self._heartbeat = self._start_heartbeat()
-        return self.joined.generation
 
     def close(self, reason: str = "it was through") -> None:
         """Report that this rank leaves, and why."""
@@ -141,12 +188,3 @@ class Membership:
         if self._closed is not None:
             self._closed.linger()
         self._closed = None
-
-    def _start_heartbeat(self) -> HeartbeatStore | None:
-        if self.joined is None:
-            return None
-        joined = self.joined
-        return HeartbeatStore(
-            joined.store, joined.rank, joined.names, self.stall_limit, joined.connections,
-            holds=joined.names[joined.rank] == 0 and not launcher_holds_store(),
-        )  # fmt: skip

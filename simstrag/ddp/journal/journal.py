@@ -57,9 +57,20 @@ class Journal:
             self.note("header", {"format": FORMAT, **header})
 
     def note(self, kind: str, *values: Any) -> None:
-        """Write one event, with plans as JSON and numpy numbers as Python's."""
+        """Write one event, with plans as JSON and numpy numbers as Python's.
+
+        Raises `InputError` where the disk takes no more; the journal then ends with a whole line.
+        """
         written = [plan_to_json(v) if isinstance(v, Plan) else plain(v) for v in values]
-        os.write(self._file, (json.dumps([kind, *written]) + "\n").encode())
+        line = (json.dumps([kind, *written]) + "\n").encode()
+        begun = os.fstat(self._file).st_size
+        try:
+            left = memoryview(line)
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            os.ftruncate(self._file, begun)
+            raise InputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
         """Close the file."""

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from simstrag.ddp.job_store import listen
+from simstrag.ddp.secret import known_secret, new_secret
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers
 from simstrag.ddp.server.wire import Wire
 
@@ -109,7 +111,7 @@ class Listener:
         self.gone: set[int] = set()
         self._socket = listen(host)
         self._socket.setblocking(False)
-        self._secret = secrets.token_hex(16)
+        self._secret = known_secret() or new_secret()
         self.address = f"{host}:{self._socket.getsockname()[1]}:{self._secret}"
         self._selector = selectors.DefaultSelector()
         self._register(self._socket, self._accept)
@@ -250,12 +252,6 @@ class Listener:
             if signal in (ENDED, FAILED):
                 self._ends.append((peer.rank, number, signal == FAILED))
         peer.signals = peer.signals[complete:]
-
-
-def listen(host: str) -> socket.socket:
-    """A socket that listens on a free port of an address of this host, by IPv4 or IPv6."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, 0), family=family)
 
 
 def connect_to(

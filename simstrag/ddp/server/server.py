@@ -12,7 +12,7 @@ import math
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -34,6 +34,9 @@ from simstrag.learning.update_rule import UpdateRule
 
 START = 120.0
 """Seconds in which all ranks must begin after the first: imports may take longer than a stall."""
+
+LOOK = 0.2
+"""Seconds between two looks at which ranks have ended, before a job."""
 
 
 class EventLog(Protocol):
@@ -58,6 +61,8 @@ class Server:
     journal: where events are written; None for none, unless a job brings one.
     start_limit: seconds in which all ranks must begin after the first.
     say: is called with sentences for the user.
+    ended: returns the ranks whose processes have ended, as the launcher knows; it is called until
+        the first job begins.
     address: host, port and secret, for `Client`.
     losses: the ranks that were lost.
     store: the parameters, once all ranks have begun.
@@ -71,9 +76,10 @@ class Server:
         journal: EventLog | None = None,
         start_limit: float = START,
         say: Callable[[str], None] = lambda sentence: None,
+        ended: Callable[[], Collection[int]] = frozenset,
     ) -> None:
         self.world_size, self.stall_limit, self.journal = world_size, stall_limit, journal
-        self.start_limit, self._say = start_limit, say
+        self.start_limit, self._say, self._ended = start_limit, say, ended
         self._slow = SlowRankDetector(self._say)
         self.losses: list[messages.LostRank] = []
         self.store: ParameterStore | None = None
@@ -108,7 +114,10 @@ class Server:
     def _turn(self) -> None:
         """Read at most one frame, then act on time limits that have passed."""
         window = math.inf if self._coordinator is None else self._coordinator.expiry - self._now()
-        event = self._listener.next_peer(max(0.0, min(window, self.stall_limit / 8, 1.0)))
+        patience = min(window, self.stall_limit / 8, LOOK if self.store is None else 1.0)
+        event = self._listener.next_peer(max(0.0, patience))
+        if self.store is None:
+            self._miss_ended_ranks()
         self._check_silence()  # before a frame that may stall
         for rank, closing, failed in self._listener.ends():
             self._end_reduction(rank, closing, failed)
@@ -154,6 +163,14 @@ class Server:
             absent = sorted(set(range(self.world_size)) - here - self._listener.gone)
             raise ConnectionError(f"ranks {absent} did not begin within {self.start_limit:g} s")
 
+    def _miss_ended_ranks(self) -> None:
+        """Begin without ranks that ended before they came."""
+        for rank in sorted(set(self._ended()) - self._listener.gone - set(self._listener.peers)):
+            self._listener.gone.add(rank)
+            sentence = f"rank {rank} is dead: the process ended while setting up"
+            self._report_loss(rank, sentence)
+            self._begin()
+
     def _lose(self, peer: Peer, reason: str, detail: str = "") -> None:
         """A rank has left, or is lost if there is a reason."""
         if self._listener.peers.get(peer.rank) is not peer:
@@ -163,18 +180,20 @@ class Server:
         for other in self._listener.peers.values():
             other.signal(GONE, peer.rank)
         if reason:
-            sentence = f"rank {peer.rank} {reason} while {peer.phase}{detail}"
-            self.losses.append(messages.LostRank(peer.rank, self._now(), sentence))
-            self._note("lost", self._now(), peer.rank, sentence)
-            if self._listener.peers:
-                ending = "; the server goes on without it" if server_continues() else ""
-                self._say(sentence + ending)
+            self._report_loss(peer.rank, f"rank {peer.rank} {reason} while {peer.phase}{detail}")
         if self._coordinator is not None:
             self._carry_out(self._coordinator.on_loss(peer.rank, self._now()))
         else:
             self._begin()
         if not self._listener.peers:
             self._waiting_since = min(self._waiting_since, time.monotonic())
+
+    def _report_loss(self, rank: int, sentence: str) -> None:
+        self.losses.append(messages.LostRank(rank, self._now(), sentence))
+        self._note("lost", self._now(), rank, sentence)
+        if self._listener.peers:
+            ending = "; the server goes on without it" if server_continues() else ""
+            self._say(sentence + ending)
 
     # -- messages ----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -13,13 +14,10 @@ import torch
 
 from simstrag import policies
 from simstrag.ddp.failures.diagnosis import warn
-from simstrag.ddp.rendezvous import (
-    announce_server,
-    end_with_launcher,
-    open_job_store,
-    stall_limit_seconds,
-)
-from simstrag.ddp.server.listener import listen
+from simstrag.ddp.job_store import ServerRequest, announce_server, listen, read_ended
+from simstrag.ddp.rendezvous import end_with_launcher, open_job_store, stall_limit_seconds
+from simstrag.ddp.secret import ADVICE as NO_SECRET
+from simstrag.ddp.secret import known_secret
 from simstrag.ddp.server.server import Server
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
@@ -46,7 +44,8 @@ def find_host(several: bool) -> str:
 
     several: whether ranks are in several networks; then it is the address from which this host
     reaches MASTER_ADDR, else the loopback. SIMSTRAG_HOST takes precedence where it is set.
-    Raises `InputError` where nothing can listen there, or other hosts cannot reach it.
+    Raises `InputError` where nothing can listen there, or other hosts cannot reach it, and where
+    they could, and no secret is set that would keep strangers out.
     """
     own, master = os.environ.get("SIMSTRAG_HOST", ""), os.environ.get("MASTER_ADDR", "")
     if not (own or several):
@@ -63,10 +62,13 @@ def find_host(several: bool) -> str:
     except OSError as error:
         why = f"no server can listen there ({error.strerror})"
         raise InputError(f"{setting}: {why}; {ADVICE}") from None
-    if several and (ip_address(address).is_loopback or ip_address(address).is_unspecified):
+    near = ip_address(address).is_loopback
+    if several and (near or ip_address(address).is_unspecified):
         raise InputError(
             f"{setting}: ranks are on several hosts, and cannot reach {address}; {ADVICE}"
         )
+    if not near and known_secret() is None:
+        raise InputError(f"a server at {address} needs a secret, which is not set; {NO_SECRET}")
     return address
 
 
@@ -88,19 +90,24 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_memory()
     pin(set(cores_of_all()))  # the starting rank has one core of its own
-    if launched := len(sys.argv) == 1:
+    if len(sys.argv) > 1:
+        world_size, host, stall_limit = receive_arguments()
+        _warm_up()
+        server = Server(world_size, host, stall_limit, say=warn)
+        print(server.address, flush=True)
+    else:
         end_with_launcher()
         exit_on(signal.SIGTERM, signal.SIGINT)  # all ranks have ended, or are to
-        host, world_size = os.environ.get("SIMSTRAG_HOST", "127.0.0.1"), os.environ["WORLD_SIZE"]
-        arguments = int(world_size), host, stall_limit_seconds()
-    else:
-        arguments = receive_arguments()
-    _warm_up()
-    server = Server(*arguments, say=warn)
-    if launched:
-        announce_server(open_job_store(), server.address)
-    else:
-        print(server.address, flush=True)
+        generation, names = ServerRequest(*json.loads(os.environ["SIMSTRAG_SERVED"]))
+        host, store = os.environ.get("SIMSTRAG_HOST", "127.0.0.1"), open_job_store()
+
+        def ended() -> set[int]:
+            gone = read_ended(store)
+            return {rank for rank, name in enumerate(names) if name in gone}
+
+        _warm_up()
+        server = Server(len(names), host, stall_limit_seconds(), say=warn, ended=ended)
+        announce_server(store, generation, server.address.rpartition(":")[0])
     server.serve()
 
 
