@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from simstrag.errors import SimstragError
+
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
 
@@ -29,6 +31,10 @@ ENDED, WANTED = "ended", "server wanted"
 """Keys of the launcher's notice of ended ranks, and of the ranks' request for a server."""
 
 T = TypeVar("T")
+
+
+class ForeignEntry(SimstragError, RuntimeError):
+    """The store holds what no rank of the job wrote: somebody else writes to it."""
 
 
 class ServerRequest(NamedTuple):
@@ -77,20 +83,19 @@ def listen(host: str, port: int = 0) -> socket.socket:
 
 
 def read_entry(key: str, content: bytes, read: Callable[[str], T]) -> T:
-    """What an entry of the store says.  Raises `RuntimeError` for one that no rank writes.
+    """What an entry of the store says.  Raises `ForeignEntry` for one that no rank writes.
 
     >>> read_entry("beat/1", b"12", int)
     12
-    >>> read_entry("beat/1", b"x", int)
+    >>> read_entry("beat/1", b"x", int)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-        ...
-    RuntimeError: the job's store holds b'x' as beat/1, which none of its ranks wrote
+    simstrag.ddp.job_store.ForeignEntry: the job's store holds b'x' as beat/1, which ...
     """
     try:
         return read(content.decode())
     except (ValueError, TypeError, KeyError, AttributeError):
         shown = content if len(content) <= 40 else content[:37] + b"..."
-        raise RuntimeError(
+        raise ForeignEntry(
             f"the job's store holds {shown!r} as {key}, which none of its ranks wrote"
         ) from None
 

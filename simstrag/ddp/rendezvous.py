@@ -17,6 +17,7 @@ from simstrag.ddp.failures.diagnosis import (
     Diagnosis,
     RankFailure,
     describe_error,
+    first_line,
     warn,
 )
 from simstrag.ddp.job_store import (
@@ -101,7 +102,11 @@ def open_job_store(stall_limit: float | None = None) -> Store:
     host, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
     seconds = max(stall_limit_seconds(stall_limit), START)
     if os.environ.get("RANK") != "0" or launcher_holds_store():
-        return store_of_attempt(connect_store(host, port, seconds), _attempt())
+        try:
+            return store_of_attempt(connect_store(host, port, seconds), _attempt())
+        except RuntimeError as error:
+            reason = f"the job's store at {host}, port {port}, cannot be reached"
+            raise InputError(f"{reason}: {first_line(error)}") from None
     own = os.environ.get("SIMSTRAG_HOST") or host
     try:
         return store_of_attempt(hold_store(own, port, seconds), _attempt())
@@ -325,8 +330,10 @@ def _form_group(joined: RankPlace, patient: bool = False) -> RankPlace:
             )  # fmt: skip
         _set_pg_timeout(timedelta(seconds=max(joined.stall_limit, START if patient else 0)))
     except BaseException as error:
+        if isinstance(error, RuntimeError) and not isinstance(error, SimstragError):
+            error = RankFailure(heartbeat.diagnose())  # of the store
         heartbeat.close(describe_error(error))
-        raise
+        raise error from None
     return replace(joined, backend=backend)
 
 
