@@ -117,6 +117,19 @@ def open_job_store(stall_limit: float | None = None) -> Store:
         ) from None
 
 
+def ended_ranks(seconds: float) -> frozenset[int]:
+    """The ranks of this attempt that have ended, as the launcher says; none without it.
+
+    seconds: how long to wait for the first of them.
+    """
+    ended: frozenset[int] = frozenset()
+    if launcher_watches():
+        store, until = open_job_store(), time.monotonic() + seconds
+        while not (ended := read_ended(store)) and time.monotonic() < until:
+            time.sleep(LOOK)
+    return ended
+
+
 def join(
     stall_limit: float | None = None, backend: str | None = None, patient: bool = False
 ) -> RankPlace:

@@ -6,8 +6,10 @@ import os
 import runpy
 import sys
 import traceback
+from typing import NoReturn
 
-from simstrag.ddp.rendezvous import end_with_launcher
+from simstrag.ddp.failures.diagnosis import listed
+from simstrag.ddp.rendezvous import end_with_launcher, ended_ranks
 from simstrag.errors import InputError, SimstragError
 from simstrag.processes.affinity import keep_memory, pin_rank
 from simstrag.processes.signals import postpone_sigterm
@@ -17,6 +19,9 @@ INTERRUPTED = 130
 
 LAST_WORDS = 0.5
 """Seconds after SIGTERM in which a rank may report which rank died; torchrun sends it to all."""
+
+NOTICE = 1.0
+"""Seconds in which the launcher notices that a rank has ended."""
 
 
 def main() -> None:
@@ -41,14 +46,31 @@ def main() -> None:
             sys.last_value = end  # as Python does for other errors; `Trainer` reads it
         raise
     except SimstragError as error:
-        sys.last_value = error
-        rank = os.environ.get("RANK")
-        who = "the server" if rank is None else f"rank {rank}"
-        print(f"error: {who}: {_line_of(error, script)}{error}\n", end="", file=sys.stderr)
-        raise SystemExit(1) from None
+        _fail(error, f"{_line_of(error, script)}{error}")
+    except RuntimeError as error:
+        if not (lost := _lost_before(error)):
+            raise
+        _fail(error, f"{lost} ended, and then a collective failed")
     except KeyboardInterrupt as error:
         sys.last_value = error
         raise SystemExit(INTERRUPTED) from None
+
+
+def _fail(error: Exception, reason: str) -> NoReturn:
+    """End this process with a reason in one line."""
+    sys.last_value = error
+    rank = os.environ.get("RANK")
+    who = "the server" if rank is None else f"rank {rank}"
+    print(f"error: {who}: {reason}\n", end="", file=sys.stderr)
+    raise SystemExit(1) from None
+
+
+def _lost_before(error: RuntimeError) -> str:
+    """The ranks that ended before a collective of the script failed; empty for other errors."""
+    if not (type(error).__name__.startswith("Dist") or "gloo" in str(error)):
+        return ""
+    ended = sorted(ended_ranks(NOTICE))
+    return listed(ended) if ended else ""
 
 
 def _line_of(error: SimstragError, script: str) -> str:

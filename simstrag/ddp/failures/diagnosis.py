@@ -201,7 +201,7 @@ class Diagnoser:
         state = states.get(first, UNKNOWN)
         if silent is None:
             silent = max((self._evidence.silent_for(k) for k in ranks), default=0.0)
-        who = _listed([self.names[k] for k in ranks])
+        who = listed([self.names[k] for k in ranks])
         where = f"at step {state.step} while {state.phase}"
         if kind == "dead":
             sentence = f"{who} {_is(ranks)} dead: the process ended {where}"
@@ -244,9 +244,10 @@ def _is_quiet(before: Mapping[int, RankState], now: Mapping[int, RankState], ran
     return state.beat < then.beat + 2 and not state.fate.startswith("noticed")
 
 
-def _listed(names: Sequence[int]) -> str:
-    """
-    >>> _listed([2]), _listed([0, 1, 5])
+def listed(names: Sequence[int]) -> str:
+    """Ranks in words.
+
+    >>> listed([2]), listed([0, 1, 5])
     ('rank 2', 'ranks 0, 1 and 5')
     """
     if len(names) == 1:
