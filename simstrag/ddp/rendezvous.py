@@ -204,6 +204,7 @@ def start_heartbeat(joined: RankPlace) -> HeartbeatStore:
         joined.store, joined.rank, joined.names, joined.stall_limit, joined.connections,
         holds=joined.names[joined.rank] == 0 and not launcher_holds_store(),
         root=joined.root if joined.ours and launcher_watches() else None,
+        meeting=f"meeting{joined.generation + 1}/members",
     )  # fmt: skip
 
 

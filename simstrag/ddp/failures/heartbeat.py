@@ -51,6 +51,8 @@ class HeartbeatStore:
         host; otherwise `connections` are shut, so that every rank waiting for it fails at once.
     holds: whether the store ends with this process, which then waits for the others' diagnoses.
     root: where the launcher says which ranks have ended; None without such a launcher.
+    meeting: key of `root` that exists once other ranks form a smaller group; `is_called` says, until
+        the first step, whether they do.
 
     A rank whose Python is held up by one call for longer than the stall limit does not beat.
     """
@@ -64,6 +66,7 @@ class HeartbeatStore:
         connections: Connections | None = None,
         holds: bool = False,
         root: Store | None = None,
+        meeting: str = "",
     ) -> None:
         self.rank, self.names, self.stall_limit = rank, tuple(names), stall_limit
         self.connections, self.holds = connections or Connections(), holds
@@ -78,6 +81,7 @@ class HeartbeatStore:
             self._launcher: Store | None = root and root.clone()  # type: ignore[attr-defined]
         self._ended: frozenset[int] = frozenset()
         self._forming: tuple[Connections, ...] = ()
+        self._meeting, self.is_called = meeting, False
         self._running = False
         self._requests.set_timeout(timedelta(seconds=ANSWER))
         self._requested = math.inf
@@ -354,6 +358,7 @@ class HeartbeatStore:
         """Hear of ranks that have ended; a group that is forming waits for none of them."""
         if self._launcher is not None:
             self._ended = read_ended(self._launcher)
+            self.is_called = not self._running and self._launcher.check([self._meeting])
         if self._forming and any(self._is_over(rank) for rank in self._others):
             for connections in self._forming:
                 connections.shut()

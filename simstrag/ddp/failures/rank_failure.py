@@ -92,7 +92,12 @@ class Membership:
                 self._heartbeat.first_step_taken()
 
     def cut_off(self) -> bool:
-        """Whether the heartbeat store has not answered for long."""
+        """Whether the heartbeat store has not answered for long.
+
+        Raises `RuntimeError` where other ranks set up a smaller group, and wait for this one.
+        """
+        if self._heartbeat is not None and self._heartbeat.is_called:
+            raise RuntimeError("a rank was lost, and the others begin anew")
         return self._heartbeat is not None and self._heartbeat.unanswered > 0
 
     @contextlib.contextmanager
@@ -108,7 +113,7 @@ class Membership:
                 raise
             if isinstance(error, SimstragError) or is_local_error(error):
                 raise
-            cut_off, diagnosis = self.cut_off(), self._heartbeat.diagnose()
+            cut_off, diagnosis = self._heartbeat.unanswered > 0, self._heartbeat.diagnose()
             if isinstance(error, ConnectionError) and not (diagnosis.lost or cut_off):
                 sentence = f"{error}; no rank is known to be lost"
                 diagnosis = replace(diagnosis, ranks=(), kind="server", sentence=sentence)
