@@ -51,7 +51,7 @@ class HeartbeatStore:
         host; otherwise `connections` are shut, so that every rank waiting for it fails at once.
     holds: whether the store ends with this process, which then waits for the others' diagnoses.
     root: where the launcher says which ranks have ended; None without such a launcher.
-    meeting: key of `root` that exists once other ranks form a smaller group; `is_called` says, until
+    meeting: key of `root` that exists once other ranks form a smaller group; `is_called` says until
         the first step, whether they do.
 
     A rank whose Python is held up by one call for longer than the stall limit does not beat.
