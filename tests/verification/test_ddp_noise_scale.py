@@ -89,7 +89,7 @@ def test_star_decides_by_the_noise_scale_of_real_ranks(
 ) -> None:
     ranks.run(training, world, policy, 120, DELAY, str(tmp_path), limit=LIMIT)
     run = run_of(tmp_path)
-    print({name: run.summary[name] for name in ("noise_scale", "noise_scale_interval", "progress")})
+    print({name: run.summary[name] for name in SHOWN})
     print({name: value for name, value in run.summary.items() if name in COUNTS})
     assert run.summary["samples"] >= 120 * world * BATCH
     assert run.summary["decisions"] > run.summary["ssgd"]
@@ -99,6 +99,7 @@ def test_star_decides_by_the_noise_scale_of_real_ranks(
     assert len(run.decisions["update"]) > 1
 
 
+SHOWN = ("noise_scale", "noise_scale_low", "noise_scale_high", "progress")
 COUNTS = ("decisions", "switches", "ssgd", "static", "dynamic", "ring")
 
 

@@ -302,9 +302,8 @@ class _MeasuredNorms:
     def summary(self) -> dict[str, Any]:
         """The noise scale at the end, and its 95 % interval."""
         found = estimate_at_end(self._pairs, self._samples, self._round_samples)
-        if found is None:
-            return {"noise_scale": None, "noise_scale_interval": None}
-        return {"noise_scale": found.value, "noise_scale_interval": [found.low, found.high]}
+        names = "noise_scale", "noise_scale_low", "noise_scale_high"
+        return dict(zip(names, found or (None, None, None), strict=True))
 
 
 def _replay_events(live: Live, lines: list[list[Any]]) -> None:
