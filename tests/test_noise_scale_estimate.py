@@ -105,10 +105,10 @@ def test_a_pair_weighs_the_rounds_that_it_stands_for_and_less_with_age() -> None
     assert found.low < found.value < found.high
 
 
-def test_early_rounds_are_measured_more_often_and_later_ones_at_a_sixteenth() -> None:
+def test_early_rounds_are_measured_more_often_and_later_ones_one_in_32() -> None:
     numbers = [number for number in range(2048) if is_measured(number)]
     assert numbers[:17] == list(range(17))
-    assert [b - a for a, b in itertools.pairwise(numbers)][-100:] == [16] * 100
+    assert [b - a for a, b in itertools.pairwise(numbers)][-40:] == [32] * 40
     assert sum(1 for number in numbers if 64 <= number < 128) == 8
 
 

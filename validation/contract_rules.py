@@ -352,9 +352,9 @@ def trains_on_real_ranks(subject: Subject) -> str:
     _require_end(subject)
     cls = type(subject.new())
     try:
-        check_torch()
         spec = policies.spec(subject.new())
         check_policy(subject.new(), spec, View(2, hints=Hints(batch=BATCH, samples=SAMPLES)))
+        check_torch()
     except InputError as obstacle:
         raise NotTriedError(str(obstacle)) from None
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:

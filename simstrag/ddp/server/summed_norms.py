@@ -63,8 +63,11 @@ class SummedNorms:
         elif version >= self._first:
             return None
         if self._sum is None:
-            self._sum = torch.zeros_like(total)
-        self._sum += total
+            self._sum = torch.empty_like(total)
+        if self._parts:
+            self._sum += total
+        else:
+            self._sum.copy_(total)
         self._weight += weight
         self._parts.append((samples, float(squared_norm(total)) / weight**2))
         return self._take() if len(self._parts) == ranks else pair
@@ -75,7 +78,5 @@ class SummedNorms:
         if len(self._parts) > 1:
             assert self._sum is not None
             pair = pair_of(self._parts, float(squared_norm(self._sum)), self._weight)
-        if self._sum is not None:
-            self._sum.zero_()
         self._parts, self._weight = [], 0.0
         return pair
