@@ -37,6 +37,7 @@ from simstrag.ddp.server.server_main import find_host, start_server
 from simstrag.ddp.server.server_mode import ServerMode
 from simstrag.ddp.server.validation_gradient import ValidationSpec
 from simstrag.errors import InputError
+from simstrag.learning.noise_scale_estimate import NoiseAverages
 from simstrag.plan import Review
 
 if TYPE_CHECKING:
@@ -177,7 +178,9 @@ class Modes:
             self._setup.agree()
         self.current, start = None, self.start
         if (had := start.facts) is not None:
-            start = replace(start, facts=self._new_facts(had.version, had.samples, had.now))
+            start = replace(
+                start, facts=self._new_facts(had.version, had.samples, had.now, had.noise)
+            )
         self.go_on_from(replace(start, policy=copy.deepcopy(self._setup.policy)))
 
     def go_on(self, closure: Closure) -> None:
@@ -190,9 +193,12 @@ class Modes:
         self._leave_group()
         replica.clear()
         states: list[Any] = [None] * self._members.world_size
-        dist.all_gather_object(states, (mode.live.version, mode.live.samples, mode.live.now))
+        live = mode.live
+        own = live.version, live.samples, live.now, tuple(live.noise)
+        dist.all_gather_object(states, own)
         broadcast_and_average.broadcast(replica.model, replica.optimizer, states.index(max(states)))
-        facts = self._new_facts(*max(states))
+        version, samples, now, noise = max(states)
+        facts = self._new_facts(version, samples, now, NoiseAverages(*noise))
         self._journal.begin(facts, self._generation)
         self._enter_allreduce_mode(copy.deepcopy(self._setup.policy), facts)
         if not self._is_synchronous(facts.plan):
@@ -206,11 +212,13 @@ class Modes:
             self._client = None
         self._groups = self._new_groups()
 
-    def _new_facts(self, version: int, samples: int, now: float) -> Facts:
+    def _new_facts(self, version: int, samples: int, now: float, noise: tuple[float, ...]) -> Facts:
         """The facts from which a smaller world goes on."""
         fresh = self._setup.live(copy.deepcopy(self._setup.policy)).facts()
-        reviewed = version, samples, now
-        return replace(fresh, version=version, samples=samples, now=now, reviewed=reviewed)
+        return replace(
+            fresh, version=version, samples=samples, now=now, reviewed=(version, samples, now),
+            noise=noise,
+        )  # fmt: skip
 
     @property
     def _launched(self) -> bool:
