@@ -212,7 +212,7 @@ class Modes:
             self._client = None
         self._groups = self._new_groups()
 
-    def _new_facts(self, version: int, samples: int, now: float, noise: tuple[float, ...]) -> Facts:
+    def _new_facts(self, version: int, samples: int, now: float, noise: NoiseAverages) -> Facts:
         """The facts from which a smaller world goes on."""
         fresh = self._setup.live(copy.deepcopy(self._setup.policy)).facts()
         return replace(
