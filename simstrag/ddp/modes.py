@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from simstrag import policies
+from simstrag.ddp import plain_collectives
 from simstrag.ddp.allreduce import broadcast_and_average
 from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
 from simstrag.ddp.allreduce.hook import ProcessGroups
@@ -175,8 +176,7 @@ class Modes:
             self._client = None
         self._groups = self._new_groups()
         replica.clear()
-        states: list[Any] = [None] * members.world_size
-        dist.all_gather_object(states, (mode.live.version, mode.live.samples, mode.live.now))
+        states = plain_collectives.gather((mode.live.version, mode.live.samples, mode.live.now))
         version, samples, now = max(states)
         broadcast_and_average.broadcast(replica.model, replica.optimizer, states.index(max(states)))
         policy = self._setup.policy
@@ -198,9 +198,7 @@ class Modes:
             self._replica, live, self._members, setup.batch, note, setup.sampler
         )
         dist.barrier()  # the clock starts when all are ready
-        zero = [time.monotonic() - live.now]
-        dist.broadcast_object_list(zero, src=0)
-        self.current.zero = zero[0]
+        self.current.zero = plain_collectives.broadcast(time.monotonic() - live.now)
 
     def _enter_server_mode(self, policy: Policy, facts: Facts | None) -> None:
         setup, members, replica, start = self._setup, self._members, self._replica, self.start
@@ -229,21 +227,19 @@ class Modes:
         first = joined is not None and joined.ours and not joined.generation
         if joined is not None and first and os.environ.get("SIMSTRAG_SERVER"):
             return wait_for_server(joined.root, START)
-        address, host = [""], self._host()
+        address, host = "", self._host()
         if members.rank == 0:
             with local_error():
                 started = start_server(members.world_size, host, members.stall_limit)
-                self.server, address[0] = started
-        dist.broadcast_object_list(address, src=0)
-        return address[0]
+                self.server, address = started
+        return str(plain_collectives.broadcast(address))
 
     def _host(self) -> str:
         """The address for a server of the lowest rank; empty on other ranks; collective.
 
         Raises `InputError` on the lowest rank where the others could not reach it.
         """
-        networks: list[Any] = [None] * self._members.world_size
-        dist.all_gather_object(networks, network_namespace())
+        networks = plain_collectives.gather(network_namespace())
         return find_host(several=len(set(networks)) > 1) if self._members.rank == 0 else ""
 
     # -- the end -----------------------------------------------------------------------------
