@@ -124,7 +124,7 @@ def rank_0_looks(monkeypatch: pytest.MonkeyPatch, step: float, order: list[int])
     fake = SimpleNamespace(set=store.__setitem__, multi_get=lambda keys: [store[k] for k in keys])
     monkeypatch.setattr(recording, "PrefixStore", lambda *_: fake)
     monkeypatch.setattr(recording, "_get_default_store", lambda: None)
-    monkeypatch.setattr(dist, "broadcast_object_list", lambda *_, **__: None)
+    monkeypatch.setattr(recording.plain_collectives, "broadcast", lambda value, **_: value)
     monkeypatch.setattr(dist, "barrier", lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     looks = [_Looks(rank, len(order), 10.0, 1.0, torch.device("cpu")) for rank in range(len(order))]

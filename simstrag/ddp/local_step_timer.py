@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import torch
-import torch.distributed as dist
 
+from simstrag.ddp import plain_collectives
 from simstrag.processes.affinity import cores
 
 
@@ -41,8 +41,7 @@ def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float
 def measure_cores_per_rank() -> float:
     """`cores_per_rank` on this host; collective."""
     own = (socket.gethostname(), cores())
-    gathered = [own] * dist.get_world_size()
-    dist.all_gather_object(gathered, own)
+    gathered = plain_collectives.gather(own)
     return cores_per_rank(own[1], [theirs for host, theirs in gathered if host == own[0]])
 
 

@@ -12,12 +12,12 @@ import copy
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from simstrag import policies
+from simstrag.ddp import plain_collectives
 from simstrag.ddp.allreduce import broadcast_and_average
 from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
 from simstrag.ddp.allreduce.hook import ProcessGroups
@@ -25,10 +25,12 @@ from simstrag.ddp.checkpoint import TrainingState
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.process_identity import network_namespace
 from simstrag.ddp.failures.rank_failure import Stage, local_error
-from simstrag.ddp.flat_parameters import pack_optimizer, pack_settings
+from simstrag.ddp.flat_parameters import pack_optimizer, settings_of
 from simstrag.ddp.job_store import START, launcher_watches, request_server, wait_for_server
-from simstrag.ddp.journal.journal import Journal
+from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
 from simstrag.ddp.journal.training_journal import TrainingJournal
+from simstrag.ddp.pickled_policy import pack_policy, unpack_policy
+from simstrag.ddp.plain_data import load
 from simstrag.ddp.policy_support import is_synchronous
 from simstrag.ddp.secret import known_secret, read_secret, secret_file
 from simstrag.ddp.server.client import Client
@@ -164,9 +166,9 @@ class Modes:
         if handover.apart:
             broadcast_and_average.average(model, optimizer)
         else:
-            optimizer.load_state_dict(handover.optimizer)
+            optimizer.load_state_dict(load(handover.optimizer, "the server's optimizer"))
             broadcast_and_average.broadcast(model, optimizer, 0)
-        self._enter_allreduce_mode(handover.policy, handover.facts)
+        self._enter_allreduce_mode(unpack_policy(handover.policy), facts_from_json(handover.facts))
 
     def start_over(self, stage: Stage) -> None:
         """Get ready to begin in a smaller world, in which the policy begins anew.
@@ -192,10 +194,9 @@ class Modes:
         assert isinstance(mode, AllReduceMode)
         self._leave_group()
         replica.clear()
-        states: list[Any] = [None] * self._members.world_size
         live = mode.live
         own = live.version, live.samples, live.now, tuple(live.noise)
-        dist.all_gather_object(states, own)
+        states = plain_collectives.gather(own)
         broadcast_and_average.broadcast(replica.model, replica.optimizer, states.index(max(states)))
         version, samples, now, noise = max(states)
         facts = self._new_facts(version, samples, now, NoiseAverages(*noise))
@@ -238,9 +239,7 @@ class Modes:
             self._replica, live, self._members, setup.batch, note, setup.sampler
         )
         dist.barrier()  # the clock starts when all are ready
-        zero = [time.monotonic() - live.now]
-        dist.broadcast_object_list(zero, src=0)
-        self.current.zero = zero[0]
+        self.current.zero = plain_collectives.broadcast(time.monotonic() - live.now)
 
     def _enter_server_mode(self, policy: Policy, facts: Facts | None) -> None:
         setup, members, replica, start = self._setup, self._members, self._replica, self.start
@@ -253,13 +252,14 @@ class Modes:
             if plan.screen is not None and setup.validation is not None:
                 validation = ValidationSpec(setup.validation, replica.names)
             folder = self._journal.folder
+            bulk = pack_optimizer(replica.optimizer, outer=start.outer, corrected=start.corrected)
             job = JobSpec(
-                pack_optimizer(replica.optimizer), policy, setup.batch, setup.name, setup.hints,
-                facts, hand_over=True, refusal=replica.formats.refusal, outer=start.outer,
-                corrected=start.corrected, validation=validation,
-                journal=None if folder is None else partial(Journal, folder),
+                pack_policy(policy), setup.batch, setup.name, setup.hints,
+                None if facts is None else facts_to_json(facts), hand_over=True,
+                journal="" if folder is None else str(folder), refusal=replica.formats.refusal,
+                validation=validation, bulk=bulk,
             )  # fmt: skip
-        settings = pack_settings(replica.optimizer)
+        settings = settings_of(replica.optimizer)
         self._client.begin(replica.count, replica.dtype, job, settings=settings)
         self.current = ServerMode(replica, self._client, *self._groups, members.mark, start.outer)
 
@@ -272,19 +272,19 @@ class Modes:
             ending = members.has_to_end
             address = wait_for_server(joined.root, joined.generation, START, ending)
             return f"{address}:{known_secret()}"
-        place, host, secret = ["", ""], self._host(), known_secret()
+        place, path, host, secret = "", "", self._host(), known_secret()
         with contextlib.ExitStack() as stack:
             if members.rank == 0:
                 with local_error():
                     self.server, own = start_server(members.world_size, host, members.stall_limit)
-                    place[0], _, new = own.rpartition(":")
+                    place, _, new = own.rpartition(":")
                     if secret is None:
-                        place[1] = stack.enter_context(secret_file(new))
-            dist.broadcast_object_list(place, src=0)
+                        path = stack.enter_context(secret_file(new))
+            place, path = plain_collectives.broadcast((place, path))
             with local_error():
-                secret = secret or read_secret(place[1])
+                secret = secret or read_secret(path)
             dist.barrier()  # all have read it
-        return f"{place[0]}:{secret}"
+        return f"{place}:{secret}"
 
     def _host(self) -> str:
         """The address for a server of the lowest rank; empty on other ranks; collective.
@@ -294,8 +294,7 @@ class Modes:
         """
         if self._launched:
             return ""
-        networks: list[Any] = [None] * self._members.world_size
-        dist.all_gather_object(networks, network_namespace())
+        networks = plain_collectives.gather(network_namespace())
         return find_host(several=len(set(networks)) > 1) if self._members.rank == 0 else ""
 
     # -- the end -----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from simstrag.ddp import plain_collectives
 from simstrag.ddp.failures.rank_failure import local_error
 from simstrag.errors import InputError
 from simstrag.learning.loss_scale import LossScale
@@ -181,8 +182,7 @@ class NumberFormats:
             self.gain = self._measured(closure)
         choices: list[tuple[float, str]] = [(self.gain, self.amp)]
         if dist.is_initialized():
-            choices *= dist.get_world_size()
-            dist.all_gather_object(choices, (self.gain, self.amp))
+            choices = plain_collectives.gather(choices[0])
         if here:
             self.gain = min(gain for gain, _ in choices)
             if self.unsettled and not self.gain > MIN_GAIN:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from simstrag import policies
-from simstrag.ddp import policy_support
+from simstrag.ddp import plain_collectives, policy_support
 from simstrag.ddp.failures.diagnosis import describe_error, warn
 from simstrag.ddp.failures.rank_failure import Membership, Stage
 from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
@@ -136,8 +136,7 @@ def wrap(
 
 def _check_agreement(**arguments: object) -> None:
     """Raise `InputError` on all ranks where their arguments differ."""
-    gathered: list[dict[str, object]] = [arguments] * dist.get_world_size()
-    dist.all_gather_object(gathered, arguments)
+    gathered = plain_collectives.gather(arguments)
     for name in arguments:
         values = [each[name] for each in gathered]
         if any(value != values[0] for value in values):

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from simstrag.ddp import plain_collectives
 from simstrag.errors import SimstragError
 
 Group = dist.ProcessGroup | None
@@ -26,23 +27,19 @@ Key = tuple[int, str]
 """Key of an entry of the optimizer's state: the number of its parameter, and its name."""
 
 
-class TensorSpec(NamedTuple):
-    """Size, type and device type of a tensor, so that a rank that lacks it can make one."""
-
-    size: tuple[int, ...]
-    dtype: torch.dtype
-    device: str
+TensorSpec = tuple[tuple[int, ...], torch.dtype, str]
+"""Size, type and device type of a tensor, so that a rank that lacks it can make one."""
 
 
 class Outline(NamedTuple):
-    """An optimizer without the contents of its tensors.
+    """An optimizer without the contents of its tensors, as plain data.
 
-    state: specifications of tensors, and all other values.
+    state: of each entry the specification of its tensor, or else None, and its value.
     options: settings of each parameter group, such as the learning rate.
     steps: step counts, which the correction of moments uses.
     """
 
-    state: dict[Key, Any]
+    state: dict[Key, tuple[TensorSpec | None, Any]]
     options: list[dict[str, Any]]
     steps: dict[Key, float]
 
@@ -52,9 +49,8 @@ def broadcast(model: nn.Module, optimizer: Optimizer, source: int, group: Group 
 
     Optimizer options are copied too, and state that the source lacks is removed.
     """
-    outlines = [_outline(optimizer)]
-    dist.broadcast_object_list(outlines, src=source, group=group)
-    _adopt(optimizer, outlines[0])
+    outline = plain_collectives.broadcast(tuple(_outline(optimizer)), source, group)
+    _adopt(optimizer, Outline(*outline))
     by_device: dict[torch.device, list[torch.Tensor]] = defaultdict(list)
     for tensor in _tensors(model, optimizer).values():
         by_device[tensor.device].append(tensor)
@@ -76,8 +72,8 @@ def average(model: nn.Module, optimizer: Optimizer, group: Group = None) -> None
     """
     members = dist.get_process_group_ranks(group)
     place = members.index(dist.get_rank())
-    outlines: list[Any] = [None] * len(members)
-    dist.all_gather_object(outlines, _outline(optimizer), group=group)
+    gathered = plain_collectives.gather(tuple(_outline(optimizer)), group)
+    outlines = [Outline(*each) for each in gathered]
     order = sorted(range(len(members)), key=members.__getitem__)
     _check_steps({members[k]: outlines[k].steps for k in order})
     holders: dict[Key, list[int]] = defaultdict(list)
@@ -118,8 +114,8 @@ def digest(model: nn.Module, optimizer: Optimizer) -> str:
     for name, tensor in _tensors(model, optimizer).items():
         whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         whole.update(_bytes(tensor).cpu().numpy().data)
-    for key, value in sorted(_outline(optimizer).state.items()):
-        if not isinstance(value, TensorSpec):
+    for key, value in _held(optimizer):
+        if not isinstance(value, torch.Tensor):
             whole.update(f"{key} {value!r};".encode())
     return whole.hexdigest()
 
@@ -158,11 +154,15 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
+def _specification(value: Any) -> TensorSpec | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    return tuple(value.shape), value.dtype, value.device.type
+
+
 def _outline(optimizer: Optimizer) -> Outline:
     state = {
-        key: TensorSpec(tuple(value.shape), value.dtype, value.device.type)
-        if isinstance(value, torch.Tensor)
-        else value
+        key: (_specification(value), None if isinstance(value, torch.Tensor) else value)
         for key, value in _held(optimizer)
     }
     groups = [] if optimizer is None else optimizer.param_groups
@@ -177,13 +177,14 @@ def _adopt(optimizer: Optimizer, outline: Outline) -> None:
         return
     parameters, before = _parameters(optimizer), dict(_held(optimizer))
     optimizer.state.clear()
-    for (number, name), value in outline.state.items():
+    for (number, name), (spec, value) in outline.state.items():
         parameter, own = parameters[number], before.get((number, name))
         held = value
-        if isinstance(value, TensorSpec):
-            fits = isinstance(own, torch.Tensor) and (tuple(own.shape), own.dtype) == value[:2]
-            device = parameter.device if value.device == parameter.device.type else value.device
-            held = own if fits else torch.zeros(value.size, dtype=value.dtype, device=device)
+        if spec is not None:
+            size, dtype, kind = spec
+            fits = isinstance(own, torch.Tensor) and (tuple(own.shape), own.dtype) == spec[:2]
+            device = parameter.device if kind == parameter.device.type else kind
+            held = own if fits else torch.zeros(size, dtype=dtype, device=device)
         optimizer.state[parameter][name] = held
     for group, options in zip(optimizer.param_groups, outline.options, strict=True):
         for name, value in options.items():

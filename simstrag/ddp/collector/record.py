@@ -26,6 +26,7 @@ from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.nn.parallel import DistributedDataParallel
 
+from simstrag.ddp import plain_collectives
 from simstrag.ddp.collector.hooks import attach, check_group, wrapper_of
 from simstrag.ddp.collector.step_marks import (
     CpuClock,
@@ -196,9 +197,9 @@ class _Looks:
     def __init__(
         self, rank: int, world: int, every: float, pause: float, device: torch.device
     ) -> None:
-        own = [uuid.uuid4().hex]  # a restart, or another model of the script, has other keys
-        dist.broadcast_object_list(own, device=device)
-        self._store = PrefixStore(f"simstrag record {own[0]}", _get_default_store())
+        # a restart, or another model of the script, has other keys
+        own = plain_collectives.broadcast(uuid.uuid4().hex, device=device)
+        self._store = PrefixStore(f"simstrag record {own}", _get_default_store())
         self._rank, self._keys = rank, [str(k) for k in range(world)]
         self._every, self._pause = every, pause
         self._set(b"")

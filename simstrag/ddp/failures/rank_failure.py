@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-import torch.distributed as dist
-
+from simstrag.ddp import plain_collectives
 from simstrag.ddp.failures.diagnosis import Diagnosis, RankFailure
 from simstrag.ddp.failures.heartbeat import HeartbeatStore
 from simstrag.ddp.rendezvous import (
@@ -153,11 +152,9 @@ class Membership:
             self._heartbeat = self.joined.heartbeat
             if self._running and self._heartbeat is not None:
                 self._heartbeat.first_step_taken()
-            stages: list[Stage] = [stage] * self.world_size
             try:
                 with self.diagnose():
-                    dist.all_gather_object(stages, stage)
-                return min(stages)
+                    return Stage(min(plain_collectives.gather(int(stage))))
             except RankFailure as failure:
                 if not goes_on(self.joined, failure.diagnosis):
                     raise

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from simstrag.ddp import plain_collectives
 from simstrag.ddp.journal.journal import Journal, attempt_folder, facts_to_json, latest_attempt
 from simstrag.processes.affinity import cores_of_all
 from simstrag.workloads.device import describe_device
@@ -46,9 +48,8 @@ class TrainingJournal:
             before = latest_attempt(self.folder)
             if before is not None:
                 self.folder = attempt_folder(self.folder, before + 1)
-        place = [self.folder]
-        dist.broadcast_object_list(place, src=0)
-        self.folder = self._start = place[0]
+        place = plain_collectives.broadcast(None if self.folder is None else str(self.folder))
+        self.folder = self._start = None if place is None else Path(place)
 
     def begin(self, facts: Facts | None, generation: int = 0) -> None:
         """Begin a journal on the lowest rank, and end that of a larger world.
