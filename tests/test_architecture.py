@@ -75,6 +75,7 @@ HEAVY = {
         "validation",
         "workloads",
     },
+    "msgspec": {"ddp"},
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},
     "jinja2": {"analysis", "cli"},

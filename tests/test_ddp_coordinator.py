@@ -652,7 +652,7 @@ def test_all_are_let_go_together_at_the_first_update_under_a_plan_that_needs_no_
             commands = coordinator.on_reduction(command.rank, command.closing, 3.0)
     assert [type(o) for o in commands] == [Apply, Handover, Handover]
     assert isinstance(commands[-1], Handover)
-    assert commands[-1].facts.version == 2
+    assert commands[-1].facts["version"] == 2
     assert coordinator.over
 
 

@@ -30,6 +30,7 @@ from simstrag.ddp.server.listener import (
     connect_to,
     listen,
 )
+from simstrag.ddp.server.messages import FromRank, Withdrawal
 from simstrag.ddp.server.server_main import find_host
 from simstrag.ddp.server.wire import Wire
 from simstrag.errors import InputError
@@ -72,7 +73,7 @@ class Echo:
         connection, limit = connect_to(self.listener.address, rank, WAIT, "the server", **given)
         assert limit == WAIT
         self.opened.append(connection)
-        return Wire(connection, WAIT, "the server")
+        return Wire(connection, WAIT, "the server", FromRank)  # which it echoes
 
 
 @pytest.fixture
@@ -91,8 +92,8 @@ def round_trips(wire: Wire, count: int = 50) -> float:
     longest = 0.0
     for number in range(count):
         begun = time.monotonic()
-        wire.send(number)
-        assert wire.receive() == number
+        wire.send(Withdrawal(number))
+        assert wire.receive() == Withdrawal(number)
         longest = max(longest, time.monotonic() - begun)
     return longest
 

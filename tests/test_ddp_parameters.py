@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,10 +14,12 @@ from simstrag.ddp.flat_parameters import (
     check_served,
     flatten_gradients,
     pack_optimizer,
-    pack_settings,
+    settings_of,
     trained_parameters,
     unflatten,
+    unpack_optimizer,
 )
+from simstrag.ddp.plain_data import dump, load
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.ddp.server.shared_buffer import allocate_private
@@ -120,13 +123,13 @@ def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
 
 def test_settings_differ_only_when_something_has_changed() -> None:
     own = OPTIMIZERS["sgd"](groups_of(model_of()))
-    first = pack_settings(own)
+    first = settings_of(own)
     own.param_groups[0]["params"][0].data.zero_()
-    assert pack_settings(own) == first
+    assert settings_of(own) == first
     own.param_groups[1]["lr"] = 0.5
-    assert pack_settings(own) != first
+    assert settings_of(own) != first
     server = ParameterStore(pack_optimizer(OPTIMIZERS["sgd"](groups_of(model_of()))))
-    server.set(pack_settings(own))
+    server.set(settings_of(own))
     assert [group["lr"] for group in server.optimizer.param_groups] == [0.05, 0.5]
 
 
@@ -137,17 +140,81 @@ def test_parameters_of_several_types_are_refused() -> None:
 
 
 def test_an_optimizer_of_the_script_itself_is_refused_with_the_way_out() -> None:
-    given = pack_optimizer(OPTIMIZERS["sgd"](model_of().parameters()))
-    stranger = given.replace(b"torch.optim.sgd", b"torch.optim.sgx")
-    assert stranger != given
+    class Local(torch.optim.SGD):
+        pass
+
     with pytest.raises(InputError, match="must stand in a module that can be imported"):
-        ParameterStore(stranger)
+        ParameterStore(pack_optimizer(Local(model_of().parameters(), lr=0.1)))
 
 
-def test_what_is_packed_is_plain_pickle_of_both_together() -> None:
-    parameters, optimizer = pickle.loads(pack_optimizer(OPTIMIZERS["sgd"](model_of().parameters())))
-    held = [p for group in optimizer.param_groups for p in group["params"]]
+def test_an_optimizer_arrives_with_its_parameters_and_state_as_it_was() -> None:
+    own = OPTIMIZERS["adam"](groups_of(model_of()))
+    own.param_groups[0] |= {"lr": torch.tensor(0.125), "eps": np.float64(1e-7)}
+    for parameter in trained_parameters(own):
+        parameter.grad = torch.ones_like(parameter)
+    own.step()
+    parameters, arrived, more = unpack_optimizer(pack_optimizer(own, outer={"steps": 3}))
+    assert more == {"outer": {"steps": 3}}
+    assert type(arrived) is torch.optim.Adam
+    assert arrived.defaults == own.defaults
+    held = trained_parameters(arrived)
     assert all(one is two for one, two in zip(parameters, held, strict=True))
+    assert settings_of(arrived) == settings_of(own)
+    assert type(arrived.param_groups[0]["betas"]) is tuple
+    assert arrived.state[torch.zeros(1)] == {}, "a dict of dicts, as torch makes it"
+    for one, two in zip(held, trained_parameters(own), strict=True):
+        assert type(one) is torch.nn.Parameter
+        assert torch.equal(one, two)
+        assert [*arrived.state[one]] == [*own.state[two]]
+        for name, value in own.state[two].items():
+            assert arrived.state[one][name].dtype == value.dtype
+            assert torch.equal(arrived.state[one][name], value)
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer with an attribute of its own, which it puts into its state."""
+
+    calls: Any = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "calls": self.calls}
+
+
+def test_an_attribute_that_an_optimizer_puts_into_its_state_arrives() -> None:
+    own = Counting(model_of().parameters(), lr=0.1)
+    own.calls = 7
+    _, arrived, _ = unpack_optimizer(pack_optimizer(own))
+    assert isinstance(arrived, Counting)
+    assert arrived.calls == 7
+
+
+def test_a_state_that_is_no_plain_data_is_refused_with_the_way_out() -> None:
+    own = Counting(model_of().parameters(), lr=0.1)
+    own.calls = Path("here")
+    packed = pack_optimizer(own)
+    with pytest.raises(
+        InputError, match=r"the optimizer cannot be read: it holds .*pathlib.*keep "
+    ):
+        ParameterStore(packed)
+
+
+class Rebuilt(torch.optim.SGD):
+    """An optimizer that is not rebuilt from its state."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rebuilt, ([torch.zeros(1)], 0.5)
+
+
+def test_an_optimizer_that_says_itself_how_it_is_rebuilt_is_refused() -> None:
+    with pytest.raises(InputError, match="optimizer Rebuilt says by __reduce__ how it is rebuilt"):
+        pack_optimizer(Rebuilt(model_of().parameters(), lr=0.1))
+
+
+def test_a_class_that_is_no_optimizer_is_not_built_at_the_server() -> None:
+    content = load(pack_optimizer(OPTIMIZERS["sgd"](model_of().parameters())), "it")
+    content["class"] = "subprocess", "Popen"
+    with pytest.raises(InputError, match=r"subprocess.Popen is no torch.optim class"):
+        ParameterStore(dump(content))
 
 
 def test_step_hooks_are_refused_where_a_copy_would_not_run_them() -> None:

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import pickle
+import math
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from simstrag.ddp.server.messages import GradientRoute, StepReport
+from simstrag.aggregation import Outer
+from simstrag.ddp.server import wire
+from simstrag.ddp.server.messages import (
+    CommandMessage,
+    Compute,
+    FromRank,
+    FromServer,
+    GradientRoute,
+    LostRank,
+    Message,
+    StepReport,
+    Withdrawal,
+)
 from simstrag.ddp.server.shared_buffer import as_bytes
-from simstrag.ddp.server.wire import HEADER, Wire
+from simstrag.ddp.server.wire import HEADER, LIMIT, Wire, encode
 
-LIMIT = 0.3
+STALL = 0.3
 REPORT = StepReport(GradientRoute.PUSH, 17, 12, 64, 0.25, 10.5, 10.75, 1.5, False, b"changed")
-BODY = pickle.dumps(REPORT)
+BODY = encode(REPORT)
 
 
 def frame(size: int) -> bytes:
     """A frame up to its buffer of so many bytes."""
-    return HEADER.pack(len(BODY), size) + BODY
+    return HEADER.pack(len(BODY), 0, size) + BODY
 
 
 @pytest.fixture
@@ -30,7 +44,7 @@ def ends() -> Iterator[tuple[Wire, Wire]]:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
     with near, far:
-        yield Wire(near, LIMIT, "the server"), Wire(far, LIMIT, "rank 3")
+        yield Wire(near, STALL, "the server", FromServer), Wire(far, STALL, "rank 3", FromRank)
 
 
 def test_a_message_arrives_as_it_was_sent_its_buffer_in_the_memory_of_a_tensor(
@@ -49,8 +63,8 @@ def test_frames_follow_each_other_with_and_without_a_buffer(ends: tuple[Wire, Wi
     near, far = ends
     buffer = memoryview(bytearray(8))
     for number, sent in enumerate((None, memoryview(b"12345678"), None)):
-        near.send(number, sent)
-    assert [far.receive(buffer) for _ in range(3)] == [0, 1, 2]
+        near.send(Withdrawal(number), sent)
+    assert [far.receive(buffer) for _ in range(3)] == [Withdrawal(number) for number in range(3)]
     assert bytes(buffer) == b"12345678"
 
 
@@ -89,3 +103,75 @@ def test_a_buffer_of_another_size_is_refused(ends: tuple[Wire, Wire]) -> None:
     near.connection.sendall(frame(16))
     with pytest.raises(ConnectionError, match="sends 16 bytes where 8 are expected"):
         far.receive(memoryview(bytearray(8)))
+
+
+def sent(ends: tuple[Wire, Wire], message: Message) -> Any:
+    """A message of the server as a rank receives it."""
+    near, far = ends
+    far.send(message)
+    return near.receive()
+
+
+def test_types_and_numbers_of_all_kinds_arrive_as_they_were(ends: tuple[Wire, Wire]) -> None:
+    outer = Outer(lr=0.7, momentum=0.9, nesterov=True, mix=1 / 3)
+    step = Compute(
+        1, 2, 3, True, 4, GradientRoute.GROUP, outer=outer, members=(0, 1), weight=0.1,
+        pause=np.float64(0.1),  # type: ignore[arg-type]  # as a policy may compute it
+    )  # fmt: skip
+    command = CommandMessage(step, [LostRank(2, 0.1, "gone")], bulk=bytes(3 << 20))
+    assert sent(ends, command) == command
+    near, far = ends
+    odd = {0: (math.inf, True), 7: (0.1, False)}
+    near.send(StepReport(GradientRoute.GROUP, 1, 1, 8, 0.5, members=odd))
+    report = far.receive()
+    assert report.members == odd
+    assert all(math.isnan(each) for each in (report.begun, report.ended, report.loss))
+
+
+def test_a_message_of_the_other_direction_is_refused(ends: tuple[Wire, Wire]) -> None:
+    with pytest.raises(ConnectionError, match=r"the server sends what is no message .*'Withdrawa"):
+        sent(ends, Withdrawal(3))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "truncated"),
+        (BODY[:-1], "truncated"),
+        (BODY + b"x", "trailing"),
+        (BODY.replace(b"push", b"pull"), "Invalid enum value 'pull'"),
+        (b"\x92" + encode(Withdrawal(1))[1:-1] + b"\xa1\xff", "Expected `int`, got `str`"),
+        (b"\x91\xa1\xff", "utf-8"),
+        (b"\x91" * 100_000, "Expected `str`, got `array`"),
+    ],
+)
+def test_a_damaged_message_is_refused_in_one_line(
+    ends: tuple[Wire, Wire], body: bytes, message: str
+) -> None:
+    near, far = ends
+    near.connection.sendall(HEADER.pack(len(body), 0, 0) + body)
+    with pytest.raises(ConnectionError, match=f"rank 3 sends what .*{message}") as caught:
+        far.receive()
+    assert "\n" not in str(caught.value)
+
+
+def test_no_memory_is_taken_for_more_than_a_message_may_have(ends: tuple[Wire, Wire]) -> None:
+    near, far = ends
+    near.connection.sendall(HEADER.pack(1 << 60, 0, 0))
+    with pytest.raises(ConnectionError, match=f"a message of {1 << 60} bytes, above {LIMIT}"):
+        far.receive()
+
+
+def test_bulk_is_taken_piece_by_piece_and_only_with_a_message_that_has_it(
+    ends: tuple[Wire, Wire],
+) -> None:
+    near, far = ends
+    near.connection.sendall(HEADER.pack(len(BODY), 1 << 60, 0) + BODY)
+    with pytest.raises(ConnectionError, match=f"rank 3 sends {1 << 60} bytes of bulk with a StepR"):
+        far.receive()
+    body = encode(CommandMessage(Compute(0, 0, 0, False, 1, GradientRoute.PUSH), []))
+    far.connection.sendall(HEADER.pack(len(body), 1 << 60, 0) + body)
+    far.connection.sendall(bytes(wire.PIECE))
+    far.close()
+    with pytest.raises(ConnectionError, match="closed the connection inside a frame"):
+        near.receive()

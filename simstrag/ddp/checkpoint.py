@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
+from simstrag.ddp.pickled_policy import pack_policy, unpack_policy
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def to_checkpoint(
         "format": FORMAT, "name": setup.name, "world_size": setup.members.world_size,
         "model": model, "optimizer": optimizer, "formats": replica.formats.state_dict(),
         "sampler": None if sampler is None else sampler.state_dict(),
-        "policy": pickle.dumps(state.policy),
+        "policy": pack_policy(state.policy),
         "facts": None if state.facts is None else facts_to_json(state.facts),
         "outer": copy.deepcopy(state.outer), "apart": state.apart,
         "corrected": state.corrected,
@@ -88,6 +88,6 @@ def from_checkpoint(checkpoint: Mapping[str, Any], setup: RankSetup) -> Training
         sampler.load_state_dict(checkpoint["sampler"])
     facts = checkpoint["facts"]
     return TrainingState(
-        pickle.loads(checkpoint["policy"]), None if facts is None else facts_from_json(facts),
+        unpack_policy(checkpoint["policy"]), None if facts is None else facts_from_json(facts),
         checkpoint["outer"], checkpoint["corrected"], checkpoint["apart"],
     )  # fmt: skip

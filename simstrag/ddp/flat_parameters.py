@@ -1,19 +1,27 @@
 """Parameters as one flat buffer, and a copy of the user's optimizer that updates it at the server.
 
-A rank pickles its optimizer and parameters together, so that the optimizer's copy refers to the
-parameters' copies.  Both sides flatten in the optimizer's order: group by group.
+A rank sends its optimizer and parameters together, so that the optimizer's copy refers to the
+parameters' copies: as plain data, and the name of the optimizer's class, which is imported at the
+server.  Both sides flatten in the optimizer's order: group by group.
 """
 
 from __future__ import annotations
 
 import copy
-import io
-import pickle
-from collections.abc import Iterable, Sequence
+import copyreg
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
 
 import torch
 
+from simstrag.ddp.plain_data import dump, load
 from simstrag.errors import InputError
+
+Settings = list[dict[str, Any]]
+"""The options of each parameter group, such as the learning rate."""
 
 
 def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -45,8 +53,11 @@ def check_served(optimizer: torch.optim.Optimizer, name: str) -> None:
         )
 
 
-def pack_optimizer(optimizer: torch.optim.Optimizer) -> bytes:
-    """Pickle an optimizer and its parameters, moved to the CPU."""
+def pack_optimizer(optimizer: torch.optim.Optimizer, **more: Mapping[str, Any] | None) -> bytes:
+    """An optimizer, its parameters, and more plain data for its server, on the CPU.
+
+    Raises `InputError` for an optimizer that says itself how it is rebuilt.
+    """
     parameters = trained_parameters(optimizer)
     if any(own.device.type != "cpu" for own in parameters):
         parameters, optimizer = copy.deepcopy((parameters, optimizer))
@@ -54,15 +65,45 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> bytes:
             own.data, own.grad = own.data.cpu(), None
         for state in optimizer.state.values():
             state.update({k: v.cpu() for k, v in state.items() if isinstance(v, torch.Tensor)})
-    buffer = io.BytesIO()
-    pickle.dump((parameters, optimizer), buffer)
-    return buffer.getvalue()
+    kind, rebuilt = type(optimizer), optimizer.__reduce_ex__(2)
+    if rebuilt[:2] != (copyreg.__newobj__, (kind,)):  # type: ignore[attr-defined]
+        raise InputError(
+            f"the optimizer {kind.__qualname__} says by __reduce__ how it is rebuilt, which a "
+            "server does not follow: let it say its state by __getstate__ instead"
+        )
+    return dump({
+        "class": (kind.__module__, kind.__qualname__), "state": rebuilt[2],
+        "parameters": parameters, **more,
+    })  # fmt: skip
 
 
-def pack_settings(optimizer: torch.optim.Optimizer) -> bytes:
-    """Pickle the options of the parameter groups; equal bytes mean equal options."""
+def unpack_optimizer(
+    packed: bytes,
+) -> tuple[list[torch.Tensor], torch.optim.Optimizer, dict[str, Any]]:
+    """The parameters, the optimizer of them, and the rest of what `pack_optimizer` was given.
+
+    Raises `InputError` where the class cannot be imported here, or the state is no plain data.
+    """
+    content = load(packed, "the optimizer")
+    (module, name), state = content.pop("class"), content.pop("state")
+    try:
+        kind = attrgetter(name)(import_module(module))
+    except (AttributeError, ImportError) as error:
+        raise InputError(
+            f"the optimizer cannot be built at the server: {error}; its class must stand in a "
+            "module that can be imported, not in the script itself"
+        ) from None
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise InputError(f"the optimizer cannot be built: {module}.{name} is no torch.optim class")
+    optimizer = kind.__new__(kind)
+    optimizer.__setstate__({**state, "state": defaultdict(dict, state["state"])})
+    return content.pop("parameters"), optimizer, content
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+    """The options of the parameter groups."""
     groups = optimizer.param_groups
-    return pickle.dumps([{k: v for k, v in own.items() if k != "params"} for own in groups])
+    return [{k: v for k, v in own.items() if k != "params"} for own in groups]
 
 
 def flatten_gradients(parameters: Iterable[torch.Tensor], into: torch.Tensor) -> None:

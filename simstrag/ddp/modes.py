@@ -12,7 +12,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -26,9 +25,11 @@ from simstrag.ddp.checkpoint import TrainingState
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.process_identity import network_namespace
 from simstrag.ddp.failures.rank_failure import RankFailure, local_error
-from simstrag.ddp.flat_parameters import pack_optimizer, pack_settings
-from simstrag.ddp.journal.journal import Journal
+from simstrag.ddp.flat_parameters import pack_optimizer, settings_of
+from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
 from simstrag.ddp.journal.training_journal import TrainingJournal
+from simstrag.ddp.pickled_policy import pack_policy, unpack_policy
+from simstrag.ddp.plain_data import load
 from simstrag.ddp.policy_support import is_synchronous
 from simstrag.ddp.rendezvous import START, wait_for_server
 from simstrag.ddp.server.client import Client
@@ -157,9 +158,9 @@ class Modes:
         if handover.apart:
             broadcast_and_average.average(model, optimizer)
         else:
-            optimizer.load_state_dict(handover.optimizer)
+            optimizer.load_state_dict(load(handover.optimizer, "the server's optimizer"))
             broadcast_and_average.broadcast(model, optimizer, 0)
-        self._enter_allreduce_mode(handover.policy, handover.facts)
+        self._enter_allreduce_mode(unpack_policy(handover.policy), facts_from_json(handover.facts))
 
     def go_on_without(self, failure: RankFailure, closure: Closure) -> None:
         """Go on as a smaller world, in which the policy begins anew; no update is lost.
@@ -211,13 +212,14 @@ class Modes:
             if plan.screen is not None and setup.validation is not None:
                 validation = ValidationSpec(setup.validation, replica.names)
             folder = self._journal.folder
+            bulk = pack_optimizer(replica.optimizer, outer=start.outer, corrected=start.corrected)
             job = JobSpec(
-                pack_optimizer(replica.optimizer), policy, setup.batch, setup.name, setup.hints,
-                facts, hand_over=True, refusal=replica.formats.refusal, outer=start.outer,
-                corrected=start.corrected, validation=validation,
-                journal=None if folder is None else partial(Journal, folder),
+                pack_policy(policy), setup.batch, setup.name, setup.hints,
+                None if facts is None else facts_to_json(facts), hand_over=True,
+                journal="" if folder is None else str(folder), refusal=replica.formats.refusal,
+                validation=validation, bulk=bulk,
             )  # fmt: skip
-        settings = pack_settings(replica.optimizer)
+        settings = settings_of(replica.optimizer)
         self._client.begin(replica.count, replica.dtype, job, settings=settings)
         self.current = ServerMode(replica, self._client, *self._groups, members.mark, start.outer)
 

@@ -18,10 +18,14 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from simstrag import policies
-from simstrag.ddp.flat_parameters import pack_optimizer, pack_settings, unflatten
+from simstrag.ddp.flat_parameters import pack_optimizer, settings_of, unflatten
 from simstrag.ddp.flat_parameters import trained_parameters as trained_by
+from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
+from simstrag.ddp.pickled_policy import pack_policy
+from simstrag.ddp.plain_data import load
 from simstrag.ddp.server.client import Client
 from simstrag.ddp.server.messages import (
     Compute,
@@ -66,7 +70,7 @@ def gradient_of(parameters: torch.Tensor, rank: int, step: int) -> torch.Tensor:
 
 def job_of(spec: str | Any, **given: Any) -> JobSpec:
     policy = policies.load(spec) if isinstance(spec, str) else spec
-    return JobSpec(pack_optimizer(optimizer_of()), policy, BATCH, **given)
+    return JobSpec(pack_policy(policy), BATCH, bulk=pack_optimizer(optimizer_of()), **given)
 
 
 @dataclass
@@ -414,12 +418,14 @@ def test_all_ranks_go_on_without_the_server_when_the_plan_needs_none() -> None:
     first, second = (one.handed for one in ranks)
     assert first is not None
     assert second is not None
-    assert first.facts.version == second.facts.version == 5
-    assert first.facts.plan == Plan().resolved(2)
+    assert first.facts == second.facts
+    facts = facts_from_json(first.facts)
+    assert facts.version == 5
+    assert facts.plan == Plan().resolved(2)
     assert torch.equal(ranks[0].model, ranks[1].model)
     assert torch.equal(ranks[0].model, flat_of(server))
-    momentum = first.optimizer["state"][0]["momentum_buffer"]
-    assert torch.equal(momentum, second.optimizer["state"][0]["momentum_buffer"])
+    states = [load(one.optimizer, "an optimizer")["state"][0] for one in (first, second)]
+    assert torch.equal(*(state["momentum_buffer"] for state in states))
 
 
 # -- what travels -----------------------------------------------------------------------------
@@ -541,7 +547,7 @@ def test_a_learning_rate_is_set_before_the_step_of_the_gradient_it_came_with() -
         client.receive()
         before = client.parameters.clone()
         own.param_groups[0]["lr"] = 0.5
-        client.finish_step(torch.ones(COUNT), 0.1, settings=pack_settings(own))
+        client.finish_step(torch.ones(COUNT), 0.1, settings=settings_of(own))
         client.receive()
         assert torch.equal(client.parameters, before - 0.5)
 
@@ -559,7 +565,8 @@ def test_the_state_of_a_server_begins_another_where_the_first_was() -> None:
     own = optimizer_of()
     own.load_state_dict(state["optimizer"])
     unflatten(state["parameters"], trained_by(own))
-    job = JobSpec(pack_optimizer(own), state["policy"], BATCH, facts=state["facts"])
+    job = job_of(state["policy"], facts=facts_to_json(state["facts"]))
+    job = replace(job, bulk=pack_optimizer(own))
     with serving(1) as server:
         client = Client(server.address, 0, LIMIT)
         client.begin(COUNT, torch.float32, job)
@@ -638,7 +645,7 @@ def test_strangers_are_dropped_and_cost_the_job_nothing() -> None:
 def test_a_rank_that_stalls_inside_a_frame_costs_no_other_rank_its_place() -> None:
     with connected("asgd", 2, stall_limit=0.5) as (_, (client, other)):
         other.receive()
-        other._wire.connection.sendall(HEADER.pack(100, 4 * COUNT) + bytes(20))
+        other._wire.connection.sendall(HEADER.pack(100, 0, 4 * COUNT) + bytes(20))
         for _ in range(200):
             client.receive()
             client.finish_step(torch.ones(COUNT), 0.001)

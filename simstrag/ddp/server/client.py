@@ -16,8 +16,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 
+from simstrag.ddp.flat_parameters import Settings
+from simstrag.ddp.journal.journal import facts_from_json
+from simstrag.ddp.pickled_policy import unpack_policy
+from simstrag.ddp.plain_data import dump, load
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.listener import (
     ABORT,
@@ -36,7 +41,7 @@ from simstrag.ddp.server.shared_buffer import (
     allocate_shared,
     as_bytes,
 )
-from simstrag.ddp.server.wire import Wire
+from simstrag.ddp.server.wire import LIMIT, Wire, decode
 from simstrag.errors import InputError, SimstragError
 
 STALL_LIMITS = 2
@@ -47,6 +52,8 @@ END = b"e"
 
 BEATS = 8
 """Heartbeats in one stall limit, at least."""
+
+REDUCTION = msgspec.msgpack.Decoder(messages.Reduce)
 
 T = TypeVar("T")
 
@@ -87,9 +94,9 @@ class Client:
         self._step = self._version = -1
         self._samples = 0
         connection, limit = connect_to(address, rank, stall_limit, self.name)
-        self._wire = Wire(connection, stall_limit, self.name)
+        self._wire = Wire(connection, stall_limit, self.name, messages.FromServer)
         beats, _ = connect_to(address, rank, stall_limit, self.name, beats=True)
-        self._heartbeat = Heartbeat(beats, limit, self.reductions)
+        self._heartbeat = Heartbeat(beats, limit, self.reductions, self.name)
 
     # -- the job -----------------------------------------------------------------------------
 
@@ -99,7 +106,7 @@ class Client:
         dtype: torch.dtype,
         job: messages.JobSpec | None = None,
         shared: bool = True,
-        settings: bytes = b"",
+        settings: Settings | None = None,
     ) -> None:
         """Report that this rank is ready to train `count` parameters; one of the ranks sends a job.
 
@@ -112,8 +119,10 @@ class Client:
         near = ends[0][0] == ends[1][0]
         allocated = allocate_shared(count, dtype) if shared and near else None
         buffers, self._handle = (None, None) if allocated is None else allocated
-        self._send(messages.Begin(count, dtype, self._handle, job))
-        self._buffers, self._settings = None, settings
+        if job is not None:
+            self._send(job)
+        self._send(messages.Begin(count, str(dtype).removeprefix("torch."), self._handle))
+        self._buffers, self._settings = None, pickle.dumps(settings)
         mapped = self._receive(messages.Welcome).shared
         self._buffers = buffers if buffers and mapped else allocate_private(count, dtype)
 
@@ -141,13 +150,16 @@ class Client:
 
     def receive(self) -> messages.RankCommand:
         """The next command; waits for it as long as the server lives."""
-        command, lost = self._receive(messages.CommandMessage)
+        received = self._receive(messages.CommandMessage)
+        command = received.command
         self._close_handle()
-        self.lost |= {each.rank: each.reason for each in lost}
+        self.lost |= {each.rank: each.reason for each in received.lost}
         if isinstance(command, messages.Compute):
             self._step, self._version = command.step, command.version
             self._samples = command.samples
             self._phase = f"computing step {command.step}"
+        elif isinstance(command, messages.Handover):
+            return msgspec.structs.replace(command, optimizer=received.bulk)
         return command
 
     def is_aborted(self) -> bool:
@@ -165,20 +177,21 @@ class Client:
         *,
         loss: float = math.nan,
         finite: bool = True,
-        settings: bytes = b"",
+        settings: Settings | None = None,
         members: Mapping[int, tuple[float, bool]] | None = None,
     ) -> None:
         """Answer `Compute`; in a group only the lowest rank calls this.
 
         gradient: mean over the step's samples, or a group's weighted sum; None if it stays here.
-        settings: the optimizer's settings; sent if they have changed.
+        settings: the optimizer's settings; sent if their pickle, which stays here, has changed.
         The other parameters are as in `StepReport`.
         """
         if gradient is not None and finite:
             self._write(gradient)
         route = messages.GradientRoute.READY if gradient is None else messages.GradientRoute.PUSH
-        changed = b"" if settings == self._settings else settings
-        self._settings = settings
+        changed = b""
+        if settings is not None and (own := pickle.dumps(settings)) != self._settings:
+            changed, self._settings = dump(settings), own
         report = messages.StepReport(
             route if members is None else messages.GradientRoute.GROUP, self._step, self._version,
             self._samples, seconds, begun, ended, loss, finite, changed, members,
@@ -217,9 +230,15 @@ class Client:
         self._send(messages.CollectiveFailure(closing))
 
     def fetch_state(self) -> dict[str, Any]:
-        """The server's part of a checkpoint (`Server.state`); between a command and its answer."""
+        """The server's part of a checkpoint; between a command and its answer.
+
+        A dict of policy, facts, and what is in `ServerState.bulk`.
+        """
         self._send(messages.StateRequest())
-        return self._receive(dict)
+        state = self._receive(messages.ServerState)
+        facts = None if state.facts is None else facts_from_json(state.facts)
+        policy = unpack_policy(state.policy) if state.policy else None
+        return {"facts": facts, "policy": policy, **load(state.bulk, "the server's state")}
 
     def leave(self, reason: str = "") -> None:
         """End the training of this rank; the others go on.
@@ -251,7 +270,7 @@ class Client:
         if values.data_ptr() != self.gradient.data_ptr():
             self.gradient.copy_(values)
 
-    def _send(self, message: Any, buffer: bool = False) -> None:
+    def _send(self, message: messages.Message, buffer: bool = False) -> None:
         try:
             sent = as_bytes(self.gradient) if buffer and not self.shared else None
             self._wire.send(message, sent)
@@ -259,18 +278,23 @@ class Client:
             if select.select([self._wire], [], [], 0.0)[0]:
                 self._receive(messages.Fault)  # raises the reason, if the server has given one
             raise self._located(error) from None
-        if not isinstance(message, (messages.Begin, messages.StateRequest)):
+        if not isinstance(message, (messages.JobSpec, messages.Begin, messages.StateRequest)):
             self._phase = f"waiting after step {self._step}"
 
     def _receive(self, kind: type[T]) -> T:
         """The next message, which must be of this kind."""
         try:
             interval = min(1.0, self.stall_limit / 4)
-            while not select.select([self._wire], [], [], interval)[0]:
+            while (
+                self._heartbeat.fault is None
+                and not select.select([self._wire], [], [], interval)[0]
+            ):
                 silence = time.monotonic() - self._heartbeat.last_answer
                 factor = 1 if self._cut_off() else STALL_LIMITS
                 if silence > factor * self.stall_limit:
                     raise ConnectionError(f"{self.name} has been silent for {silence:.3g} s")
+            if self._heartbeat.fault is not None:
+                raise self._heartbeat.fault
             message = self._wire.receive(
                 None if self._buffers is None else as_bytes(self._buffers.parameters)
             )
@@ -302,6 +326,8 @@ class Heartbeat:
     last_answer: when the server answered last, on this process's monotonic clock.
     aborted: number of the last step that the server aborted, -1 before the first.
     gone: the ranks that have left or are lost.
+    name: the server's name, for messages.
+    fault: why the server's signals are not read any more; None while they are.
     """
 
     def __init__(
@@ -309,7 +335,10 @@ class Heartbeat:
         connection: socket.socket,
         stall_limit: float,
         reductions: queue.SimpleQueue[messages.Reduce | None],
+        name: str,
     ) -> None:
+        self.name = name
+        self.fault: ConnectionError | None = None
         self.last_answer, self.aborted = time.monotonic(), -1
         self._reductions = reductions
         self.gone: set[int] = set()
@@ -357,7 +386,11 @@ class Heartbeat:
                     answer = self._connection.recv(1 << 12)
                     if not answer:
                         return
-                    received = self._read(received + answer)
+                    try:
+                        received = self._read(received + answer)
+                    except ConnectionError as error:
+                        self.fault = error
+                        return
 
     def _read(self, received: bytes) -> bytes:
         """Read all complete signals; the bytes of an incomplete one are returned."""
@@ -365,6 +398,8 @@ class Heartbeat:
         while len(received) >= SIGNAL.size:
             signal, number = SIGNAL.unpack_from(received)
             end = SIGNAL.size + (number if signal == REDUCE else 0)
+            if not SIGNAL.size <= end <= LIMIT:
+                raise ConnectionError(f"{self.name} sends an all-reduce of {number} bytes")
             if len(received) < end:
                 break
             if signal == ABORT:
@@ -372,6 +407,6 @@ class Heartbeat:
             elif signal == GONE:
                 self.gone.add(number)
             elif signal == REDUCE:
-                self._reductions.put(pickle.loads(received[SIGNAL.size : end]))
+                self._reductions.put(decode(received[SIGNAL.size : end], REDUCTION, self.name))
             received = received[end:]
         return received

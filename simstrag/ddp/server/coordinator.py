@@ -12,9 +12,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from simstrag.aggregation import Outer
+from simstrag.ddp.journal.journal import facts_to_json
+from simstrag.ddp.pickled_policy import pack_policy
 from simstrag.ddp.server.commanded_allreduces import Reductions
 from simstrag.ddp.server.deliveries import Deliveries
 from simstrag.ddp.server.messages import (
@@ -346,7 +349,7 @@ class Coordinator:
         apart = not steps[0].pull
         if any(each.pull is apart or each.is_round for each in steps):  # with models of their own
             return
-        facts, policy = self.live.facts(), self.live.policy
+        facts, policy = facts_to_json(self.live.facts()), pack_policy(self.live.policy)
         self._pending = deque(each for each in self._pending if not isinstance(each, Compute))
         self._pending += [Handover(rank, facts, policy, apart) for rank in sorted(starting)]
 

@@ -2,8 +2,8 @@
 
 A connection is a stranger until it has proved that it knows the secret of the job: each side sends
 a random challenge, and answers the other's with an HMAC under the secret, which is never sent.
-Strangers are served without blocking, and nothing that they send is unpickled. Frames of ranks are
-read in the order in which their first bytes were seen.
+Strangers are served without blocking. Frames of ranks are read in the order in which their first
+bytes were seen.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from simstrag.ddp.server.messages import FromRank
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers
 from simstrag.ddp.server.wire import Wire
 
-MAGIC, PROTOCOL = b"sdst", 5
+MAGIC, PROTOCOL = b"sdst", 6
 
 CHALLENGE = struct.Struct("!4sB32s")
 """Server to a stranger: magic, protocol, random bytes."""
@@ -39,7 +40,7 @@ SIGNAL = struct.Struct("!cq")
 """On a rank's connection for heartbeats, both ways: `BEAT`, or what has happened, and a number.
 
 The server sends `ABORT` and the number of the step, `GONE` and a rank that has left or is lost, or
-`REDUCE`, the number of bytes that follow, and a pickled `Reduce` beside steps; the rank sends
+`REDUCE`, the number of bytes that follow, and a `Reduce` beside steps as msgpack; the rank sends
 `ENDED` or `FAILED` and the number of that.
 """
 
@@ -74,7 +75,7 @@ class Peer:
     begun: bool = False
     buffers: ExchangeBuffers | None = None
     phase: str = "setting up"
-    changed: bytes = b""
+    changed: list[dict[str, Any]] | None = None
     row: dict[str, Any] = field(default_factory=dict)
     losses: int = 0
 
@@ -193,7 +194,7 @@ class Listener:
             self.peers[rank].beats, self.peers[rank].last_beat = connection, time.monotonic()
             self._register(connection, partial(self._beat, self.peers[rank], connection))
         else:
-            peer = Peer(rank, Wire(connection, self.stall_limit, f"rank {rank}"))
+            peer = Peer(rank, Wire(connection, self.stall_limit, f"rank {rank}", FromRank))
             self.peers[rank] = peer
             self._register(peer.wire, partial(self._enqueue, peer))
         _sent(connection, welcome)  # a connection that does not take it has ended

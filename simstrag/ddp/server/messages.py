@@ -7,46 +7,29 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
+from msgspec import Struct
 
 from simstrag.aggregation import Outer
 from simstrag.ddp.server.shared_buffer import MemoryHandle
 from simstrag.ddp.server.validation_gradient import ValidationSpec
-from simstrag.engine.live import Facts
-from simstrag.policy import Hints, Policy
+from simstrag.policy import Hints
 
 
-@dataclass(frozen=True)
-class JobSpec:
-    """Model, optimizer and policy of a training; one of the ranks brings it.
+class Message(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+    """What travels between a rank and the server: a typed row, whose types are checked on arrival.
 
-    packed: parameters and optimizer, as `pack_optimizer` made them.
-    batch: samples of a gradient at a share of 1.
-    facts: state of the engine to go on from.
-    hand_over: whether ranks leave the server under a plan that does not need it.
-    journal: makes the journal of the server, if that has none yet.
-    refusal: why there is no reduced precision; empty where there is.
-    outer: the state of the server's outer steps in a checkpoint; None where there is none.
-    corrected: the same of the server's corrections of gradients.
-    validation: where gradients of the server's own come from; None where they are not needed.
+    It begins with the name of its class.
     """
 
-    packed: bytes
-    policy: Policy
-    batch: int
-    name: str = ""
-    hints: Hints | None = None
-    facts: Facts | None = None
-    hand_over: bool = False
-    journal: Callable[[], Any] | None = None
-    refusal: str = ""
-    outer: Mapping[str, Any] | None = None
-    corrected: Mapping[str, Any] | None = None
-    validation: ValidationSpec | None = None
+
+class BulkMessage(Message, frozen=True, kw_only=True):
+    """A message with plain data of any size, from `plain_data.dump`, which travels behind it."""
+
+    bulk: bytes = b""
 
 
 class LostRank(NamedTuple):
@@ -71,17 +54,39 @@ class GradientRoute(enum.Enum):
 # -- from a rank to the server ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Ready to train `count` parameters; one of the ranks sends the job."""
+class JobSpec(BulkMessage, frozen=True):
+    """Model, optimizer and policy of a training; one of the ranks sends it before it begins.
+
+    policy: as `pack_policy` pickled it: of all messages of a rank, this alone has a pickle.
+    batch: samples of a gradient at a share of 1.
+    facts: state of the engine to go on from, as JSON.
+    hand_over: whether ranks leave the server under a plan that does not need it.
+    journal: the folder for the journal of the server, if that has none yet; empty for none.
+    refusal: why there is no reduced precision; empty where there is.
+    validation: where gradients of the server's own come from; None where they are not needed.
+    bulk: parameters, optimizer, and the server's state in a checkpoint, from `pack_optimizer`.
+    """
+
+    policy: bytes
+    batch: int
+    name: str = ""
+    hints: Hints | None = None
+    facts: dict[str, Any] | None = None
+    hand_over: bool = False
+    journal: str = ""
+    refusal: str = ""
+    validation: ValidationSpec | None = None
+
+
+class Begin(Message, frozen=True):
+    """Ready to train `count` parameters of a torch type, such as `float32`."""
 
     count: int
-    dtype: torch.dtype
+    dtype: str
     memory: MemoryHandle | None
-    job: JobSpec | None
 
 
-class StepReport(NamedTuple):
+class StepReport(Message, frozen=True):
     """The end of a step; a gradient, or the sum of a group, is in the buffer or in shared memory.
 
     version: version of the parameters from which the gradient was computed.
@@ -89,7 +94,7 @@ class StepReport(NamedTuple):
     seconds: computing time, as the policy sees it.
     begun, ended: start and end, on the monotonic clock of the rank.
     finite: whether the gradient is finite.
-    settings: the optimizer's settings, if they have changed.
+    settings: the optimizer's settings as plain data, if they have changed.
     members: a group's members by rank: computing seconds, and whether the gradient is finite.
     """
 
@@ -106,68 +111,51 @@ class StepReport(NamedTuple):
     members: Mapping[int, tuple[float, bool]] | None = None
 
 
-class Withdrawal(NamedTuple):
+class Withdrawal(Message, frozen=True):
     """The step was aborted, and is given up."""
 
     step: int
 
 
-class GradientDelivery(NamedTuple):
+class GradientDelivery(Message, frozen=True):
     """The gradient that had stayed at the rank, or the sum of an all-reduce, is in the buffer."""
 
     closing: int | None = None
 
 
-class ReductionEnd(NamedTuple):
+class ReductionEnd(Message, frozen=True):
     """An all-reduce has ended here; the lowest member sends the sum of gradients."""
 
     closing: int
 
 
-class CollectiveFailure(NamedTuple):
+class CollectiveFailure(Message, frozen=True):
     """An all-reduce has failed here; `closing` is None for a group's during backward."""
 
     closing: int | None
 
 
-class StateRequest(NamedTuple):
-    """Asks for the state of a checkpoint; the answer is a dict."""
+class StateRequest(Message, frozen=True):
+    """Asks for the `ServerState` of a checkpoint."""
 
 
-class Leave(NamedTuple):
+class Leave(Message, frozen=True):
     """The rank leaves; with a reason it has failed, and counts as lost."""
 
     reason: str
 
 
-# -- from the server to a rank ------------------------------------------------------------------
-
-
-class Welcome(NamedTuple):
-    """The rank may begin; `shared` says whether the server has mapped its memory."""
-
-    shared: bool
-
-
-class CommandMessage(NamedTuple):
-    """The next command, and the ranks that were lost since the last one."""
-
-    command: RankCommand
-    lost: Sequence[LostRank]
-
-
-class Fault(NamedTuple):
-    """The job is over; `is_input` says whether the user can correct the reason."""
-
-    is_input: bool
-    reason: str
+FromRank = (
+    JobSpec | Begin | StepReport | Withdrawal | GradientDelivery | ReductionEnd | CollectiveFailure
+    | StateRequest | Leave
+)  # fmt: skip
+"""All that a server takes from a rank."""
 
 
 # -- commands -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(Message, frozen=True):
     """Compute a step of `samples` samples from the parameters of `version`.
 
     amp: whether to compute in reduced precision.
@@ -207,8 +195,7 @@ class Compute:
     pause: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Message, frozen=True):
     """All-reduce gradients, or models if `average`, among `members`; each has its own weight.
 
     A member of weight 0 sends zeros; it may have no gradient, and compute.
@@ -232,8 +219,7 @@ class Reduce:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(Message, frozen=True):
     """Send what stayed at the rank: the sum of an all-reduce, or else its gradient.
 
     closing: the all-reduce, the last of its group where there were rounds before it; None for the
@@ -244,23 +230,22 @@ class Deliver:
     closing: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """Go on without the server, with a copy of the policy and of the engine's state.
+class Handover(Message, frozen=True):
+    """Go on without the server, with a copy of the policy and of the engine's state, as JSON.
 
-    The parameters come along, and `optimizer`, its `state_dict`; neither comes where ranks are
-    `apart`, each with a model and an optimizer of its own, which they average first.
+    The parameters come along, and `optimizer`, the bulk of the `CommandMessage`: its `state_dict`.
+    Neither comes where ranks are `apart`, each with a model and an optimizer of its own, which they
+    average first.  The policy is a pickle of the server.
     """
 
     rank: int
-    facts: Facts
-    policy: Policy
+    facts: dict[str, Any]
+    policy: bytes
     apart: bool = False
-    optimizer: dict[str, Any] = field(default_factory=dict)
+    optimizer: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Message, frozen=True):
     """Leave: the plan leaves this rank out, and all ranks that it needs have left."""
 
     rank: int
@@ -304,3 +289,41 @@ class Keep:
 
 RankCommand = Compute | Reduce | Deliver | Handover | Finish
 Command = RankCommand | Abort | Apply | Keep
+
+
+# -- from the server to a rank ------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True):
+    """The rank may begin; `shared` says whether the server has mapped its memory."""
+
+    shared: bool
+
+
+class CommandMessage(BulkMessage, frozen=True):
+    """The next command, and the ranks that were lost since the last one."""
+
+    command: RankCommand
+    lost: Sequence[LostRank]
+
+
+class ServerState(BulkMessage, frozen=True):
+    """The server's part of a checkpoint: the engine's facts as JSON, and the policy as a pickle.
+
+    Facts are None, and the policy is empty, after the end of a job.
+    bulk: a dict of optimizer, parameters (flat), and states of outer steps and of corrections.
+    """
+
+    facts: dict[str, Any] | None
+    policy: bytes
+
+
+class Fault(Message, frozen=True):
+    """The job is over; `is_input` says whether the user can correct the reason."""
+
+    is_input: bool
+    reason: str
+
+
+FromServer = Welcome | CommandMessage | ServerState | Fault
+"""All that a rank takes from its server."""

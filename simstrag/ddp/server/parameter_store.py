@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import pickle
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
-from simstrag.ddp.flat_parameters import split
+from simstrag.ddp.flat_parameters import Settings, split, unpack_optimizer
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.ddp.server.validation_gradient import ValidationGradient, ValidationSpec
@@ -21,14 +20,14 @@ from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 
 
 class ParameterStore:
-    """Parameters and optimizer of one job, from `pack_optimizer`.
+    """Parameters and optimizer of one job.
 
+    packed: from `pack_optimizer`, with the states of outer steps (`outer`) and of corrections
+        (`corrected`) in a checkpoint, None where there are none.
     flat: shape (count,), on the CPU, all parameters in the optimizer's order.
     optimizer: works on `flat`.
-    outer: the state of outer steps in a checkpoint; None where there is none.
     version: number of updates. Older parameters are kept for ranks whose next step needs them.
     rule: how single gradients are corrected and tested before they are applied.
-    corrected: the state of that in a checkpoint; None where there is none.
     validation: where gradients of the server's own come from; None where they are not needed.
     Raises `InputError` where the optimizer cannot be unpacked here.
     """
@@ -38,17 +37,9 @@ class ParameterStore:
         packed: bytes,
         version: int = 0,
         rule: UpdateRule = WEIGHTED_SUM,
-        outer: Mapping[str, Any] | None = None,
-        corrected: Mapping[str, Any] | None = None,
         validation: ValidationSpec | None = None,
     ) -> None:
-        try:
-            parameters, self.optimizer = pickle.loads(packed)
-        except (AttributeError, ImportError) as error:
-            raise InputError(
-                f"the optimizer cannot be built at the server: {error}; its class must stand in a "
-                "module that can be imported, not in the script itself"
-            ) from None
+        parameters, self.optimizer, states = unpack_optimizer(packed)
         self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self._gradient = torch.zeros_like(self.flat)
         views = split(self.flat, parameters), split(self._gradient, parameters)
@@ -59,12 +50,12 @@ class ParameterStore:
         self._validation = validation and ValidationGradient(validation, self.flat, version)
         if rule.corrects:
             self._correction = Correction(rule, self._own_gradient, math.nan)
-            if corrected is not None:
+            if (corrected := states.get("corrected")) is not None:
                 self._correction.load_state_dict(corrected)
         self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
         self._outer: OuterModel | None = None
-        self._outer_state = outer
+        self._outer_state = states.get("outer")
         self._lowest: dict[int, int] = {}  # of the group that passed parameters on to a rank
 
     def admit(self, rank: int, buffers: ExchangeBuffers) -> None:
@@ -77,7 +68,7 @@ class ParameterStore:
             )
         self._buffers[rank] = buffers
 
-    def apply(self, apply: Apply, settings: Sequence[bytes]) -> None:
+    def apply(self, apply: Apply, settings: Sequence[Settings]) -> None:
         """Make a version; the settings of the optimizer hold from this version on."""
         for each in settings:
             self.set(each)
@@ -109,9 +100,9 @@ class ParameterStore:
         """The state of corrections, for a checkpoint; None where there are none."""
         return None if self._correction is None else self._correction.state_dict()
 
-    def set(self, settings: bytes) -> None:
-        """Change settings of the optimizer, such as a learning rate, packed by `pack_settings`."""
-        for group, own in zip(self.optimizer.param_groups, pickle.loads(settings), strict=True):
+    def set(self, settings: Settings) -> None:
+        """Change settings of the optimizer, such as a learning rate."""
+        for group, own in zip(self.optimizer.param_groups, settings, strict=True):
             group.update(own)
 
     def step(self, gradients: Sequence[tuple[torch.Tensor, float]]) -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import pickle
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -22,11 +20,15 @@ from simstrag import policies
 from simstrag.ddp import policy_support
 from simstrag.ddp.failures.rank_failure import server_continues
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
+from simstrag.ddp.journal.journal import Journal, facts_from_json, facts_to_json
+from simstrag.ddp.pickled_policy import pack_policy, unpack_policy
+from simstrag.ddp.plain_data import dump, load
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.listener import ABORT, GONE, REDUCE, Listener, Peer
 from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.ddp.server.shared_buffer import allocate_private, as_bytes, map_shared
+from simstrag.ddp.server.wire import encode
 from simstrag.ddp.server.worker_state import is_fixed
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
@@ -128,20 +130,20 @@ class Server:
         if self.journal is not None:
             self.journal.note(kind, *values)
 
-    def state(self) -> dict[str, Any]:
-        """The server's part of a checkpoint: optimizer, parameters (flat), facts, policy.
-
-        `outer` and `corrected` are the states of outer steps and of corrections.
-        """
-        assert self.store is not None, "no job has begun"
-        live = None if self._coordinator is None else self._coordinator.live
-        return {
-            "optimizer": self.store.optimizer.state_dict(), "parameters": self.store.flat.clone(),
-            "outer": self.store.outer_state(),
-            "facts": None if live is None else live.facts(),
-            "policy": None if live is None else live.policy,
-            "corrected": self.store.correction_state(),
-        }  # fmt: skip
+    def state(self) -> messages.ServerState:
+        """The server's part of a checkpoint."""
+        store = self.store
+        assert store is not None, "no job has begun"
+        bulk = dump({
+            "optimizer": store.optimizer.state_dict(), "parameters": store.flat,
+            "outer": store.outer_state(), "corrected": store.correction_state(),
+        })  # fmt: skip
+        if self._coordinator is None:
+            return messages.ServerState(None, b"", bulk=bulk)
+        live = self._coordinator.live
+        return messages.ServerState(
+            facts_to_json(live.facts()), pack_policy(live.policy), bulk=bulk
+        )
 
     # -- ranks that are lost -----------------------------------------------------------------
 
@@ -195,8 +197,13 @@ class Server:
 
     def _handle(self, peer: Peer, message: Any, first: float) -> None:
         rank, at, coordinator = peer.rank, self._now(), self._coordinator
-        if isinstance(message, messages.Begin):
-            self._admit(peer, message)
+        if isinstance(message, (messages.JobSpec, messages.Begin)):
+            if coordinator is not None or peer.begun:
+                raise ConnectionError(f"rank {rank} begins while a job is under way")
+            if isinstance(message, messages.JobSpec):
+                self._take(message)
+            else:
+                self._admit(peer, message)
             return
         if isinstance(message, messages.StateRequest):
             peer.wire.send(self.state())
@@ -238,7 +245,8 @@ class Server:
             self._carry_out(coordinator.on_reduction(rank, closing, self._now()))
 
     def _record(self, peer: Peer, report: messages.StepReport, first: float, at: float) -> None:
-        peer.changed = report.settings or peer.changed
+        if report.settings:
+            peer.changed = load(report.settings, "the optimizer's settings")
         reports = report.members or {peer.rank: (report.seconds, report.finite)}
         for rank, (seconds, _) in reports.items():
             self._slow.add(rank, report.step, seconds)
@@ -249,17 +257,20 @@ class Server:
             "received": time.monotonic(), "applied": math.nan, "replied": math.nan,
         }  # fmt: skip
 
+    def _take(self, job: messages.JobSpec) -> None:
+        """Take the job that a rank brings, and begin its journal if there is none."""
+        self._job = job
+        if job.journal and self.journal is None:
+            self.journal = Journal(job.journal)
+
     def _admit(self, peer: Peer, begin: messages.Begin) -> None:
         """Let a rank take part that is ready to train."""
-        if self._coordinator is not None or peer.begun:
-            raise ConnectionError(f"rank {peer.rank} begins while a job is under way")
-        count, dtype, memory, job = begin.count, begin.dtype, begin.memory, begin.job
+        count, dtype, memory = begin.count, getattr(torch, begin.dtype, None), begin.memory
+        if not isinstance(dtype, torch.dtype):
+            raise ConnectionError(f"rank {peer.rank} trains parameters of '{begin.dtype}'")
         mapped = None if memory is None else map_shared(memory, count, dtype)
         peer.buffers = mapped or allocate_private(count, dtype)
-        peer.begun, peer.phase, peer.changed = True, "waiting for the others to begin", b""
-        self._job = job or self._job
-        if job is not None and job.journal is not None and self.journal is None:
-            self.journal = job.journal()
+        peer.begun, peer.phase, peer.changed = True, "waiting for the others to begin", None
         self._waiting_since = min(self._waiting_since, time.monotonic())
         peer.wire.send(messages.Welcome(peer.buffers.shared))
         self._begin()
@@ -270,15 +281,14 @@ class Server:
         ready = [rank for rank, peer in peers.items() if peer.begun]
         if job is None or not ready or len(ready) + len(gone) < self.world_size:
             return
+        facts = None if job.facts is None else facts_from_json(job.facts)
         live = Live(
-            job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
-            note=self._note, fixed=is_fixed, reduced=not job.refusal,
+            unpack_policy(job.policy), self.world_size, job.batch, job.hints, name=job.name,
+            facts=facts, note=self._note, fixed=is_fixed, reduced=not job.refusal,
         )  # fmt: skip
-        version = 0 if job.facts is None else job.facts.version
+        version = 0 if facts is None else facts.version
         rule = UpdateRule.of(live.plan)
-        self.store = ParameterStore(
-            job.packed, version, rule, job.outer, job.corrected, job.validation
-        )
+        self.store = ParameterStore(job.bulk, version, rule, job.validation)
         for rank in ready:
             buffers = peers[rank].buffers
             assert buffers is not None
@@ -349,7 +359,7 @@ class Server:
                     self._tell(peer, command, parameters)
                     self._finish_row(peer)
             case messages.Reduce(beside=True) if peer is not None:
-                content = pickle.dumps(command)
+                content = encode(command)
                 peer.signal(REDUCE, len(content), content)
             case messages.Reduce(rank, _, members) if peer is not None:
                 peer.phase = f"in an all-reduce with ranks {[k for k in members if k != rank]}"
@@ -363,22 +373,28 @@ class Server:
                 if command.apart:
                     self._tell(peer, command)
                 else:
-                    command = replace(command, optimizer=self.store.optimizer.state_dict())
-                    self._tell(peer, command, self.store.flat)
+                    optimizer = dump(self.store.optimizer.state_dict())
+                    self._tell(peer, command, self.store.flat, optimizer)
                 self._finish_row(peer)
 
     def _apply(self, apply: messages.Apply) -> None:
         assert self.store is not None
         ranks, peers = [rank for rank, *_ in apply.gradients], self._listener.peers
         here = [peers[rank] for rank in ranks if rank in peers]
-        self.store.apply(apply, [peer.changed for peer in here if peer.changed])
+        self.store.apply(apply, [peer.changed for peer in here if peer.changed is not None])
         at = time.monotonic()
         for peer in here:
-            peer.changed, peer.row["applied"] = b"", at
+            peer.changed, peer.row["applied"] = None, at
         self._note("applied", apply.version, apply.gradients, apply.missing)
 
-    def _tell(self, peer: Peer, command: Any, parameters: torch.Tensor | None = None) -> None:
-        """Send a command, the losses since the last one, and parameters if they come along."""
+    def _tell(
+        self,
+        peer: Peer,
+        command: messages.RankCommand,
+        parameters: torch.Tensor | None = None,
+        bulk: bytes = b"",
+    ) -> None:
+        """Send a command, the losses since the last one, and what comes along."""
         assert peer.buffers is not None
         lost, peer.losses = self.losses[peer.losses :], len(self.losses)
         if parameters is not None and peer.buffers.shared:
@@ -386,7 +402,7 @@ class Server:
             parameters = None
         peer.row["replied"] = time.monotonic()  # before sending, which takes part of the pull
         buffer = None if parameters is None else as_bytes(parameters)
-        peer.wire.send(messages.CommandMessage(command, lost), buffer)
+        peer.wire.send(messages.CommandMessage(command, lost, bulk=bulk), buffer)
 
     def _finish_row(self, peer: Peer) -> None:
         """Note the row of a rank's step, which ends with the next command."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.rank_failure import is_local_error
-from simstrag.ddp.flat_parameters import pack_settings
+from simstrag.ddp.flat_parameters import settings_of
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.background_reductions import BackgroundReductions, reduce_among
 from simstrag.ddp.server.group_model import GroupModel
@@ -115,7 +115,7 @@ class ServerMode:
         report: dict[str, Any] = {
             "seconds": replica.clock.seconds, "begun": self._begun, "ended": time.monotonic(),
             "loss": float(loss), "finite": self._finite,
-            "settings": pack_settings(replica.optimizer),
+            "settings": settings_of(replica.optimizer),
         }  # fmt: skip
         if work.local:
             if self._finite:
@@ -152,7 +152,7 @@ class ServerMode:
             seconds = dict(zip(work.members, message.seconds.tolist(), strict=True))
             client.finish_step(
                 replica.flatten(client.gradient), seconds[client.rank], self._begun,
-                time.monotonic(), loss=float(loss), settings=pack_settings(replica.optimizer),
+                time.monotonic(), loss=float(loss), settings=settings_of(replica.optimizer),
                 members={rank: (seconds[rank], finite) for rank in work.members},
             )  # fmt: skip
         return loss
@@ -178,7 +178,7 @@ class ServerMode:
                     self._mark(command.step, "loading")
                     break
                 case messages.Handover():
-                    self.averages.take_over(command.facts.version)
+                    self.averages.take_over(command.facts["version"])
                     if not command.apart:
                         self.replica.spread(self.client.parameters)
                     self._work, self.handover = None, command
