@@ -12,6 +12,7 @@ import copy
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -242,26 +243,32 @@ class Modes:
         self.current.zero = plain_collectives.broadcast(time.monotonic() - live.now)
 
     def _enter_server_mode(self, policy: Policy, facts: Facts | None) -> None:
-        setup, members, replica, start = self._setup, self._members, self._replica, self.start
-        job = None
+        members, replica = self._members, self._replica
         if self._client is None:
             address, limit = self._server_address(), members.stall_limit
             self._client = Client(address, members.rank, limit, members.cut_off)
-        if members.rank == 0:
-            plan, validation = self.first_plan if facts is None else facts.plan, None
-            if plan.screen is not None and setup.validation is not None:
-                validation = ValidationSpec(setup.validation, replica.names)
-            folder = self._journal.folder
-            bulk = pack_optimizer(replica.optimizer, outer=start.outer, corrected=start.corrected)
-            job = JobSpec(
-                pack_policy(policy), setup.batch, setup.name, setup.hints,
-                None if facts is None else facts_to_json(facts), hand_over=True,
-                journal="" if folder is None else str(folder), refusal=replica.formats.refusal,
-                validation=validation, bulk=bulk,
-            )  # fmt: skip
-        settings = settings_of(replica.optimizer)
-        self._client.begin(replica.count, replica.dtype, job, settings=settings)
-        self.current = ServerMode(replica, self._client, *self._groups, members.mark, start.outer)
+        job = partial(self._job, policy, facts)
+        self._client.begin(
+            replica.count, replica.dtype, job() if members.rank == 0 else None,
+            settings=settings_of(replica.optimizer), spare=job,
+        )  # fmt: skip
+        outer = self.start.outer
+        self.current = ServerMode(replica, self._client, *self._groups, members.mark, outer)
+
+    def _job(self, policy: Policy, facts: Facts | None) -> JobSpec:
+        """What a server needs to begin; the same from each rank."""
+        setup, replica, start = self._setup, self._replica, self.start
+        plan, validation = self.first_plan if facts is None else facts.plan, None
+        if plan.screen is not None and setup.validation is not None:
+            validation = ValidationSpec(setup.validation, replica.names)
+        folder = self._journal.folder
+        bulk = pack_optimizer(replica.optimizer, outer=start.outer, corrected=start.corrected)
+        return JobSpec(
+            pack_policy(policy), setup.batch, setup.name, setup.hints,
+            None if facts is None else facts_to_json(facts), hand_over=True,
+            journal="" if folder is None else str(folder), refusal=replica.formats.refusal,
+            validation=validation, bulk=bulk,
+        )  # fmt: skip
 
     def _server_address(self) -> str:
         """The address of a server, with its secret: of the launcher, or the lowest rank's."""

@@ -843,3 +843,18 @@ def test_a_gradient_that_crosses_with_the_end_costs_its_rank_nothing() -> None:
         second.finish_step(torch.zeros(COUNT), 0.1, 0.0, 0.1)
         assert isinstance(second.receive(), Finish)
     assert not server.losses
+
+
+def test_where_the_rank_that_brings_the_job_ends_before_all_have_begun_another_brings_it() -> None:
+    ended: set[int] = set()
+    with serving(3, ended=lambda: ended) as server:
+        clients = [Client(server.address, rank, LIMIT) for rank in (1, 2)]
+        try:
+            for client in clients:
+                client.begin(COUNT, torch.float32, spare=lambda: job_of("asgd"))
+            ended.add(0)
+            assert [type(client.receive()) for client in clients] == [Compute] * 2
+            assert clients[1].lost == {0: "rank 0 is dead: the process ended while setting up"}
+        finally:
+            for client in clients:
+                client.leave()

@@ -89,6 +89,7 @@ class Client:
         self.reductions: queue.SimpleQueue[messages.Reduce | None] = queue.SimpleQueue()
         self._buffers: ExchangeBuffers | None = None
         self._handle: MemoryHandle | None = None
+        self._spare: Callable[[], messages.JobSpec] | None = None
         self._phase = "connecting"
         self._settings = b""
         self._step = self._version = -1
@@ -107,11 +108,13 @@ class Client:
         job: messages.JobSpec | None = None,
         shared: bool = True,
         settings: Settings | None = None,
+        spare: Callable[[], messages.JobSpec] | None = None,
     ) -> None:
         """Report that this rank is ready to train `count` parameters; one of the ranks sends a job.
 
         shared: use shared memory if the server runs on this host.
         settings: the optimizer's settings, as in the job.
+        spare: makes the job where the rank that sends it ends before all have begun.
         The first command comes when all ranks have begun.
         """
         self._phase = "setting up"
@@ -119,6 +122,7 @@ class Client:
         near = ends[0][0] == ends[1][0]
         allocated = allocate_shared(count, dtype) if shared and near else None
         buffers, self._handle = (None, None) if allocated is None else allocated
+        self._spare = spare
         if job is not None:
             self._send(job)
         self._send(messages.Begin(count, str(dtype).removeprefix("torch."), self._handle))
@@ -305,6 +309,9 @@ class Client:
             raise self._located(error) from None
         if isinstance(message, messages.Fault):
             raise InputError(message.reason) if message.is_input else ServerFailure(message.reason)
+        if isinstance(message, messages.JobRequest) and self._spare is not None:
+            self._send(self._spare())
+            return self._receive(kind)
         if not isinstance(message, kind):
             said = type(message).__name__
             raise self._located(ConnectionError(f"{self.name} sent {said} out of turn"))

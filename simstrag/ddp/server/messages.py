@@ -304,6 +304,10 @@ Command = RankCommand | Abort | Apply | Keep
 # -- from the server to a rank ------------------------------------------------------------------
 
 
+class JobRequest(Message, frozen=True):
+    """Asks a rank that is ready for the job: the one that would have sent it has ended."""
+
+
 class Welcome(Message, frozen=True):
     """The rank may begin; `shared` says whether the server has mapped its memory."""
 
@@ -335,5 +339,5 @@ class Fault(Message, frozen=True):
     reason: str
 
 
-FromServer = Welcome | CommandMessage | ServerState | Fault
+FromServer = JobRequest | Welcome | CommandMessage | ServerState | Fault
 """All that a rank takes from its server."""

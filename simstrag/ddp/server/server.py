@@ -91,6 +91,7 @@ class Server:
         self._coordinator: Coordinator | None = None
         self._live: Live | None = None  # of the last job, until the ranks are handed over
         self._job: messages.JobSpec | None = None  # until all ranks have begun
+        self._asked = -1  # the rank that was asked for the job
         self._refusal = ""
         self._waiting_since = math.inf
         self._zero = 0.0
@@ -217,12 +218,14 @@ class Server:
     def _handle(self, peer: Peer, message: Any, first: float) -> None:
         rank, at, coordinator = peer.rank, self._now(), self._coordinator
         if isinstance(message, (messages.JobSpec, messages.Begin)):
-            if coordinator is not None or peer.begun:
+            asked = isinstance(message, messages.JobSpec) and rank == self._asked
+            if coordinator is not None or (peer.begun and not asked):
                 raise ConnectionError(f"rank {rank} begins while a job is under way")
             if isinstance(message, messages.JobSpec):
                 self._take(message)
             else:
                 self._admit(peer, message)
+            self._begin()
             return
         if isinstance(message, messages.StateRequest):
             peer.wire.send(self.state())
@@ -294,13 +297,15 @@ class Server:
         peer.begun, peer.phase, peer.changed = True, "waiting for the others to begin", None
         self._waiting_since = min(self._waiting_since, time.monotonic())
         peer.wire.send(messages.Welcome(peer.buffers.shared))
-        self._begin()
 
     def _begin(self) -> None:
         """Begin the job if all ranks that have not left are ready."""
         gone, peers, job = self._listener.gone, self._listener.peers, self._job
         ready = [rank for rank, peer in peers.items() if peer.begun]
-        if job is None or not ready or len(ready) + len(gone) < self.world_size:
+        if not ready or len(ready) + len(gone) < self.world_size:
+            return
+        if job is None:
+            self._ask_for_job(peers[min(ready)])
             return
         facts = None if job.facts is None else facts_from_json(job.facts)
         live = Live(
@@ -320,11 +325,20 @@ class Server:
             live, world_size, job.batch,
             lambda plan: hand_over and policy_support.is_synchronous(plan, world_size),
         )  # fmt: skip
-        self._job, self._waiting_since = None, math.inf
+        self._job, self._asked, self._waiting_since = None, -1, math.inf
         self._zero = time.monotonic() - live.now
         self._carry_out(self._coordinator.begin())
         for rank in sorted(gone):
             self._carry_out(self._coordinator.on_loss(rank, self._now()))
+
+    def _ask_for_job(self, peer: Peer) -> None:
+        """Let a rank bring the job, since the one that would have done so has ended."""
+        if self._asked != peer.rank:
+            self._asked = peer.rank
+            try:
+                peer.wire.send(messages.JobRequest())
+            except ConnectionError as error:
+                self._lose(peer, str(error).removeprefix(f"rank {peer.rank} "))
 
     # -- commands ----------------------------------------------------------------------------
 
