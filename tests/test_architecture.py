@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
         "statistics", "trace", "workloads",
     },
     "calibration": {
-        "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",
+        "ddp", "documents", "learning", "processes", "profile", "runs", "timing", "workloads",
     },
     "advice": {
         "cluster", "ddp", "engine", "experiments", "policies", "processes", "profile", "scenario",

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.calibration.fits.noise_scale import estimate_noise_scale, noise_scales
+from simstrag.calibration.fits.noise_scale import noise_scales
 from simstrag.calibration.fits.step_estimates import describe_noise
 from simstrag.calibration.fits.visit_statistics import (
     CORRELATED_STEPS,
@@ -25,6 +25,11 @@ from simstrag.calibration.fits.visit_statistics import (
     visit_statistic,
 )
 from simstrag.calibration.samples import Samples
+from simstrag.learning.noise_scale_estimate import (
+    NoiseScaleEstimate,
+    NormPair,
+    estimate_noise_scale,
+)
 from simstrag.profile.quantity import Quantity
 from tests.synthetic import NOISE_SCALE, Machine, samples_of
 
@@ -201,6 +206,11 @@ def test_each_part_has_a_number_by_which_more_visits_are_made(
     assert visit_statistic(visit) == pytest.approx(value)
 
 
+def noise_scale_of(small: list[float], large: list[float]) -> NoiseScaleEstimate | None:
+    norms = zip(small, large, strict=True)
+    return estimate_noise_scale([NormPair(one, other, 4, 32) for one, other in norms])
+
+
 def test_the_noise_scale_is_found_without_bias() -> None:
     """Gradients of 50 numbers: |G|^2 = 1 and tr(Sigma) = 40, from pairs of batches of 4 and 32."""
     rng = np.random.default_rng(2)
@@ -209,7 +219,7 @@ def test_the_noise_scale_is_found_without_bias() -> None:
         ((true + rng.normal(size=(3000, 50)) * math.sqrt(40 / 50 / b)) ** 2).sum(axis=1)
         for b in (4, 32)
     )
-    found = estimate_noise_scale(small.tolist(), large.tolist(), 4, 32)
+    found = noise_scale_of(small.tolist(), large.tolist())
     assert found is not None
     assert found.high is not None
     assert found.value == pytest.approx(40, rel=0.06)
@@ -218,14 +228,14 @@ def test_the_noise_scale_is_found_without_bias() -> None:
 
 
 def test_without_a_signal_above_the_noise_there_is_no_noise_scale() -> None:
-    assert estimate_noise_scale([4.0, 4.0], [0.5, 0.5], 4, 32) is None
-    assert estimate_noise_scale([1.0, 1.0], [1.1, 1.1], 4, 32) is None
+    assert noise_scale_of([4.0, 4.0], [0.5, 0.5]) is None
+    assert noise_scale_of([1.0, 1.0], [1.1, 1.1]) is None
 
 
 def test_an_interval_without_an_end_is_told_to_have_none() -> None:
     rng = np.random.default_rng(3)
     small, large = (20 / b * rng.chisquare(5, 12) / 5 + 0.05 for b in (4, 32))
-    found = estimate_noise_scale(small.tolist(), large.tolist(), 4, 32)
+    found = noise_scale_of(small.tolist(), large.tolist())
     assert found is not None
     assert found.high is None
 
