@@ -58,5 +58,10 @@ class Policy(Protocol):
     """
 
     def plan(self, view: View) -> Plan:
-        """The plan that is in force until the next review."""
+        """The plan that is in force until the next review.
+
+        Raises `PlanError` at the first call for a hint that it needs and the view lacks: hints do
+        not come later, and real ranks then do not start.  Other facts that are None or NaN are not
+        known yet: a later call goes on without them.
+        """
         ...

@@ -286,13 +286,13 @@ def test_the_command_prints_a_line_a_rule_and_its_exit_code_tells(
 
 
 @pytest.mark.parametrize("name", ["star_h", "star_ml"])
-def test_a_policy_that_needs_a_noise_scale_is_tried_on_real_ranks_once_it_has_one(
+def test_a_policy_that_needs_a_hint_is_tried_on_real_ranks_only_without_that(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simstrag.validation.contract_rules.check_torch", _no_torch)
-    last = [check_policy(spec).checks[-1] for spec in (name, f"{name}:phi=500")]
+    last = [check_policy(spec).checks[-1] for spec in (f"{name}:noise=hint", name)]
     assert [each.ok for each in last] == [None, None]
-    assert "the noise scale is unknown (noise=live); give phi=..., in samples" in last[0].detail
+    assert "the noise scale is unknown (noise=hint); give phi=..., in samples" in last[0].detail
     assert last[1].detail == "torch is missing"
 
 

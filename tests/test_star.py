@@ -449,9 +449,9 @@ def test_nothing_is_decided_before_every_rank_is_known(spec: str) -> None:
     assert after is start
 
 
-@pytest.mark.parametrize("spec", ["star_dynamic", "star_h"])
-def test_without_a_known_batch_a_round_is_as_many_updates_as_ranks(spec: str) -> None:
-    assert answers(spec, view([1.0] * 4, hints=Hints()))[-1].review == Review(updates=4)
+def test_without_a_known_batch_a_round_is_as_many_updates_as_ranks() -> None:
+    dynamic = answers("star_dynamic", view([1.0] * 4, hints=Hints()))[-1]
+    assert dynamic.review == Review(updates=4)
 
 
 def test_a_ring_changes_with_who_straggles_not_with_how_long_it_takes_them() -> None:
@@ -580,15 +580,20 @@ def test_the_noise_scale_comes_from_where_the_parameters_say(
     assert np.argmin(static_times(times, Interval.ORDER, phi, B)) == x - 1
 
 
-def test_an_unknown_noise_scale_is_refused_when_there_is_something_to_decide() -> None:
-    policy = load("star_h")
-    policy.plan(view([1.0] * 4, 1, noise_scale=None))
-    with pytest.raises(PlanError, match=r"scale is unknown \(noise=live\); give phi=\.\.\."):
-        policy.plan(view([1.0, 1.0, 1.0, 2.0], 2, noise_scale=None))
-    with pytest.raises(PlanError, match=r"the noise scale is unknown \(noise=hint\)"):
-        load("star_h:noise=hint").plan(view([1.0, 2.0]))
+@pytest.mark.parametrize("spec", ["star_h", "star_ml"])
+def test_stragglers_wait_for_the_first_estimate_of_the_noise_scale(spec: str) -> None:
+    policy, slow = load(spec), [1.0, 1.0, 1.0, 9.0]
+    first = policy.plan(view([1.0] * 4, 1, noise_scale=None))
+    assert policy.plan(view(slow, 2, noise_scale=None)) is first
+    assert policy.plan(view(slow, 3, noise_scale=1.0)).quorums != first.quorums
+
+
+@pytest.mark.parametrize("spec", ["star_h", "star_ml"])
+def test_a_hint_that_is_lacking_is_refused_with_the_first_plan(spec: str) -> None:
+    with pytest.raises(PlanError, match=r"scale is unknown \(noise=hint\); give phi=\.\.\."):
+        load(f"{spec}:noise=hint").plan(View(2, hints=Hints(batch=B)))
     with pytest.raises(PlanError, match="the samples of a gradient are unknown"):
-        load("star_h").plan(view([1.0, 2.0], hints=Hints()))
+        load(spec).plan(View(2, hints=Hints(noise_scale=1.0)))
 
 
 def test_the_oracle_sees_a_straggler_before_its_first_slow_step_is_done() -> None:

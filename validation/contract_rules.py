@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from simstrag import policies
-from simstrag.ddp.policy_support import check_torch, mechanism
+from simstrag.ddp.policy_support import check_policy, check_torch
 from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
 from simstrag.engine.simulation import Simulation
 from simstrag.errors import InputError, PlanError, SimstragError
-from simstrag.policy import Plan, Policy, Quorum, View
+from simstrag.policy import Hints, Plan, Policy, Quorum, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.validation.policy_worlds import BATCH, RHO, TiedWorld, World
 
@@ -345,38 +345,18 @@ def runs_alike_in_both_engines(subject: Subject) -> str:
     return ""
 
 
-def _require_no_noise_scale(subject: Subject) -> None:
-    """Raise `NotTriedError` where it has no plan without a noise scale.
-
-    Real ranks know that of a profile alone, and the check has none.
-    """
-    policy = subject.new()
-
-    def ask(view: View) -> Plan:
-        hints = dataclasses.replace(view.hints, noise_scale=None)
-        return subject.ask(policy, dataclasses.replace(view, noise_scale=None, hints=hints))
-
-    try:
-        list(World(RANKS).views(ask))
-    except PlanError as error:
-        raise NotTriedError(f"real ranks have no profile here, and {error}") from None
-
-
 def trains_on_real_ranks(subject: Subject) -> str:
     """Two real ranks train under it to the end; ranks whose plans differ would wait for long."""
     if decides_alike(subject):
         raise NotTriedError(f"only if {ALIKE}")
     _require_end(subject)
-    _require_no_noise_scale(subject)
     cls = type(subject.new())
     try:
-        check_torch()
         spec = policies.spec(subject.new())
-        how = mechanism(spec)
+        check_policy(subject.new(), spec, View(2, hints=Hints(batch=BATCH, samples=SAMPLES)))
+        check_torch()
     except InputError as obstacle:
         raise NotTriedError(str(obstacle)) from None
-    if how.startswith("no: "):
-        raise NotTriedError(how.removeprefix("no: "))
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
         raise NotTriedError("other processes cannot import it; move its class to a file")
     folder = Path(inspect.getfile(cls)).absolute().parent

@@ -36,7 +36,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-HINTS = Hints(amp_ratio=1.6, amp_switch=0.0, batch=128, microbatches=8, samples=1_024_000)
+HINTS = Hints(
+    amp_ratio=1.6, amp_switch=0.0, batch=128, microbatches=8, samples=1_024_000, noise_scale=500.0
+)  # fmt: skip
 WORLD = View(8, hints=HINTS)
 """The view for which a description shows the first plan."""
 

@@ -75,10 +75,9 @@ class StarH(ChoosesModes):
         self._load()
         self._check(("ratio", "relative", "absolute"), ("staleness", "phi"))
 
-    def _choose_mode(self, t: Floats, view: View) -> tuple[str, Quorums]:
+    def _choose_mode(self, t: Floats, phi: float, view: View) -> tuple[str, Quorums]:
         """The mode with the least time to progress; of tied x the largest."""
         n, b = len(t), self._samples_of(view)
-        phi = self._phi(view, n * b)
         T = static_times(t, self.interval, phi, b, self.staleness)
         best = float(T.min())
         x = 1 + int(is_at_most(T, best).nonzero()[0][-1])

@@ -32,13 +32,13 @@ from simstrag.ties import Floats, is_at_most
 SHIPPED = Path(__file__).with_suffix(".npz")
 
 
-def features_of(policy: ChoosesModes, t: Floats, view: View) -> Floats:
-    """What the network is told of each of `modes(t)`, with a policy's noise scale."""
-    b = policy._samples_of(view)
+def features_of(t: Floats, phi: float, view: View) -> Floats:
+    """What the network is told of each of `modes(t)`; phi: the noise scale in samples."""
+    b = ChoosesModes._samples_of(view)
     seen = view.newest("communication", WINDOW)
     known = seen[~np.isnan(seen)]
     moved = float(np.median(known) / np.median(t)) if known.size else 0.0
-    return describe(modes(t), t, policy._phi(view, len(t) * b), b, moved)
+    return describe(modes(t), t, phi, b, moved)
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class StarML(ChoosesModes):
         """The SHA-256 of the files that it reads."""
         return super().weights + self.network_.sha256
 
-    def _choose_mode(self, t: Floats, view: View) -> tuple[str, Quorums]:
+    def _choose_mode(self, t: Floats, phi: float, view: View) -> tuple[str, Quorums]:
         """The mode with the lowest score; of tied ones all together, then the largest x."""
-        costs = np.exp(self.network_.scores(features_of(self, t, view)))
+        costs = np.exp(self.network_.scores(features_of(t, phi, view)))
         mode = modes(t)[int(np.flatnonzero(is_at_most(costs, costs.min()))[0])]
         name = "dynamic" if mode.groups else "ssgd" if mode.x == len(t) else "static"
         return name, mode.quorums(len(t))

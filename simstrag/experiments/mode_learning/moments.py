@@ -110,9 +110,11 @@ class _Going:
         t = heuristic.predicted(view)
         self.seen["straggles"] = bool(straggle(t, heuristic.ratio).any())
         if self.seen["straggles"]:
-            chosen = heuristic._choose_mode(t, view)[1]
+            phi = view.noise_scale
+            assert phi is not None, "a simulation knows it"
+            chosen = heuristic._choose_mode(t, phi, view)[1]
             self.seen |= {
-                "modes": modes(t), "features": features_of(heuristic, t, view),
+                "modes": modes(t), "features": features_of(t, phi, view),
                 "star_h": [mode.quorums(len(t)) for mode in modes(t)].index(chosen),
             }  # fmt: skip
 

@@ -72,6 +72,7 @@ class ChoosesModes(PredictsTimes, abc.ABC):
     def plan(self, view: View) -> Plan:
         state = self.state_
         if state.plan is None:
+            self._require_known(view)
             state.plan = self._plan_of(self._together(), np.arange(0), view)
         if view.version > state.version:
             state.version = view.version
@@ -87,15 +88,19 @@ class ChoosesModes(PredictsTimes, abc.ABC):
         return self.predictor_(view)
 
     @abc.abstractmethod
-    def _choose_mode(self, t: Floats, view: View) -> tuple[str, Quorums]:
-        """The mode, as `COUNTED` names it, and its quorums; t: as of `predicted`."""
+    def _choose_mode(self, t: Floats, phi: float, view: View) -> tuple[str, Quorums]:
+        """The mode, as `COUNTED` names it, and its quorums.
+
+        t: as of `predicted`.
+        phi: the noise scale in samples.
+        """
 
     def _together(self) -> Quorums:
         """The quorum of SSGD."""
         return (Quorum(via=Via.SERVER),)
 
     def _review(self, before: Plan, view: View) -> Plan:
-        """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
+        """A plan; the same object while the stragglers stay, or a needed fact is not known yet."""
         t = self.predicted(view)
         if np.count_nonzero(np.isnan(t)):
             return before
@@ -103,8 +108,12 @@ class ChoosesModes(PredictsTimes, abc.ABC):
         if not np.count_nonzero(slow if state.slow is None else slow != state.slow):
             return before
         suspects = slow.nonzero()[0]
-        some = len(suspects) > 0
-        mode, quorums = self._choose_mode(t, view) if some else ("ssgd", self._together())
+        if not len(suspects):
+            mode, quorums = "ssgd", self._together()
+        elif (phi := self._phi(view)) is None:  # real ranks have no estimate before some updates
+            return before
+        else:
+            mode, quorums = self._choose_mode(t, phi, view)
         after = self._plan_of(quorums, suspects, view)
         state.slow = slow
         counts = state.counts
@@ -117,29 +126,36 @@ class ChoosesModes(PredictsTimes, abc.ABC):
     def _name(self) -> str:
         return type(self).__module__.rpartition(".")[2]
 
-    def _samples_of(self, view: View) -> int:
-        """Samples of a gradient.  Raises `PlanError` where they are unknown."""
+    def _require_known(self, view: View) -> None:
+        """Raise `PlanError` for a hint that a choice needs, and that will not come later."""
         if view.hints.batch is None:
-            raise PlanError(f"{self._name}: the samples of a gradient are unknown (hints.batch)")
+            raise PlanError(
+                f"{self._name}: the samples of a gradient are unknown (hints.batch); give the batch"
+            )
+        if self.noise is NoiseSource.HINT and self._phi(view) is None:
+            raise PlanError(
+                f"{self._name}: the noise scale is unknown (noise=hint); give phi=..., in samples, "
+                "noise=live, or the table of a model, such as noise=resnet20"
+            )
+
+    @staticmethod
+    def _samples_of(view: View) -> int:
+        """Samples of a gradient."""
+        assert view.hints.batch is not None
         return view.hints.batch
 
-    def _phi(self, view: View, total_batch: int) -> float:
-        phi = self.phi
-        if phi is None and self.noise is NoiseSource.LIVE:
-            phi = view.noise_scale
-        elif phi is None and self.noise is NoiseSource.HINT:
-            phi = view.hints.noise_scale
-        elif phi is None:
-            phi = noise_scale(self.noise.value, total_batch, view.samples)
-        if phi is None:
-            raise PlanError(
-                f"{self._name}: the noise scale is unknown (noise={self.noise.value}); "
-                "give phi=..., in samples, or the table of a model, such as noise=resnet20"
-            )
-        return phi
+    def _phi(self, view: View) -> float | None:
+        """The noise scale in samples; None where it is unknown."""
+        if self.phi is not None:
+            return self.phi
+        if self.noise is NoiseSource.LIVE:
+            return view.noise_scale
+        if self.noise is NoiseSource.HINT:
+            return view.hints.noise_scale
+        total_batch = view.world_size * self._samples_of(view)
+        return noise_scale(self.noise.value, total_batch, view.samples)
 
     def _plan_of(self, quorums: Quorums, slow: Ints, view: View) -> Plan:
         """A plan with a review once per round."""
-        n, b = view.world_size, view.hints.batch
-        review = Review(updates=n) if b is None else Review(samples=n * b)
+        review = Review(samples=view.world_size * self._samples_of(view))
         return Plan(quorums, suspects=slow, review=review)
