@@ -82,7 +82,8 @@ class View:
     communication: shape (N, W), seconds of push plus pull of recent steps, NaN where there is none.
     pending_since: shape (N,), time of the pull for the gradient that the rank holds now (of a
         private step: its start); NaN where the rank holds none.
-    noise_scale: the driver's estimate of the gradient noise scale in samples, if any.
+    noise_scale: the gradient noise scale in samples, as estimated by now, else that of the hints;
+        None where it is not known yet.
     hints: facts known before the run.
     telemetry: shape (N, 30, 3), what a monitor on each rank's node saw in recent intervals, newest
         last, NaN before the first: used share of its processor, bytes/s into and out of its card;
@@ -146,11 +147,13 @@ class View:
         truth: Callable[[], npt.NDArray[np.float64]] | None,
         tell_medians: Callable[[str, int, bool], npt.NDArray[np.float64]] | None = None,
         refused: bool = False,
+        noise_scale: float | None = None,
     ) -> View:
         """A view that computes its arrays on first access, while `plan` runs.
 
         tell: a function of an array's name and a number of columns; the newest columns.
         tell_medians: `medians`, where it is faster than that of the newest columns.
+        noise_scale: by default that of the hints.
         """
         steps.flags.writeable = False
         view = object.__new__(cls)
@@ -160,7 +163,7 @@ class View:
         put(view, "samples", samples)
         put(view, "time", time)
         put(view, "steps", steps)
-        put(view, "noise_scale", hints.noise_scale)
+        put(view, "noise_scale", hints.noise_scale if noise_scale is None else noise_scale)
         put(view, "hints", hints)
         put(view, "refused", refused)
         put(view, "truth", truth)

@@ -52,15 +52,22 @@ def digest(plan: Plan, version: int) -> int:
 def slots(digests: list[int], versions: list[int] | None = None) -> ControlMessages:
     n = len(digests)
     return ControlMessages(
-        np.zeros(n), np.ones(n), np.array(digests), np.array(versions or [4] * n), np.zeros(n, int)
+        np.zeros(n),
+        np.ones(n),
+        np.array(digests),
+        np.array(versions or [4] * n),
+        np.zeros(n, int),
+        np.ones(n),
+        np.ones(n),
     )
 
 
 def test_a_slot_comes_out_as_it_went_in() -> None:
     gathered = torch.zeros(3, WIDTH, dtype=torch.float64)
-    pack(gathered[2], 1234.5, 0.1, 2**48 - 1, 2**40, 5)
+    sent = [1234.5, 0.1, 2**48 - 1, 2**40, 5, 0.7, 0.3]
+    pack(gathered[2], *sent)  # type: ignore[arg-type]
     found = unpack(gathered)
-    assert [each.tolist()[2] for each in found] == [1234.5, 0.1, 2**48 - 1, 2**40, 5]
+    assert [each.tolist()[2] for each in found] == sent
     gathered.zero_()
     assert (found.start[2], found.version[2]) == (1234.5, 2**40), (
         "the next step's message must not change this one"

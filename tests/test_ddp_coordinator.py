@@ -142,6 +142,11 @@ def server(count: int | None = 1, **given: Any) -> Quorum:
     return Quorum(count=count, via=Via.SERVER, **given)
 
 
+def ended(seconds: dict[int, float]) -> dict[int, tuple[float, bool, float]]:
+    """What a group's lowest rank says of its members; no norms are measured."""
+    return {rank: (each, True, math.nan) for rank, each in seconds.items()}
+
+
 def brief(commands: list[Command]) -> list[tuple[Any, ...]]:
     """Commands in brief: the name and what matters."""
     short: dict[type, Any] = {
@@ -448,7 +453,7 @@ def test_a_group_sums_up_on_the_way_and_its_sum_is_one_part() -> None:
     assert [(o.route, o.members, o.weight) for o in commands] == [
         (GROUP, (0, 2), 1 / 3), (GROUP, (1,), 1 / 3), (GROUP, (0, 2), 1 / 3),
     ]  # fmt: skip
-    assert brief(coordinator.on_group(0, 0, 1.0, {0: (0.9, True), 2: (1.0, True)})) == [
+    assert brief(coordinator.on_group(0, 0, 1.0, ended({0: 0.9, 2: 1.0}))) == [
         ("Apply", 1, (0, 1.0)), ("Compute", 0, 1, 1), ("Compute", 2, 1, 1),
     ]  # fmt: skip
 
@@ -473,9 +478,9 @@ def test_a_group_that_was_told_to_be_another_waits_until_all_its_members_are_bac
     )
     coordinator = coordinate(Planned(plans), 4)
     coordinator.begin()
-    both = {0: (1.0, True), 1: (1.0, True)}
+    both = ended({0: 1.0, 1: 1.0})
     assert brief(coordinator.on_group(0, 0, 1.0, both)) == [("Apply", 1, (0, 1.0))]
-    _, *commands = coordinator.on_group(2, 0, 1.5, {2: (1.5, True), 3: (1.5, True)})
+    _, *commands = coordinator.on_group(2, 0, 1.5, ended({2: 1.5, 3: 1.5}))
     assert [(o.rank, o.members) for o in commands if isinstance(o, Compute)] == [
         (0, (0, 2)), (1, (1, 3)), (2, (0, 2)), (3, (1, 3)),
     ]  # fmt: skip
@@ -550,7 +555,7 @@ def test_a_group_does_not_wait_in_backward_for_a_rank_that_computes_outside_of_i
     alone = Plan((leading((0, 1), rounds=3), leading((2,))), review=EACH)
     coordinator = coordinate(Planned((alone, Plan((leading((0, 1, 2)),)))), 3)
     coordinator.begin()
-    _, compute = coordinator.on_group(2, 0, 1.0, {2: (1.0, True)})
+    _, compute = coordinator.on_group(2, 0, 1.0, ended({2: 1.0}))
     assert isinstance(compute, Compute)
     assert (compute.rank, compute.route, compute.members) == (2, READY, ())
 
@@ -604,12 +609,12 @@ def in_pairs() -> Coordinator:
     assert [(each.route, each.members) for each in begun] == [
         (GROUP, (0, 1)), (GROUP, (0, 1)), (GROUP, (2, 3)), (GROUP, (2, 3)),
     ]  # fmt: skip
-    assert coordinator.on_group(0, 0, 1.0, {0: (0.9, True), 1: (1.0, True)}) == []
+    assert coordinator.on_group(0, 0, 1.0, ended({0: 0.9, 1: 1.0})) == []
     return coordinator
 
 
 def test_the_groups_of_a_tree_send_their_sums() -> None:
-    commands = in_pairs().on_group(2, 0, 2.0, {2: (1.9, True), 3: (2.0, True)})
+    commands = in_pairs().on_group(2, 0, 2.0, ended({2: 1.9, 3: 2.0}))
     assert brief(commands) == [
         ("Apply", 1, (0, 1.0), (2, 1.0)), *(("Compute", rank, 1, 1) for rank in range(4)),
     ]  # fmt: skip
@@ -619,7 +624,7 @@ def test_the_groups_of_a_tree_send_their_sums() -> None:
 def test_the_sum_of_a_tree_counts_where_a_rank_of_it_died_since(lost: int) -> None:
     coordinator = in_pairs()
     assert coordinator.on_loss(lost, 1.5) == []
-    apply, *others = coordinator.on_group(2, 0, 2.0, {2: (1.9, True), 3: (2.0, True)})
+    apply, *others = coordinator.on_group(2, 0, 2.0, ended({2: 1.9, 3: 2.0}))
     assert isinstance(apply, Apply)
     assert apply.parts == ((0, 1.0), (2, 1.0))
     assert [rank for rank, *_ in apply.gradients] == [rank for rank in range(4) if rank != lost]
@@ -796,7 +801,7 @@ class World:
                 if rank == work.members[0]:  # as if it were the last
                     steps = {other: self.away.pop(other).step for other in work.members}
                     assert set(steps) == set(work.members)
-                    times = dict.fromkeys(work.members, (1.0, True))
+                    times = ended(dict.fromkeys(work.members, 1.0))
                     self.obey(coordinator.on_group(rank, number, self.now, times))
             case "back":
                 here = work is not None and work.route is PUSH

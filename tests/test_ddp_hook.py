@@ -16,7 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp.allreduce.broadcast_and_average import average
 from simstrag.ddp.allreduce.broadcast_and_average import digest as bytes_of
-from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
+from simstrag.ddp.allreduce.control_message import (
+    WIDTH,
+    PlanDigests,
+    describe_disagreement,
+    unpack,
+)
 from simstrag.ddp.allreduce.hook import ProcessGroups, Reducer
 from simstrag.ddp.local_step_timer import CpuStepTimer
 from simstrag.policy import Plan, Precision
@@ -58,7 +63,8 @@ def rank_trains(rank: int, world: int, with_hook: bool, megabytes: float) -> tup
         if step % 10 == 3:
             continue
         if with_hook:
-            assert reducer.wait().shape == (world, 5)
+            reducer.measures = reducer.sums = step % 2 == 0
+            assert reducer.wait().shape == (world, WIDTH)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         buckets = len(str(ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes", "")).split(","))

@@ -182,7 +182,7 @@ def test_what_the_record_says_of_a_run_is_kept_apart_from_the_scenario(tmp_path:
 def test_a_run_of_unknown_progress_is_not_sent_to_real_training(tmp_path: Path) -> None:
     recorded(tmp_path, "bsp", 40, hints={"batch": 32})
     assert finish(tmp_path).warnings == (
-        "progress is unknown: nobody knows the noise scale of this model",
+        "progress is unknown: there is no estimate of the gradient noise scale",
     )
 
 

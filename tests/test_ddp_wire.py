@@ -15,7 +15,9 @@ from simstrag.ddp.server.shared_buffer import as_bytes
 from simstrag.ddp.server.wire import HEADER, Wire
 
 LIMIT = 0.3
-REPORT = StepReport(GradientRoute.PUSH, 17, 12, 64, 0.25, 10.5, 10.75, 1.5, False, b"changed")
+REPORT = StepReport(
+    GradientRoute.PUSH, 17, 12, 64, 0.25, 10.5, 10.75, 1.5, False, b"changed", None, 2.5
+)
 BODY = pickle.dumps(REPORT)
 
 

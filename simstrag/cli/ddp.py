@@ -50,6 +50,7 @@ OF_WORKLOADS = (
 
 SHOWN = (
     "makespan", "updates", "samples", "throughput", "mean_staleness", "amp_share", "accuracy",
+    "progress", "noise_scale", "noise_scale_low", "noise_scale_high",
 )  # fmt: skip
 
 

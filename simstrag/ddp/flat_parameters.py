@@ -15,6 +15,9 @@ import torch
 
 from simstrag.errors import InputError
 
+ROW = 4096
+"""Numbers whose squares are added up in their own type."""
+
 
 def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The parameters of an optimizer, group by group.
@@ -43,6 +46,19 @@ def check_served(optimizer: torch.optim.Optimizer, name: str) -> None:
             f"optimizer has {len(before) + len(after)} of them: remove them, or take a policy "
             "that runs through DDP, such as korel; `simstrag policies` shows which do"
         )
+
+
+def squared_norm(flat: torch.Tensor) -> torch.Tensor:
+    """The sum of squares of a flat tensor, without dimensions, in float64.
+
+    Rows are added up apart: one sum of ten million float32 is 0.07 % too low on a CPU.
+    """
+    dtype = flat.dtype if flat.element_size() >= 4 else torch.float32
+    whole = len(flat) - len(flat) % ROW
+    rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW), dim=1, dtype=dtype)
+    rest = torch.linalg.vector_norm(flat[whole:], dtype=dtype)
+    total: torch.Tensor = rows.double().square().sum() + rest.double().square()
+    return total
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> bytes:

@@ -176,13 +176,14 @@ class Modes:
         self._groups = self._new_groups()
         replica.clear()
         states: list[Any] = [None] * members.world_size
-        dist.all_gather_object(states, (mode.live.version, mode.live.samples, mode.live.now))
-        version, samples, now = max(states)
+        live = mode.live
+        dist.all_gather_object(states, (live.version, live.samples, live.now, live.noise))
+        version, samples, now, noise = max(states)
         broadcast_and_average.broadcast(replica.model, replica.optimizer, states.index(max(states)))
         policy = self._setup.policy
         facts = dataclasses.replace(
             self._setup.live(copy.deepcopy(policy)).facts(), version=version, samples=samples,
-            now=now, reviewed=(version, samples, now),
+            now=now, reviewed=(version, samples, now), noise=noise,
         )  # fmt: skip
         self._journal.begin(facts, generation)
         self._enter_allreduce_mode(copy.deepcopy(policy), facts)

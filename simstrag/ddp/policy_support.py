@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from simstrag import policies
@@ -177,7 +178,8 @@ def profile_hints(
 
     pair: full and reduced precision of the run, by their names in profiles; "" is none.
 
-    Times are left out where the run has another batch or precision.  Raises `InputError` where the
+    Without those where the run has another batch or precision; the noise scale is the median along
+    the measured training.  Raises `InputError` where the
     profile cannot be read.
 
     >>> profile_hints(None, batch=32).amp_ratio is None
@@ -202,4 +204,5 @@ def profile_hints(
         amp_switch=times.amp_switch.value,
         batch=batch or workload.batch,
         samples=samples,
+        noise_scale=median(at.scale.value for at in known.learning) if known.learning else None,
     )

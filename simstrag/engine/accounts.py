@@ -115,12 +115,18 @@ class Accounts:
 
     # -- views -------------------------------------------------------------------------------
 
-    def view(self, hints: Hints, truth: Any = None, refused: bool = False) -> View:
+    def view(
+        self,
+        hints: Hints,
+        truth: Any = None,
+        refused: bool = False,
+        noise_scale: float | None = None,
+    ) -> View:
         """The facts that a policy may use now."""
         rules, known = self.rules, np.array(self._known, np.int64)
         return View.of(
             self._tell, rules.version, rules.learner.samples, rules.now, known, hints, truth,
-            refused=refused,
+            refused=refused, noise_scale=noise_scale,
         )  # fmt: skip
 
     def _tell(self, name: str, columns: int) -> npt.NDArray[Any]:

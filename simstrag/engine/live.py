@@ -39,7 +39,8 @@ from simstrag.engine.recorder import Recorder
 from simstrag.engine.rule_state import Limits
 from simstrag.engine.rules import Rules
 from simstrag.errors import NobodyLeft, PlanError
-from simstrag.learning.noise_scale import NoiseScale
+from simstrag.learning.noise_scale import NoiseScale, unmodelled
+from simstrag.learning.noise_scale_estimate import NoiseAverages, NormPair, is_measured
 from simstrag.plan import Plan, Precision, Review
 from simstrag.policy import Hints, Policy, View
 from simstrag.quorum import Quorum
@@ -47,6 +48,9 @@ from simstrag.quorum import Quorum
 __all__ = ["Facts", "Live", "Lost", "Reduction", "Start", "Update"]
 
 Floats = npt.NDArray[np.float64]
+
+NOTHING = NoiseAverages()
+UNKNOWN = "there is no estimate of the gradient noise scale"
 
 NEVER_OVER = Limits(updates=1 << 62)
 """A real run ends when its training loop does."""
@@ -60,6 +64,7 @@ class Facts:
 
     started: steps that each rank has started, less those under way.
     lost: ranks that are gone.  windows: the steps in views.
+    noise: of gradients, as measured so far.
     """
 
     plan: Plan
@@ -71,6 +76,7 @@ class Facts:
     started: npt.NDArray[np.int64]
     lost: frozenset[int]
     windows: dict[str, npt.NDArray[Any]]
+    noise: NoiseAverages = NOTHING
 
 
 class Live:
@@ -85,6 +91,7 @@ class Live:
     fixed: whether the steps for a quorum must end in it, because a collective sums gradients while
         they are computed.  A new plan with other quorums then waits until all such steps are over,
         and ranks that are ready wait with it.
+    noise_scale: with which progress counts up to the first estimate; by default that of the hints.
     reduced: whether there is reduced precision; without it plans are carried out in full, and
         `wanted_reduced` says whether one asked for it.
 
@@ -111,6 +118,7 @@ class Live:
         recorder: Recorder | None = None,
         note: Callable[..., None] | None = None,
         fixed: Callable[[Quorum], bool] | None = None,
+        noise_scale: float | None = None,
         reduced: bool = True,
     ) -> None:
         self.policy, self.name = policy, name or type(policy).__name__.lower()
@@ -123,17 +131,19 @@ class Live:
         self.lost: frozenset[int] = frozenset() if facts is None else facts.lost
         self._batch, self._workers = batch, world_size
         self._answer: Plan | None = None
-        noise_scale = self.hints.noise_scale
-        self.learner = NoiseScale(batch, noise_scale or 1.0)
-        if noise_scale is None:
-            self.learner.lost = "nobody knows the noise scale of this model"
+        self.noise = NoiseAverages() if facts is None else facts.noise
+        known = self.hints.noise_scale if noise_scale is None else noise_scale
+        self.learner = NoiseScale(batch, 1.0 if known is None else known)
         if facts is None:
-            plan = self._ask(View(world_size, hints=self.hints, noise_scale=noise_scale))
+            view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
+            plan = self._ask(view)
         else:
             plan = facts.plan
         self.plan = plan
         self._recorder = recorder
         self._rules = Rules(world_size, self._without_lost(plan), self.learner, NEVER_OVER)
+        if known is None:
+            self.learner.lost = self.learner.lost or UNKNOWN
         self._accounts = Accounts(self._rules, recorder)
         self._agenda = Agenda(self._rules)
         self._open: dict[int, tuple[int, float]] = {}  # closing and beginning of each reduction
@@ -143,7 +153,8 @@ class Live:
         if facts is not None:
             steps = facts.started.tolist()
             self._rules.resume(facts.version, facts.now, facts.reviewed, steps)
-            self.learner.samples, self._accounts.windows = facts.samples, facts.windows
+            self.learner.begin_at(facts.samples)
+            self._accounts.windows = facts.windows
         self._carry_out(self._rules.begin())
         self._advance(self.now)
 
@@ -166,6 +177,14 @@ class Live:
     def expiry(self) -> float:
         """When the next window expires, unless something happens before; infinity without one."""
         return self._agenda.next
+
+    def measures(self, applied: int = 0) -> bool:
+        """Whether the norms of gradients that begin now are wanted.
+
+        applied: samples of an update just made; for its gradients, if they began before it.
+        """
+        number = (self.samples - applied) // (self._workers * self._batch)
+        return self._workers > 1 and is_measured(number) and unmodelled(self.plan) is None
 
     def steps_left(self, rank: int) -> int:
         """Steps that a rank's contribution needs after its present one, under the plan in force."""
@@ -203,6 +222,13 @@ class Live:
         self._record_plan()
         self._advance(self.now)
 
+    def measure(self, pair: NormPair) -> None:
+        """The squared norms of gradients of a finished update are known."""
+        self._note("norms", self.samples, *pair)
+        self.noise = self.noise.with_pair(pair, self.samples, self._workers * self._batch)
+        if self.noise.scale is not None:
+            self.learner.rescale(self.noise.scale)
+
     def lockstep(self, start: float, seconds: Floats, end: float | None = None) -> None:
         """One step of all ranks under a plan whose updates wait for all of them; it makes no news.
 
@@ -230,7 +256,7 @@ class Live:
         started[list(self._computing())] -= 1  # these ranks begin anew
         return Facts(
             self.plan, self.version, self.samples, self.now, self._rules.reviewed, self.asked,
-            started, self.lost, self._accounts.windows,
+            started, self.lost, self._accounts.windows, self.noise,
         )  # fmt: skip
 
     def end(self) -> None:
@@ -311,7 +337,7 @@ class Live:
     def _next_plan(self) -> Plan:
         """The plan from now on; one with other quorums waits until fixed steps are over."""
         if self._next is None:
-            plan = self._ask(self._accounts.view(self.hints))
+            plan = self._ask(self._accounts.view(self.hints, noise_scale=self.noise.scale))
             if plan.quorums == self.plan.quorums:
                 return plan
             self._next = plan

@@ -50,7 +50,7 @@ def summarise(
     makespan = _known(recorder.makespan) or last_time
     useful = samples / last_time if last_time else math.inf
     lost = 0.0 if failed is None else failed.get("lost_samples", 0)
-    efficiency = None if progress is None else progress / _fresh_progress(learner)
+    efficiency = None if progress is None else progress / learner.fresh_progress
     fates = counts["applied"] + counts["dropped"] + counts["aborted"]
     computed = sum(recorder.compute)
     beyond = recorder.beyond / computed if computed else 0.0
@@ -116,11 +116,6 @@ def unknown_warning(reason: str) -> str:
         f"progress is unknown: {reason}, and the noise-scale formula does not hold there; "
         "the makespan stands, what its updates are worth takes real training"
     )
-
-
-def _fresh_progress(learner: NoiseScale) -> float:
-    """The progress of the same samples in fresh gradients of one worker."""
-    return learner.samples / (learner.noise_scale + learner.batch)
 
 
 def beyond_warning(share: float) -> str:

@@ -65,6 +65,7 @@ class NoiseScale:
         self._began_at = 0
         self._own = 0
         self._stale = 0
+        self._fresh, self._fresh_until = 0.0, 0
 
     def apply(self, gradients: Iterable[tuple[int, int]]) -> None:
         """Record applied gradients: the samples of each, and `samples` at its pull."""
@@ -85,6 +86,20 @@ class NoiseScale:
     def resume(self, booked: float, began_at: int, own: int, stale: int) -> None:
         """Continue from the progress of closed visible updates and from the open one."""
         self._booked, self._began_at, self._own, self._stale = booked, began_at, own, stale
+
+    def begin_at(self, samples: int) -> None:
+        """Go on after so many samples, whose progress does not count here."""
+        self.samples = self._fresh_until = samples
+
+    def rescale(self, noise_scale: float) -> None:
+        """Set the noise scale for the open visible update and those to come."""
+        self._fresh, self._fresh_until = self.fresh_progress, self.samples
+        self.noise_scale = noise_scale
+
+    @property
+    def fresh_progress(self) -> float:
+        """The progress of the same samples in fresh gradients of one worker."""
+        return self._fresh + (self.samples - self._fresh_until) / (self.noise_scale + self.batch)
 
     @property
     def progress(self) -> float | None:

@@ -62,7 +62,8 @@ UNITS = {
     "beyond_trace": "share", "detection_precision": "share", "detection_recall": "share",
     "hits": "ranks at updates", "false_alarms": "ranks at updates", "misses": "ranks at updates",
     "theta": "s", "diverged": "s", "useful_throughput": "samples/s", "down_seconds": "s",
-    "lost_samples": "samples", "lost_updates": "updates",
+    "lost_samples": "samples", "lost_updates": "updates", "noise_scale": "samples",
+    "noise_scale_low": "samples", "noise_scale_high": "samples",
 }  # fmt: skip
 """The unit of each number of a summary whose name does not say it."""
 OF_FORMULA = ("progress", "progress_unknown", "goodput", "efficiency")

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+from simstrag.learning.noise_scale_estimate import SPARSEST
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_trainer import Told
 
@@ -156,3 +157,39 @@ def test_a_trainer_decides_in_less_than_a_millisecond_of_a_step(world: int, rank
     if calm < CALM:
         pytest.skip(f"others use the cores ({calm:.0%} to be had); measured {1e6 * took:.0f} us")
     assert took < LIMIT
+
+
+def measuring(rank: int, world: int, steps: int) -> list[tuple[float, float]]:
+    """Seconds of steps without and with measured gradients, which take turns."""
+    from simstrag.ddp import wrap
+    from simstrag.engine.live import Live
+
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    x, y = torch.randn(64, 512), torch.randint(0, 10, (64,))
+    seconds = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Live, "measures", lambda live, applied=0: live.version % 2 == 1)
+        with wrap(model, optimizer, "bsp", batch=64, precision="full") as trainer:
+            for _ in range(steps):
+                begun = time.perf_counter()
+                trainer.step(lambda: nn.functional.cross_entropy(model(x), y))
+                seconds.append(time.perf_counter() - begun)
+    return list(zip(seconds[SETTLING::2], seconds[SETTLING + 1 :: 2], strict=True))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_measuring_the_noise_scale_takes_less_than_1_percent_of_steps(
+    world: int, ranks: Ranks
+) -> None:
+    calm = min(ranks.run(share_of_core, 2))
+    pairs = np.array(ranks.run(measuring, world, STEPS, limit=300.0)).max(axis=0)
+    calm = min(calm, *ranks.run(share_of_core, 2))
+    without, more = float(np.median(pairs[:, 0])), float(np.median(pairs[:, 1] - pairs[:, 0]))
+    share = more / SPARSEST / without
+    print(
+        f"{world} ranks: step {shown(pairs[:, 0])}, measured {1e6 * more:.0f} us more: {share:.2%}"
+    )
+    if calm < CALM:
+        pytest.skip(f"others use the cores ({calm:.0%} to be had); measured {share:.2%}")
+    assert share < 0.01

@@ -169,7 +169,7 @@ class Rank:
             key = "group", command.version, command.step
             total = self.meeting.total(key, command.members, self.rank, own)
             if self.rank == command.members[0]:
-                both = dict.fromkeys(command.members, (ended - begun, True))
+                both = dict.fromkeys(command.members, (ended - begun, True, math.nan))
                 client.finish_step(total, ended - begun, members=both)
         return True
 
@@ -460,7 +460,7 @@ def test_parameters_of_a_group_are_kept_in_case_the_lowest_dies_before_it_has_pa
         assert first.any()
         assert clients[2].parameters.any() == shared  # on one host nothing is passed on
         for version in (1, 2):
-            clients[1].finish_step(torch.ones(COUNT), 0.1, members={1: (0.1, True)})
+            clients[1].finish_step(torch.ones(COUNT), 0.1, members={1: (0.1, True, math.nan)})
             assert clients[1].receive().version == version
         clients[0].close()
         clients[2].report_failure()

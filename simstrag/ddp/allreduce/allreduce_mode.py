@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from simstrag.ddp import policy_support
-from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
+from simstrag.ddp.allreduce.control_message import (
+    ControlMessages,
+    PlanDigests,
+    describe_disagreement,
+    unpack,
+)
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.errors import InputError, SimstragError
+from simstrag.learning.noise_scale_estimate import pair_of
 
 if TYPE_CHECKING:
     from simstrag.ddp.failures.rank_failure import Membership
@@ -58,6 +64,8 @@ class AllReduceMode:
         self.steps = 0
         self._reducer = replica.reducer
         self._reducer.over(None)
+        self._reducer.sums = self.rank == 0  # one rank's is that of all: last bits may differ
+        self._parts: list[tuple[int, float]] = []  # samples and norm of gradients just reduced
         self._planned: Plan | None = None
         self._warned = False
         self._slow = SlowRankDetector()
@@ -85,11 +93,13 @@ class AllReduceMode:
         self._mark(version, "computing")
         reducer.digest, reducer.version = self._digests.of(live.plan, version), version
         reducer.flags = amp = int(live.plan.in_amp[self.rank])
+        reducer.measures = live.measures()
         loss = replica.reduced_gradient(closure, bool(amp), self._weight)
         self._mark(version, "reducing")
         messages = unpack(reducer.wait())
         if odd := describe_disagreement(messages):
             raise Disagreement(f"at version {version}: {odd}; parameters are those of that version")
+        self._measure(messages)
         if self.rank == 0:
             for name, seconds in zip(self._names, messages.seconds.tolist(), strict=True):
                 self._slow.add(name, version, seconds)
@@ -116,6 +126,15 @@ class AllReduceMode:
         """Size of this rank's next batch.  Reading it obliges the caller to use that size."""
         self._size_read = True
         return self._sizes[self.rank] or self.batch  # a rank without a share only measures here
+
+    def _measure(self, messages: ControlMessages) -> None:
+        """Complete the norms of the step before by that of its sum, and keep those of this one."""
+        pair = pair_of(self._parts, float(messages.squared_sum[0]), 1.0)
+        if pair is not None:
+            self.live.measure(pair)
+        measured = self._reducer.measures
+        norms = messages.squared_norm.tolist()
+        self._parts = list(zip(self._sizes, norms, strict=True)) if measured else []
 
     def _prepare(self) -> None:
         if self.live.plan.pause:  # here, where the next step's time has not begun

@@ -1,12 +1,13 @@
-"""The message of each rank to all others with every step: start, local time, digest of the plan.
+"""The message of each rank to all others with every step: start, local time, plan, norms.
 
-Five float64 per rank.  The digest stands for the step's version and plan (see `allreduce_mode`).
+Seven float64 per rank.  The digest stands for the step's version and plan (see `allreduce_mode`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import torch
 from simstrag.ddp.journal.journal import plan_to_json
 from simstrag.plan import Plan
 
-WIDTH = 5
+WIDTH = 7
 """Numbers in a message."""
 
 DIGEST_BYTES = 6
@@ -32,6 +33,8 @@ class ControlMessages(NamedTuple):
     seconds: the step's local time.
     digest, version: identify the plan that the step was computed under.
     flags: a whole number; the sender defines its meaning.
+    squared_norm: of the rank's own gradient, before it is weighed; NaN where it is not measured.
+    squared_sum: squared norm of what the step before reduced; NaN where it is not measured.
     """
 
     start: npt.NDArray[np.float64]
@@ -39,26 +42,35 @@ class ControlMessages(NamedTuple):
     digest: npt.NDArray[np.int64]
     version: npt.NDArray[np.int64]
     flags: npt.NDArray[np.int64]
+    squared_norm: npt.NDArray[np.float64]
+    squared_sum: npt.NDArray[np.float64]
 
 
 def pack(
-    slot: torch.Tensor, start: float, seconds: float, digest: int, version: int, flags: int = 0
+    slot: torch.Tensor,
+    start: float,
+    seconds: float,
+    digest: int,
+    version: int,
+    flags: int = 0,
+    squared_norm: float = math.nan,
+    squared_sum: float = math.nan,
 ) -> None:
-    """Write one rank's message into `slot`, float64 of shape (5,) on the CPU."""
-    slot.numpy()[:] = start, seconds, digest, version, flags
+    """Write one rank's message into `slot`, float64 of shape (7,) on the CPU."""
+    slot.numpy()[:] = start, seconds, digest, version, flags, squared_norm, squared_sum
 
 
 def unpack(gathered: torch.Tensor) -> ControlMessages:
-    """The messages of all members from a gathered tensor, float64 of shape (members, 5).
+    """The messages of all members from a gathered tensor, float64 of shape (members, 7).
 
     >>> slots = torch.zeros(2, WIDTH, dtype=torch.float64)
     >>> pack(slots[1], start=3.0, seconds=0.25, digest=2**48 - 1, version=7)
     >>> unpack(slots).digest.tolist(), unpack(slots).seconds.tolist()
     ([0, 281474976710655], [0.0, 0.25])
     """
-    start, seconds, *whole = gathered.numpy().copy().T
+    start, seconds, *whole, squared_norm, squared_sum = gathered.numpy().copy().T
     digests, versions, flags = (each.astype(np.int64) for each in whole)
-    return ControlMessages(start, seconds, digests, versions, flags)
+    return ControlMessages(start, seconds, digests, versions, flags, squared_norm, squared_sum)
 
 
 class PlanDigests:

@@ -5,6 +5,7 @@ those of plain DDP bit for bit.  Dividing, or weighing afterwards, rounds differ
 """
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with classes.
 
+import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp.allreduce.control_message import WIDTH, pack
 from simstrag.ddp.failures.abort_collectives import Connections
+from simstrag.ddp.flat_parameters import squared_norm
 from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
 
 POLL = 0.001
@@ -41,6 +43,9 @@ class Reducer:
     scale: factor of the fp16 loss, divided out here; 1 in all other formats.
     group: reduces the gradients, and gathers control messages unless `over` names another group.
     digest, version, flags: for this rank's control message; the timer gives start and seconds.
+    measures: whether the message has the squared norm of this rank's gradient, before it is
+        weighed.
+    sums: whether the next message then has the squared norm of what was reduced.
     failed: whether a collective has failed; the hook is then unusable.
 
     With the last bucket the timer stops, and the messages are gathered beside the reduction; `wait`
@@ -53,6 +58,10 @@ class Reducer:
         self.weight = 1.0 / dist.get_world_size()
         self.scale = 1.0
         self.digest = self.version = self.flags = 0
+        self.measures = self.sums = False
+        self._buckets: list[torch.Tensor] = []  # that are measured
+        self._squares: list[torch.Tensor] = []  # of them; nothing waits for a GPU before `send`
+        self._sums: list[torch.Tensor] = []
         self.failed = False
         self._slot = torch.zeros(WIDTH, dtype=torch.float64)
         self._work: dist.Work | None = None
@@ -98,8 +107,10 @@ class Reducer:
     def send(self) -> None:
         """Start gathering control messages; the hook does so if the time is known at once."""
         pack(
-            self._slot, self.clock.start, self.clock.seconds, self.digest, self.version, self.flags
-        )
+            self._slot, self.clock.start, self.clock.seconds, self.digest, self.version, self.flags,
+            _total(self._squares) / self.scale**2, _total(self._sums),
+        )  # fmt: skip
+        self._squares, self._sums = [], []
         self._work = _all_gather(
             self._slots.view(-1), self._slot, group=self._control, async_op=True
         )
@@ -115,6 +126,9 @@ class Reducer:
         assert self._work is not None
         self._work.wait()
         self._work, self._stopped = None, False
+        if self.sums:
+            self._sums = [squared_norm(bucket) for bucket in self._buckets]
+        self._buckets = []
         return self._slots
 
     @property
@@ -127,6 +141,16 @@ class Reducer:
         self.clock.ended()
         self._stopped = True
 
+    def measure(self, bucket: torch.Tensor) -> None:
+        """Measure a bucket before it is weighed, and again when it is reduced."""
+        self._squares.append(squared_norm(bucket))
+        self._buckets.append(bucket)
+
+
+def _total(squares: list[torch.Tensor]) -> float:
+    """Their sum; NaN without any."""
+    return float(torch.stack(squares).sum()) if squares else math.nan
+
 
 def reduce_bucket(
     state: Reducer,
@@ -137,6 +161,8 @@ def reduce_bucket(
     if last:
         state.stop_timer()
     gradients = bucket.buffer()
+    if state.measures:
+        state.measure(gradients)
     if state.weight == 0:
         gradients.zero_()
     else:

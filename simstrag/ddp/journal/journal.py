@@ -19,6 +19,7 @@ import numpy as np
 from simstrag.aggregation import Compensation, Outer, Screen
 from simstrag.engine.live import Facts
 from simstrag.errors import InputError
+from simstrag.learning.noise_scale_estimate import NoiseAverages
 from simstrag.plan import Damping, Plan, Precision, Review, Weigh
 from simstrag.quorum import Late, Quorum, Via
 from simstrag.runs.run import plain
@@ -153,6 +154,7 @@ def facts_from_json(written: Mapping[str, Any]) -> Facts:
             name: np.array(window, dtype=WINDOWS.get(name, float))
             for name, window in written["windows"].items()
         },
+        "noise": NoiseAverages(*written.get("noise", ())),
     }  # fmt: skip
     return Facts(**{**written, **read})
 

@@ -30,6 +30,7 @@ from simstrag.engine.live import Facts, Live
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.summary import summarise
 from simstrag.errors import InputError, NobodyLeft
+from simstrag.learning.noise_scale_estimate import NoiseAverages, NormPair, estimate_at_end
 from simstrag.plan import Plan
 from simstrag.policy import Hints, View
 from simstrag.runs.run import TABLES, Run, provenance
@@ -55,18 +56,21 @@ def run_of(folder: str | Path) -> Run:
     """The run whose journal is in a folder, as far as it came.
 
     Its `recorded` is the journal's header.  Time and samples of a resumed training count on from
-    the checkpoint.  Progress is unknown without a noise scale.  Raises `InputError` without a
-    journal, and for a run without updates.
+    the checkpoint.  Progress is by the noise scale as it was estimated, before that by the first
+    estimate, or a hint; unknown without any.  Raises `InputError` without a journal, and for a run
+    without updates.
     """
     header, lines = read_journal(folder)
     facts = None if header.get("facts") is None else facts_from_json(header["facts"])
     policy = _Recorded(facts, lines)
     if not policy.known:
         raise InputError(f"{folder}: {TOO_SHORT}")
+    measured = _MeasuredNorms(lines, header["world_size"] * header["batch"])
     recorder = Recorder(keep_updates=True, keep_steps=True, keep_gradients=True)
     live = Live(
         policy, header["world_size"], header["batch"], Hints(**header["hints"]),
         name=header["policy"], recorder=recorder, facts=facts,
+        noise_scale=measured.first_scale(NoiseAverages() if facts is None else facts.noise),
     )  # fmt: skip
     _replay_events(live, lines)
     if live.version == policy.began:
@@ -78,6 +82,7 @@ def run_of(folder: str | Path) -> Run:
     scenario = Scenario(workers=workers, updates=1, step={"compute": 1.0}, learner=learner)
     # The warnings of `summarise` are about simulations.
     summary, _ = summarise(scenario, policy, header["policy"], recorder, live.learner)
+    summary |= measured.summary()
     tables: dict[str, Any] = {name: recorder.storage.table(name) for name in TABLES}
     made = {**provenance(), **header.get("software", {})}
     notes = [] if live.learner.lost is None else [f"progress is unknown: {live.learner.lost}"]
@@ -274,6 +279,33 @@ class _Recorded:
         return self._summary
 
 
+class _MeasuredNorms:
+    """The squared norms of gradients that a journal has.
+
+    round_samples: one batch of every rank.
+    """
+
+    def __init__(self, lines: list[list[Any]], round_samples: int) -> None:
+        found = [values for kind, *values in lines if kind == "norms"]
+        self._samples = [int(samples) for samples, *_ in found]
+        self._pairs = [NormPair(*norms) for _, *norms in found]
+        self._round_samples = round_samples
+
+    def first_scale(self, noise: NoiseAverages) -> float | None:
+        """The first estimate of the noise scale after `noise`; None without one."""
+        for samples, pair in zip(self._samples, self._pairs, strict=True):
+            if noise.scale is not None:
+                break
+            noise = noise.with_pair(pair, samples, self._round_samples)
+        return noise.scale
+
+    def summary(self) -> dict[str, Any]:
+        """The noise scale at the end, and its 95 % interval."""
+        found = estimate_at_end(self._pairs, self._samples, self._round_samples)
+        names = "noise_scale", "noise_scale_low", "noise_scale_high"
+        return dict(zip(names, found or (None, None, None), strict=True))
+
+
 def _replay_events(live: Live, lines: list[list[Any]]) -> None:
     for kind, *values in lines:
         if kind == "done":
@@ -285,6 +317,8 @@ def _replay_events(live: Live, lines: list[list[Any]]) -> None:
         elif kind == "reduced":
             at, number = values
             live.finish_reduction(number, at)
+        elif kind == "norms":
+            live.measure(NormPair(*values[1:]))
         elif kind == "wait":
             live.wait(values[0])
         elif kind == "gone":

@@ -166,7 +166,8 @@ class Client:
         loss: float = math.nan,
         finite: bool = True,
         settings: bytes = b"",
-        members: Mapping[int, tuple[float, bool]] | None = None,
+        members: Mapping[int, tuple[float, bool, float]] | None = None,
+        squared_norm: float = math.nan,
     ) -> None:
         """Answer `Compute`; in a group only the lowest rank calls this.
 
@@ -181,7 +182,7 @@ class Client:
         self._settings = settings
         report = messages.StepReport(
             route if members is None else messages.GradientRoute.GROUP, self._step, self._version,
-            self._samples, seconds, begun, ended, loss, finite, changed, members,
+            self._samples, seconds, begun, ended, loss, finite, changed, members, squared_norm,
         )  # fmt: skip
         self._send(report, buffer=gradient is not None and finite)
 

@@ -36,6 +36,7 @@ from simstrag.ddp.server.worker_state import (
 )
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError
+from simstrag.learning.noise_scale import unmodelled
 from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 from simstrag.plan import Plan
 
@@ -76,26 +77,36 @@ class Coordinator:
         return self._decide(self.live.now)
 
     def on_step(
-        self, rank: int, step: int, at: float, seconds: float, *, here: bool, finite: bool = True
+        self,
+        rank: int,
+        step: int,
+        at: float,
+        seconds: float,
+        *,
+        here: bool,
+        finite: bool = True,
+        squared_norm: float = math.nan,
     ) -> list[Command]:
         """A rank has finished a step.
 
         seconds: computing time.
         here: whether its gradient has arrived too.
+        squared_norm: of the gradient, NaN where it is unknown.
         """
         prepares = self._work_of(rank).prepares
         if self._take_back(rank, step):
             worker = self._workers[rank]
             worker.delivered, worker.finite = here, finite
+            worker.squared_norm = squared_norm
             if prepares:
                 worker.prepared, worker.samples = (worker.samples, finite), 0
             self.live.finish_step(rank, at, seconds)
         return self._decide(at)
 
     def on_group(
-        self, rank: int, step: int, at: float, members: Mapping[int, tuple[float, bool]]
+        self, rank: int, step: int, at: float, members: Mapping[int, tuple[float, bool, float]]
     ) -> list[Command]:
-        """The sum of a group has come from `rank`; members: seconds and whether finite, by rank."""
+        """The sum of a group has come from `rank`; members: as of `StepReport`."""
         work = self._work_of(rank)
         if work.step != step or set(members) != set(work.members):
             raise ConnectionError(f"rank {rank} sends the sum of a group that is not under way")
@@ -107,9 +118,10 @@ class Coordinator:
                 self._workers[other].broken = True
             self._regroup()
             return self._decide(at)
-        for other, (seconds, finite) in sorted(members.items()):
+        for other, (seconds, finite, squared_norm) in sorted(members.items()):
             worker = self._workers[other]
             worker.work, worker.finite, worker.sum = None, finite, total
+            worker.squared_norm = squared_norm
             self.live.finish_step(other, at, seconds)
         return self._decide(at)
 
@@ -210,6 +222,9 @@ class Coordinator:
             self._workers[gradient.rank].averaged = update.version
         rule = WEIGHTED_SUM if self._averaging is None else self._averaging[0]
         apply = describe_update(update, self._workers, rule)
+        is_sum = unmodelled(self.live.plan) is None  # of gradients, each weighed by its samples
+        measures = self.live.measures(sum(each.samples for each in update.gradients))
+        apply = replace(apply, norms=apply.norms if is_sum else (), measures=measures)
         self._deliveries.expect(apply)
         self._pending.append(apply)
 
@@ -239,7 +254,7 @@ class Coordinator:
                 outer=self._outer, fragments=plan.fragments, served=served, takes=takes,
                 prepares=overlaps and not self.live.steps_left(start.rank), members=members,
                 weight=start.samples / self._whole if members else 1.0, applied=self.live.samples,
-                pause=start.pause,
+                pause=start.pause, measures=self.live.measures(),
             )
         )  # fmt: skip
         worker.private, worker.started = plan.average, start.version

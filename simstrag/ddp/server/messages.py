@@ -90,7 +90,9 @@ class StepReport(NamedTuple):
     begun, ended: start and end, on the monotonic clock of the rank.
     finite: whether the gradient is finite.
     settings: the optimizer's settings, if they have changed.
-    members: a group's members by rank: computing seconds, and whether the gradient is finite.
+    members: a group's members by rank: computing seconds, whether the gradient is finite, and its
+        squared norm.
+    squared_norm: of a gradient that stays at the rank, where `Compute` asks for it; else NaN.
     """
 
     route: GradientRoute
@@ -103,7 +105,8 @@ class StepReport(NamedTuple):
     loss: float = math.nan
     finite: bool = True
     settings: bytes = b""
-    members: Mapping[int, tuple[float, bool]] | None = None
+    members: Mapping[int, tuple[float, bool, float]] | None = None
+    squared_norm: float = math.nan
 
 
 class Withdrawal(NamedTuple):
@@ -184,6 +187,7 @@ class Compute:
     members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples applied by all ranks so far.
     pause: seconds that the rank waits before it computes.
+    measures: whether the squared norm of the gradient is wanted, unless it is pushed.
     """
 
     rank: int
@@ -205,6 +209,7 @@ class Compute:
     weight: float = 1.0
     applied: int = 0
     pause: float = 0.0
+    measures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +290,9 @@ class Apply:
     outer: the optimizer of the parameters, where the buffers hold what private steps took from
         them; None where they hold gradients.
     fragments: parts of the parameters, of which it steps one in turn.
+    norms: rank, samples and squared norm of each gradient; None where it is in the rank's buffer.
+        Empty where one is unknown.
+    measures: whether it is one of the updates whose gradients the server measures.
     """
 
     version: int
@@ -293,6 +301,8 @@ class Apply:
     gradients: tuple[tuple[int, int, int, float], ...]
     outer: Outer | None = None
     fragments: int = 1
+    norms: tuple[tuple[int, int, float | None], ...] = ()
+    measures: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ import torch
 from simstrag.ddp.flat_parameters import split
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
+from simstrag.ddp.server.summed_norms import SummedNorms
 from simstrag.ddp.server.validation_gradient import ValidationGradient, ValidationSpec
 from simstrag.errors import InputError
 from simstrag.learning.correction import Correction
+from simstrag.learning.noise_scale_estimate import NormPair
 from simstrag.learning.outer_model import OuterModel
 from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
 
@@ -65,6 +67,7 @@ class ParameterStore:
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
         self._outer: OuterModel | None = None
         self._outer_state = outer
+        self._norms = SummedNorms()
         self._lowest: dict[int, int] = {}  # of the group that passed parameters on to a rank
 
     def admit(self, rank: int, buffers: ExchangeBuffers) -> None:
@@ -77,8 +80,11 @@ class ParameterStore:
             )
         self._buffers[rank] = buffers
 
-    def apply(self, apply: Apply, settings: Sequence[bytes]) -> None:
-        """Make a version; the settings of the optimizer hold from this version on."""
+    def apply(self, apply: Apply, settings: Sequence[bytes]) -> NormPair | None:
+        """Make a version; the settings of the optimizer hold from this version on.
+
+        Return what that measures of the gradients' noise, if anything.
+        """
         for each in settings:
             self.set(each)
         parts = [
@@ -91,6 +97,9 @@ class ParameterStore:
         elif parts:
             self._step_outer(apply, parts)
         self.version = apply.version
+        if not apply.norms or apply.missing:
+            return None
+        return self._norms.add(apply, self._gradient, self._buffers)
 
     def _gradient_of(self, rank: int, update: int) -> torch.Tensor | None:
         """The gradient of a rank, after its correction; None where it failed its test."""

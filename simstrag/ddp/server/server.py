@@ -213,8 +213,10 @@ class Server:
             case messages.StepReport(step=step, members=dict(members)):
                 commands = coordinator.on_group(rank, step, at, members)
             case messages.StepReport(route=route, step=step, seconds=seconds, finite=finite):
-                here = route is messages.GradientRoute.PUSH
-                commands = coordinator.on_step(rank, step, at, seconds, here=here, finite=finite)
+                here, norm = route is messages.GradientRoute.PUSH, message.squared_norm
+                commands = coordinator.on_step(
+                    rank, step, at, seconds, here=here, finite=finite, squared_norm=norm
+                )
             case messages.GradientDelivery(closing):
                 commands = coordinator.on_delivery(rank, at, closing)
             case messages.Withdrawal(step):
@@ -239,8 +241,8 @@ class Server:
 
     def _record(self, peer: Peer, report: messages.StepReport, first: float, at: float) -> None:
         peer.changed = report.settings or peer.changed
-        reports = report.members or {peer.rank: (report.seconds, report.finite)}
-        for rank, (seconds, _) in reports.items():
+        members = report.members or {peer.rank: (report.seconds, report.finite, math.nan)}
+        for rank, (seconds, *_) in members.items():
             self._slow.add(rank, report.step, seconds)
         peer.row = {
             "rank": peer.rank, "at": at, "step": report.step, "version": report.version,
@@ -369,13 +371,16 @@ class Server:
 
     def _apply(self, apply: messages.Apply) -> None:
         assert self.store is not None
+        assert self._coordinator is not None
         ranks, peers = [rank for rank, *_ in apply.gradients], self._listener.peers
         here = [peers[rank] for rank in ranks if rank in peers]
-        self.store.apply(apply, [peer.changed for peer in here if peer.changed])
+        pair = self.store.apply(apply, [peer.changed for peer in here if peer.changed])
         at = time.monotonic()
         for peer in here:
             peer.changed, peer.row["applied"] = b"", at
         self._note("applied", apply.version, apply.gradients, apply.missing)
+        if pair is not None and not self._coordinator.over:  # a handover has its facts already
+            self._coordinator.live.measure(pair)
 
     def _tell(self, peer: Peer, command: Any, parameters: torch.Tensor | None = None) -> None:
         """Send a command, the losses since the last one, and parameters if they come along."""

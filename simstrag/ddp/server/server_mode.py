@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.rank_failure import is_local_error
-from simstrag.ddp.flat_parameters import pack_settings
+from simstrag.ddp.flat_parameters import pack_settings, squared_norm
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.background_reductions import BackgroundReductions, reduce_among
 from simstrag.ddp.server.group_model import GroupModel
@@ -126,6 +126,8 @@ class ServerMode:
             gradient, self._pushed = replica.flatten(client.gradient), True
         else:
             replica.flatten(self._gradient)
+            if work.measures:
+                report["squared_norm"] = float(squared_norm(self._gradient))
         client.finish_step(gradient, **report)
         return loss
 
@@ -134,7 +136,7 @@ class ServerMode:
         replica, client, reducer = self.replica, self.client, self.replica.reducer
         reducer.over(self.groups.get(work.members), self.groups.get(work.members, control=True))
         reducer.digest, reducer.version = 0, work.version
-        reducer.flags = int(work.amp)
+        reducer.flags, reducer.measures, reducer.sums = int(work.amp), work.measures, False
         try:
             loss = replica.reduced_gradient(closure, work.amp, lambda: work.weight)
             self._mark(work.step, "reducing")
@@ -149,11 +151,15 @@ class ServerMode:
         finite = replica.finite()
         self._mark(work.step, "talking to the server")
         if client.rank == min(work.members):
-            seconds = dict(zip(work.members, message.seconds.tolist(), strict=True))
+            told = zip(message.seconds.tolist(), message.squared_norm.tolist(), strict=True)
+            members = {
+                rank: (seconds, finite, norm)
+                for rank, (seconds, norm) in zip(work.members, told, strict=True)
+            }
             client.finish_step(
-                replica.flatten(client.gradient), seconds[client.rank], self._begun,
+                replica.flatten(client.gradient), members[client.rank][0], self._begun,
                 time.monotonic(), loss=float(loss), settings=pack_settings(replica.optimizer),
-                members={rank: (seconds[rank], finite) for rank in work.members},
+                members=members,
             )  # fmt: skip
         return loss
 

@@ -49,6 +49,7 @@ class WorkerState:
     requested: whether the server has asked for the gradient.
     finite: whether the gradient is finite.
     samples, version: samples of its gradient, and version of their parameters.
+    squared_norm: of its gradient, as the rank measured it; else NaN.
     sum: the all-reduce that its gradient is part of.
     broken: whether the collective of its group has failed.
     private: whether it has a model of its own.
@@ -67,6 +68,7 @@ class WorkerState:
     finite: bool = True
     samples: int = 0
     version: int = 0
+    squared_norm: float = math.nan
     sum: ReducedSum | None = None
     broken: bool = False
     private: bool = False
@@ -198,6 +200,11 @@ def describe_update(update: Update, workers: Sequence[WorkerState], rule: Update
             parts[rank] = weight
         elif not worker.sum.average:
             parts[worker.sum.root] = rescale(worker.sum, weight_of)
+    norms: list[tuple[int, int, float | None]] = []
+    for rank in weight_of:
+        worker = workers[rank]
+        norms.append((rank, worker.samples, worker.squared_norm if worker.sum else None))
+    unknown = missing or any(norm is not None and math.isnan(norm) for *_, norm in norms)
     return Apply(
         update.version,
         tuple(sorted(parts.items())),
@@ -205,6 +212,7 @@ def describe_update(update: Update, workers: Sequence[WorkerState], rule: Update
         tuple((g.rank, g.step, g.version, g.weight) for g in gradients),
         rule.outer_or_mean if any(workers[rank].private for rank in parts) else None,
         rule.fragments,
+        () if unknown else tuple(norms),
     )
 
 
