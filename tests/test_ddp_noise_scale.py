@@ -16,7 +16,9 @@ from torch import nn
 
 from simstrag.ddp.journal.journal import read_journal
 from simstrag.ddp.journal.run_from_journal import run_of
+from simstrag.ddp.policy_support import profile_hints
 from simstrag.policy import Plan, Quorum, Via, View
+from tests.full_profile import full_profile
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_trainer import BATCH, refused, task, train
 
@@ -113,6 +115,17 @@ def test_asynchronous_gradients_are_measured_together(ranks: Ranks, tmp_path: Pa
     found = norms_of(tmp_path)
     assert len(found) > 3
     assert all(values[3:] == [BATCH, 3 * BATCH] for values in found)
+
+
+def test_a_profile_gives_its_noise_scale_as_a_hint_for_its_batch() -> None:
+    profile = full_profile()
+    assert profile.workload is not None
+    batch = profile.workload.batch
+    measured = sorted(at.scale.value for at in profile.learning)
+    hint = profile_hints(profile, batch).noise_scale
+    assert hint is not None
+    assert measured[0] <= hint <= measured[-1]
+    assert profile_hints(profile, batch + 1).noise_scale is None
 
 
 @pytest.mark.parametrize("policy", ["star_h:noise=hint", "star_ml:noise=hint", "tree:by=node"])

@@ -27,8 +27,8 @@ SMOOTHING = 0.999
 OCTAVE, SPARSEST = 8, 32
 """Measured rounds of those numbered r to 2r, and rounds from one to the next at most.
 
-At 32 it took 0.2 % of a step by all-reduce, and 1.7 % of the server's applying of gradients, the
-least of an asynchronous step (3 million parameters, CPU).
+At 32 it took 0.2 % of a step by all-reduce, and 1.7 % of the time in which a server applies single
+gradients (3 million parameters, CPU).
 """
 LEAST = 16
 """Pairs without which there is no estimate: |G|^2 of a few is mostly chance."""
