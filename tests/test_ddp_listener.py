@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import threading
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 from simstrag.ddp.job_store import listen
+from simstrag.ddp.secret import known_secret, new_secret, read_secret, secret_file
 from simstrag.ddp.server import listener as module
 from simstrag.ddp.server.listener import (
     BEAT,
@@ -178,7 +180,7 @@ def test_a_rank_believes_no_server_that_does_not_know_the_secret() -> None:
         thread.join(WAIT)
 
 
-def test_the_secret_is_never_sent_and_an_overheard_answer_opens_nothing(echo: Echo) -> None:
+def test_the_secret_is_never_sent_and_an_answer_that_is_passed_on_opens_nothing(echo: Echo) -> None:
     overheard = b""
     with socket.create_server(("127.0.0.1", 0)) as relay:
 
@@ -197,7 +199,8 @@ def test_the_secret_is_never_sent_and_an_overheard_answer_opens_nothing(echo: Ec
         thread = threading.Thread(target=carry)
         thread.start()
         address = f"127.0.0.1:{relay.getsockname()[1]}:{echo.secret}"
-        connect_to(address, 0, WAIT, "the server")[0].close()
+        with pytest.raises(ConnectionError, match="does not take rank 0 in"):
+            connect_to(address, 0, WAIT, "the server")
         thread.join(WAIT)
     assert echo.secret.encode() not in overheard
     assert bytes.fromhex(echo.secret) not in overheard
@@ -256,7 +259,7 @@ def test_a_server_of_another_protocol_is_named(challenge: bytes, message: str) -
 
 
 def set_only(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
-    for name in ("SIMSTRAG_HOST", "MASTER_ADDR"):
+    for name in ("SIMSTRAG_HOST", "SIMSTRAG_SECRET", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -290,6 +293,32 @@ def test_an_address_is_refused_at_which_others_would_not_find_it(
 def test_a_host_is_taken_as_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     set_only(monkeypatch, SIMSTRAG_HOST="localhost", MASTER_ADDR="10.0.0.7")
     assert find_host(several=False) in ("127.0.0.1", "::1")
+
+
+@pytest.mark.parametrize("secret", ["short", "with spaces in it, sixteen", "aaaa:bbbb:cccccccc"])
+def test_an_unfit_secret_is_refused_and_not_shown(
+    secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_only(monkeypatch, SIMSTRAG_SECRET=secret)
+    with pytest.raises(InputError, match="at least 16 letters and digits") as refused:
+        known_secret()
+    assert secret not in str(refused.value)
+
+
+def test_a_server_that_others_reach_needs_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_only(monkeypatch, SIMSTRAG_HOST="0.0.0.0")
+    with pytest.raises(InputError, match="needs a secret, which is not set; set SIMSTRAG_SECRET"):
+        find_host(several=False)
+
+
+def test_a_secret_in_a_file_is_read_by_its_user_alone(tmp_path: Path) -> None:
+    address = "127.0.0.1:4321:" + new_secret()
+    with secret_file(address) as path:
+        assert read_secret(path) == address
+        os.chmod(path, 0o644)
+        with pytest.raises(InputError, match="is not a file of this user alone"):
+            read_secret(path)
+    assert not os.path.exists(path)
 
 
 def test_a_server_may_have_an_address_of_ipv6() -> None:

@@ -93,7 +93,7 @@ def read_entry(key: str, content: bytes, read: Callable[[str], T]) -> T:
     """
     try:
         return read(content.decode())
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         shown = content if len(content) <= 40 else content[:37] + b"..."
         raise ForeignEntry(
             f"the job's store holds {shown!r} as {key}, which none of its ranks wrote"
@@ -144,7 +144,7 @@ def requested_server(store: Store, ranks: int) -> ServerRequest | None:
         if not store.check([WANTED]):
             return None
         generation, names = read_entry(WANTED, store.get(WANTED), _request)
-        if 0 <= generation < ranks and set(names) <= set(range(ranks)) and names:
+        if 0 <= generation < 10 * ranks + 10 and set(names) <= set(range(ranks)) and names:
             return ServerRequest(generation, names)
     return None
 

@@ -133,8 +133,8 @@ def launch(
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # for scripts that make a process group themselves
         "SIMSTRAG_ON_FAULT": on_fault, VARIABLE: known_secret() or new_secret(),
     }  # fmt: skip
-    if network is not None:
-        variables["GLOO_SOCKET_IFNAME"] = network.device
+    if network is not None or sys.platform == "linux":
+        variables["GLOO_SOCKET_IFNAME"] = "lo" if network is None else network.device
     with _tree(stall_limit, pinned) as tree:
         for attempt in range(RESTARTS + 1):
             variables["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
@@ -195,7 +195,8 @@ def _run_attempt(
         some_ran = some_ran if all(map(_is_stopped, running)) else now
         failed = on_fault != "continue" and now - all_well > PARTING
         abandoned = now - some_ran > stall_limit
-        if failed or abandoned or any(each.poll() for each in servers.values()):
+        broken = bool(servers) and bool(servers[max(servers)].poll())  # others are superseded
+        if failed or abandoned or broken:
             processes.tree.end(ranks, signal.SIGTERM)
         ended = [rank for rank, process in enumerate(ranks) if process.poll() is not None]
         if ended != reported:
@@ -210,8 +211,7 @@ def _run_attempt(
     while any(each.poll() is None for each in servers.values()) and time.monotonic() < until:
         time.sleep(POLL)
     processes.tree.end(list(servers.values()), signal.SIGTERM)
-    failures = [each.returncode for each in servers.values() if each.returncode]
-    code = failures[0] if failures else 0 if servers else None
+    code = servers[max(servers)].returncode if servers else None
     return ExitCodes(tuple(process.returncode for process in ranks), code)
 
 
@@ -240,8 +240,6 @@ def run(
 def _tree(stall_limit: float, pinned: bool) -> ProcessTree:
     """The processes of one job; ranks that call `end_with_launcher` end with this one."""
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    if sys.platform == "linux":
-        defaults["GLOO_SOCKET_IFNAME"] = "lo"
     return ProcessTree({
         **defaults,
         **os.environ,

@@ -1,8 +1,8 @@
 """The modes of a training on one rank: how it enters each, and changes between them.
 
-The plan decides: all-reduce through DDP where all ranks wait for each other, else a server process
-that the lowest rank starts.  All ranks change together at the end of an update; parameters,
-optimizer state and buffers are synchronized.
+The plan decides: all-reduce through DDP where all ranks wait for each other, else a server process,
+which the launcher starts, or without one the lowest rank.  All ranks change together at the end of
+an update; parameters, optimizer state and buffers are synchronized.
 """
 
 from __future__ import annotations
@@ -284,14 +284,14 @@ class Modes:
             if members.rank == 0:
                 with local_error():
                     self.server, own = start_server(members.world_size, host, members.stall_limit)
-                    place, _, new = own.rpartition(":")
+                    place = own.rpartition(":")[0]
                     if secret is None:
-                        path = stack.enter_context(secret_file(new))
+                        path = stack.enter_context(secret_file(own))
             place, path = plain_collectives.broadcast((place, path))
             with local_error():
-                secret = secret or read_secret(path)
+                address = f"{place}:{secret}" if secret else read_secret(path)
             dist.barrier()  # all have read it
-        return f"{place}:{secret}"
+        return address
 
     def _host(self) -> str:
         """The address for a server of the lowest rank; empty on other ranks; collective.

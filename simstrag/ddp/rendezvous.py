@@ -345,7 +345,7 @@ def _form_group(joined: RankPlace, patient: bool = False) -> RankPlace:
         _set_pg_timeout(timedelta(seconds=max(joined.stall_limit, START if patient else 0)))
     except BaseException as error:
         if isinstance(error, RuntimeError) and not isinstance(error, SimstragError):
-            error = RankFailure(heartbeat.diagnose())  # of the store
+            error = RankFailure(heartbeat.diagnose())
         heartbeat.close(describe_error(error))
         raise error from None
     return replace(joined, backend=backend)

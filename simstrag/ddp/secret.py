@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -22,6 +23,8 @@ VARIABLE = "SIMSTRAG_SECRET"
 LEAST = 16
 """Fewest characters: a shorter one could be guessed from a recorded handshake."""
 
+FIT = re.compile(rf"[\w.+/=-]{{{LEAST},}}", re.ASCII)
+
 ADVICE = f"set {VARIABLE} to one random text on all hosts, such as that of `openssl rand -hex 16`"
 
 
@@ -31,27 +34,36 @@ def new_secret() -> str:
 
 
 def known_secret() -> str | None:
-    """The secret in the environment; None without one.  Raises `InputError` for a short one."""
+    """The secret in the environment; None without one.  Raises `InputError` for an unfit one."""
     secret = os.environ.get(VARIABLE)
-    if secret and len(secret) < LEAST:
-        raise InputError(f"{VARIABLE} has {len(secret)} characters, at least {LEAST} are needed")
+    if secret and not FIT.fullmatch(secret):
+        raise InputError(
+            f"{VARIABLE}: at least {LEAST} letters and digits are needed, without spaces and "
+            f"colons; {ADVICE}"
+        )
     return secret or None
 
 
 @contextlib.contextmanager
-def secret_file(secret: str) -> Iterator[str]:
-    """The path of a file with a secret that only this user can read; removed afterwards."""
+def secret_file(address: str) -> Iterator[str]:
+    """The path of a file that only this user can read, for `read_secret`; removed afterwards.
+
+    address: host, port and secret of a server.
+    """
     number, path = tempfile.mkstemp(prefix="simstrag-")  # of mode 600
     try:
         with os.fdopen(number, "w") as file:
-            file.write(secret)
+            file.write(address)
         yield path
     finally:
         os.unlink(path)
 
 
 def read_secret(path: str) -> str:
-    """The secret in a file.  Raises `InputError` unless it is this user's, and closed to others."""
+    """The address with its secret in a file of `secret_file`.
+
+    Raises `InputError` unless the file is this user's, closed to others, and holds such an address.
+    """
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(number) as file:
@@ -59,7 +71,10 @@ def read_secret(path: str) -> str:
             closed = stat.S_ISREG(about.st_mode) and not about.st_mode & 0o077
             if about.st_uid != os.geteuid() or not closed:
                 raise InputError(f"{path!r} is not a file of this user alone; {ADVICE}")
-            return file.read(1 << 10)
+            address = file.read(1 << 10)
+            if not FIT.fullmatch(address.rpartition(":")[2]):
+                raise InputError(f"{path!r} holds no secret; {ADVICE}")
+            return address
     except OSError as error:
         reason = f"the secret of the server cannot be read: {path!r}: {error.strerror}"
         raise InputError(f"{reason}; {ADVICE}") from None

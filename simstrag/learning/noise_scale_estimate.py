@@ -124,7 +124,7 @@ def pair_of(
     >>> pair_of([(2, 3.0), (2, 5.0)], squared_sum=0.75, weight=0.5)
     NormPair(small=4.0, large=3.0, small_batch=2.0, large_batch=4)
     """
-    known = list(parts)
+    known = [(samples, norm) for samples, norm in parts if samples]
     n = sum(samples for samples, _ in known)
     if len(known) < 2 or not n or not weight:
         return None

@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 from torch.distributed.distributed_c10d import Store
@@ -154,7 +154,10 @@ class HeartbeatStore:
         try:
             yield
         except RuntimeError as error:
-            raise RankFailure(self.diagnose()) from error
+            found = self.diagnose()
+            if not found.lost:
+                found = replace(found, sentence=f"no group: {first_line(error)}; {found}")
+            raise RankFailure(found) from error
         finally:
             self._forming = ()
 
@@ -234,6 +237,8 @@ class HeartbeatStore:
             return False
         if process.state() == "ended":
             return True
+        if not process.is_near():
+            return False
         self._requests.set(f"fate/{rank}", "stopped")  # so that the kill is not taken for the cause
         return process.kill()
 
@@ -327,7 +332,8 @@ class HeartbeatStore:
             limit = self.stall_limit if self._running else max(self.stall_limit, START)
             silent = {k for k, seconds in self._silence.items() if seconds >= limit}
             if silent - given_up:
-                given_up |= self._give_up(silent - given_up)
+                with contextlib.suppress(RuntimeError):  # of the store: the next beat tries again
+                    given_up |= self._give_up(silent - given_up)
 
     def _wait_for_next_beat(self) -> bool:
         """Wait until the next beat is due; false if the thread must end.
@@ -389,4 +395,6 @@ def _read_position(text: str) -> tuple[int, str]:
 
 def _read_identity(text: str) -> ProcessIdentity:
     host, pid, born = json.loads(text)
+    if int(pid) < 1:
+        raise ValueError(text)
     return ProcessIdentity(str(host), int(pid), float(born))

@@ -36,20 +36,26 @@ class ProcessIdentity(NamedTuple):
         gone = status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
         return "ended" if gone else "stopped" if status == psutil.STATUS_STOPPED else ""
 
-    def kill(self) -> bool:
-        """Kill it, if it runs on this host; never another process that reuses its pid.
+    def is_near(self) -> bool:
+        """Whether it has this process's parent, as ranks of one launcher do, or is its child.
 
-        It must have this process's parent, as the ranks of one launcher do, or be its child: what
-        the store says of a rank may be a stranger's.
+        Only such a process is killed: what the store says of a rank may be a stranger's.
         """
         if self.host != _host() or self.pid == os.getpid():
+            return False
+        with contextlib.suppress(psutil.Error, OSError):
+            return psutil.Process(self.pid).ppid() in (os.getppid(), os.getpid())
+        return False
+
+    def kill(self) -> bool:
+        """Kill it, if it is near this process; never another process that reuses its pid."""
+        if not self.is_near():
             return False
         with contextlib.suppress(psutil.Error, OSError):
             # On Linux a handle survives a reuse of the pid.
             handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
             try:
-                near = psutil.Process(self.pid).ppid() in (os.getppid(), os.getpid())
-                if near and _born(self.pid) == self.born:
+                if _born(self.pid) == self.born:
                     if handle is None:
                         os.kill(self.pid, signal.SIGKILL)
                     else:

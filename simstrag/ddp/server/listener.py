@@ -27,7 +27,7 @@ from simstrag.ddp.server.messages import FromRank
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers
 from simstrag.ddp.server.wire import Wire
 
-MAGIC, PROTOCOL = b"sdst", 6
+MAGIC, PROTOCOL = b"sdst", 7
 
 CHALLENGE = struct.Struct("!4sB32s")
 """Server to a stranger: magic, protocol, random bytes."""
@@ -204,7 +204,8 @@ class Listener:
     def _admit(self, stranger: _Stranger) -> bytes | None:
         """The welcome for a rank that belongs to this job and is not here yet; None for others."""
         rank, beats, nonce, proof = RESPONSE.unpack(stranger.received)
-        expected = _proof(self._secret, b"rank", stranger.challenge, rank, beats, nonce)
+        place = stranger.connection.getsockname()
+        expected = _proof(self._secret, place, b"rank", stranger.challenge, rank, beats, nonce)
         if not hmac.compare_digest(proof, expected):
             return None
         if not 0 <= rank < self.world_size or rank in self.gone:
@@ -212,7 +213,7 @@ class Listener:
         peer = self.peers.get(rank)
         if (peer is None or peer.beats is not None) if beats else peer is not None:
             return None
-        answer = _proof(self._secret, b"server", stranger.challenge, rank, beats, nonce)
+        answer = _proof(self._secret, place, b"server", stranger.challenge, rank, beats, nonce)
         return WELCOME.pack(answer, self.stall_limit)
 
     def _drop(self, stranger: _Stranger, close: bool = True) -> None:
@@ -283,11 +284,12 @@ def connect_to(
                 "install one version of simstrag on all hosts"
             )
         nonce = secrets.token_bytes(32)
-        proof = _proof(secret, b"rank", challenge, rank, beats, nonce)
+        place = connection.getpeername()
+        proof = _proof(secret, place, b"rank", challenge, rank, beats, nonce)
         connection.sendall(RESPONSE.pack(rank, beats, nonce, proof))
         answer, limit = WELCOME.unpack(_receive(connection, WELCOME.size, name, rank))
         if not hmac.compare_digest(
-            answer, _proof(secret, b"server", challenge, rank, beats, nonce)
+            answer, _proof(secret, place, b"server", challenge, rank, beats, nonce)
         ):
             raise ConnectionError(f"{name} does not know the secret of this job")
     except BaseException as error:
@@ -310,10 +312,14 @@ def _receive(connection: socket.socket, size: int, name: str, rank: int) -> byte
 
 
 def _proof(
-    secret: str, side: bytes, challenge: bytes, rank: int, beats: bool, nonce: bytes
+    secret: str, place: Any, side: bytes, challenge: bytes, rank: int, beats: bool, nonce: bytes
 ) -> bytes:
-    """HMAC-SHA256 of the whole handshake, by a rank or by the server."""
-    claim = side + challenge + RESPONSE.pack(rank, beats, nonce, b"")
+    """HMAC-SHA256 of the whole handshake, by a rank or by the server.
+
+    place: the server's end of the connection, so that no stranger between can pass proofs on.
+    """
+    said = side + challenge + RESPONSE.pack(rank, beats, nonce, b"")
+    claim = f"{place[0]} {place[1]} ".encode() + said
     return hmac.digest(secret.encode(), claim, "sha256")
 
 

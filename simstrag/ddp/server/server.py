@@ -96,6 +96,11 @@ class Server:
         self._waiting_since = math.inf
         self._zero = 0.0
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a rank is connected."""
+        return bool(self._listener.peers)
+
     # -- the loop ----------------------------------------------------------------------------
 
     def serve(self) -> None:
