@@ -153,6 +153,8 @@ def test_a_stranger_that_rewrites_all_keys_and_floods_all_ports_runs_nothing_of_
     over.set()
     for each in threads:
         each.join()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it may be about to end
+        job.launcher.wait(5.0)
     if job.launcher.poll() is None:
         os.killpg(job.launcher.pid, signal.SIGINT)
     said, _ = job.launcher.communicate(timeout=PATIENCE)
