@@ -120,10 +120,6 @@ MISTAKES = {
     "a link of rank 0": (
         ("digits", "--load", "l.json"), {"l.json": LINKS % (0, 0)}, "and not to rank 0",
     ),
-    "a link and a new start": (
-        ("digits", "--load", "l.json", "--on-fault", "restart"), {"l.json": LINKS % (1, 1)},
-        "ranks behind a link are not started anew",
-    ),
     "load beside ranks anywhere": (("digits", "--load", "1", "--no-pin"), {}, "leave out --no-pin"),
     "load for a script": (("mine.py", "--load", "1"), {"mine.py": ""}, "--load: for workloads"),
     "checkpoints without a folder": (("digits", "--checkpoint", "5"), {}, "give one with --out"),

@@ -169,6 +169,14 @@ def test_going_on_from_facts_makes_the_same_decisions(spec: str) -> None:
     assert parts.version == whole.version
 
 
+def test_all_ranks_go_on_from_the_facts_of_a_job_that_lost_one() -> None:
+    live = Live(policies.load("asgd"), 2, BATCH)
+    live.finish_step(1, 0.5, 0.5)
+    live.lose_rank(1, 1.0)
+    again = Live(live.policy, 2, BATCH, facts=live.facts())
+    assert [each.rank for each in again.news() if isinstance(each, Start)] == [0, 1]
+
+
 def test_groups_whose_steps_are_fixed_regroup_when_all_have_come_in() -> None:
     groups = [((0, 1), (2, 3)), ((0, 2), (1, 3))]
 

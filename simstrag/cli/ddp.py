@@ -135,7 +135,7 @@ def ddp(
         limit = samples or STEPS * ranks * own
         known = None if profile is None else find_profile(profile)
         _check_policy(policy, ranks, known, own, limit)
-        schedule = None if load is None else _schedule(load, ranks, seed, pin, on_fault)
+        schedule = None if load is None else _schedule(load, ranks, seed, pin)
         with contextlib.ExitStack() as stack:
             folder = out or Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="simstrag-"))
@@ -186,7 +186,7 @@ def _check_policy(policy: str, ranks: int, profile: Path | None, batch: int, sam
     policy_support.check_policy(policies.load(policy), policy, first)
 
 
-def _schedule(load: str, ranks: int, seed: int, pinned: bool, on_fault: Fault) -> Schedule:
+def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
     """The schedule of a file, or one drawn for the listed ranks. Raises `InputError`."""
     from simstrag.validation import Schedule
     from simstrag.validation.loadgen import limited_link
@@ -215,8 +215,6 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool, on_fault: Fault) -
         )
     if beyond := [rank for rank in wanted if rank >= ranks]:
         raise InputError(f"--load {load}: there is no rank {beyond[0]} of {ranks}")
-    if limited and on_fault == "restart":
-        raise InputError("--on-fault restart: ranks behind a link are not started anew")
     if limited and (why := limited_link.probe()):  # before an old run is removed
         raise InputError(f"--load {load}: {why}")
     return schedule

@@ -60,10 +60,10 @@ News = Start | Update | Lost | Reduction
 
 @dataclass(frozen=True)
 class Facts:
-    """The state from which another `Live` can go on, with ranks that begin anew.
+    """The state from which another `Live` can go on, with ranks that all begin anew.
 
     started: steps that each rank has started, less those under way.
-    lost: ranks that are gone.  windows: the steps in views.
+    windows: the steps in views.
     noise: of gradients, as measured so far.
     """
 
@@ -74,7 +74,6 @@ class Facts:
     reviewed: tuple[int, int, float]
     asked: int
     started: npt.NDArray[np.int64]
-    lost: frozenset[int]
     windows: dict[str, npt.NDArray[Any]]
     noise: NoiseAverages = NOTHING
 
@@ -128,7 +127,7 @@ class Live:
         self._fixed = fixed or (lambda _: False)
         self._reduced, self.wanted_reduced = reduced, False
         self._next: Plan | None = None
-        self.lost: frozenset[int] = frozenset() if facts is None else facts.lost
+        self.lost: frozenset[int] = frozenset()
         self._batch, self._workers = batch, world_size
         self._answer: Plan | None = None
         self.noise = NoiseAverages() if facts is None else facts.noise
@@ -141,7 +140,7 @@ class Live:
             plan = facts.plan
         self.plan = plan
         self._recorder = recorder
-        self._rules = Rules(world_size, self._without_lost(plan), self.learner, NEVER_OVER)
+        self._rules = Rules(world_size, plan, self.learner, NEVER_OVER)
         if known is None:
             self.learner.lost = self.learner.lost or UNKNOWN
         self._accounts = Accounts(self._rules, recorder)
@@ -256,7 +255,7 @@ class Live:
         started[list(self._computing())] -= 1  # these ranks begin anew
         return Facts(
             self.plan, self.version, self.samples, self.now, self._rules.reviewed, self.asked,
-            started, self.lost, self._accounts.windows, self.noise,
+            started, self._accounts.windows, self.noise,
         )  # fmt: skip
 
     def end(self) -> None:

@@ -151,23 +151,23 @@ def facts_to_json(facts: Facts) -> dict[str, Any]:
     windows = {name: window.tolist() for name, window in facts.windows.items()}
     facts_as_json: dict[str, Any] = plain({
         **written, "plan": plan_to_json(facts.plan), "started": facts.started.tolist(),
-        "lost": sorted(facts.lost), "windows": windows,
+        "windows": windows,
     })  # fmt: skip
     return facts_as_json
 
 
 def facts_from_json(written: Mapping[str, Any]) -> Facts:
-    """The facts that `facts_to_json` wrote."""
+    """The facts that `facts_to_json` wrote; of other names there, none is read."""
     read: dict[str, Any] = {
         "plan": plan_from_json(written["plan"]), "reviewed": tuple(written["reviewed"]),
-        "started": np.array(written["started"], dtype=np.int64), "lost": frozenset(written["lost"]),
+        "started": np.array(written["started"], dtype=np.int64),
         "windows": {
             name: np.array(window, dtype=WINDOWS.get(name, float))
             for name, window in written["windows"].items()
         },
         "noise": NoiseAverages(*written.get("noise", ())),
     }  # fmt: skip
-    return Facts(**{**written, **read})
+    return Facts(**{f.name: read.get(f.name, written.get(f.name)) for f in fields(Facts)})
 
 
 def _changed(value: Any) -> dict[str, Any]:

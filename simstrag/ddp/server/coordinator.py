@@ -63,7 +63,7 @@ class Coordinator:
         is_synchronous: Callable[[Plan], bool] = lambda plan: False,
     ) -> None:
         self.live, self.over = live, False
-        self.dead = set(live.lost)
+        self.dead: set[int] = set()
         self._ungrouped = False  # no group all-reduces during backward any more
         self._whole, self._first = world_size * batch, live.version
         self._is_synchronous = is_synchronous

@@ -83,9 +83,9 @@ class Peer:
 
     def signal(self, signal: bytes, number: int, content: bytes = b"") -> None:
         """Tell it at once, while it computes; if that cannot be sent, the rank is lost."""
-        if self.beats is not None:
-            with contextlib.suppress(OSError):
-                self.beats.send(SIGNAL.pack(signal, number) + content)
+        if self.beats is not None and not _sent(self.beats, SIGNAL.pack(signal, number) + content):
+            with contextlib.suppress(OSError):  # half a signal may be under way
+                self.beats.shutdown(socket.SHUT_WR)
 
 
 @dataclass(eq=False)
@@ -239,8 +239,8 @@ class Listener:
             if received := beats.recv(1 << 10):
                 peer.last_beat = time.monotonic()
                 self._read_signals(peer, received)
-                beats.send(SIGNAL.pack(BEAT, -1))
-                return
+                if _sent(beats, SIGNAL.pack(BEAT, -1)):
+                    return
         except OSError:
             pass
         self._selector.unregister(beats)  # the end of the other connection says more

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from simstrag.ddp.server.messages import BulkMessage, Message
+from simstrag.errors import InputError
 
 HEADER = struct.Struct("!QQQ")
 """Bytes of the message, of its bulk and of the buffer."""
@@ -77,9 +78,15 @@ class Wire:
         return self.connection.fileno()
 
     def send(self, message: Message, buffer: memoryview | None = None) -> None:
-        """Send a message and its buffer."""
+        """Send a message and its buffer; `InputError` for a message above `LIMIT`."""
         bulk = message.bulk if isinstance(message, BulkMessage) else b""
         body = encode(msgspec.structs.replace(message, bulk=b"") if bulk else message)
+        if len(body) > LIMIT:
+            kind = type(message).__name__
+            raise InputError(
+                f"{kind} for {self.peer}: {len(body)} bytes, above {LIMIT}; "
+                "does the policy hold large data?"
+            )
         try:
             size = 0 if buffer is None else buffer.nbytes
             self.connection.sendall(HEADER.pack(len(body), len(bulk), size) + body)
