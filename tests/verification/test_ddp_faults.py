@@ -229,19 +229,23 @@ def test_a_job_with_a_server_whose_launcher_is_killed_leaves_nothing(tmp_path: P
 
 
 @FAULTS
+@pytest.mark.parametrize(
+    ("policy", "sign", "limit"),
+    [("korel", '"lockstep"', 10.0), ("asgd", '"push", {"rank": 1', 15.0)],  # a server starts later
+)
 def test_all_are_started_anew_and_go_on_from_the_checkpoint(
-    fault: signal.Signals, tmp_path: Path
+    policy: str, sign: str, limit: float, fault: signal.Signals, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    with running(folder, "korel", "restart", ranks=2) as job:
+    with running(folder, policy, "restart", ranks=2) as job:
         at = time.monotonic()
         os.kill(job.rank(1), fault)
         again = folder / "attempt-1" / "journal.jsonl"
-        took = job.until(lambda: again.exists() and "lockstep" in again.read_text(), "stays") - at
+        took = job.until(lambda: again.exists() and sign in again.read_text(), "stays") - at
         first = again.read_text().split("\n")[0]
         said = job.end()
     print(f"{fault.name}: the first update of the next attempt came after {took:.1f} s")
-    assert took < 10.0 + STALL * (fault is signal.SIGSTOP)
+    assert took < limit + STALL * (fault is signal.SIGSTOP)
     assert re.search(r'"version": [1-9]', first), first
     assert re.search(r"rank 1 (is|was) .* while", said), said
 
