@@ -95,7 +95,7 @@ def _version(package: str) -> str | None:
 
 def _check_optional(package: str) -> Finding:
     """Whether an optional package is installed and can be imported."""
-    from simstrag.ddp.policy_support import torch_obstacle
+    from simstrag.ddp.policy_support import torch_caution
 
     remedy = f'pip install "simstrag[{EXTRAS[package]}]"'
     version = _version(package)
@@ -106,8 +106,8 @@ def _check_optional(package: str) -> Finding:
     except Exception as error:  # a broken installation may raise anything
         says = f"{version}, but importing it fails: {_first_line(error)}"
         return Finding(package, False, says, remedy)
-    if package == "torch" and (reason := torch_obstacle(version)):
-        return Finding(package, False, reason.partition(";")[0], remedy)
+    if package == "torch" and (caution := torch_caution(version)):
+        return Finding(package, True, caution)
     return Finding(package, True, version)
 
 

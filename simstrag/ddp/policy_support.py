@@ -7,13 +7,16 @@ known there alone.
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from simstrag import policies
+from simstrag.ddp.failures.diagnosis import warn
 from simstrag.errors import InputError, PlanError
 from simstrag.plan import Plan, Weigh
 from simstrag.policy import Hints, Policy, View
@@ -38,30 +41,31 @@ ORACLE = "it reads the true contention, which is unknown on a real cluster"
 TELEMETRY = "it reads the load of nodes, which no real rank monitors"
 
 
-def torch_obstacle(version: str | None) -> str | None:
-    """Why real ranks cannot run with an installed version of torch; None where they can.
+def torch_caution(version: str) -> str:
+    """What to know of an installed version of torch; empty where real ranks were tried on it.
 
-    >>> torch_obstacle("2.13.0+cpu")
-    >>> torch_obstacle("2.12.1")  # doctest: +ELLIPSIS
-    "torch 2.12.1 is installed, and real ranks need torch 2.11 or 2.13; pip install ..."
+    >>> torch_caution("2.13.0+cpu")
+    ''
+    >>> torch_caution("2.12.1")
+    'torch 2.12.1 is installed, and real ranks were tried on 2.11 and 2.13 alone'
     """
-    remedy = "pip install 'simstrag[torch]'"
-    if version is None:
-        return f"real ranks need the package torch; {remedy}"
-    if ".".join(version.split(".")[:2]) not in TORCH:
-        needed = " or ".join(TORCH)
-        return f"torch {version} is installed, and real ranks need torch {needed}; {remedy}"
-    return None
+    if ".".join(version.split(".")[:2]) in TORCH:
+        return ""
+    tried = " and ".join(TORCH)
+    return f"torch {version} is installed, and real ranks were tried on {tried} alone"
 
 
+@functools.cache
 def check_torch() -> None:
-    """Raise `InputError` where torch is not installed, or not the release that real ranks need."""
+    """Raise `InputError` where torch is not installed; warn once in a job of an untried release."""
     try:
-        version = metadata.version("torch")
+        caution = torch_caution(metadata.version("torch"))
     except metadata.PackageNotFoundError:
-        version = None
-    if reason := torch_obstacle(version):
-        raise InputError(reason)
+        remedy = "pip install 'simstrag[torch]'"
+        raise InputError(f"real ranks need the package torch; {remedy}") from None
+    said = "SIMSTRAG_PARENT" in os.environ or os.environ.get("LOCAL_RANK", "0") != "0"
+    if caution and not said:
+        warn(caution)
 
 
 def is_synchronous(plan: Plan, world_size: int) -> bool:

@@ -167,7 +167,8 @@ def facts_from_json(written: Mapping[str, Any]) -> Facts:
         },
         "noise": NoiseAverages(*written.get("noise", ())),
     }  # fmt: skip
-    return Facts(**{f.name: read.get(f.name, written.get(f.name)) for f in fields(Facts)})
+    known = {f.name for f in fields(Facts)} & written.keys()
+    return Facts(**{**{name: written[name] for name in known}, **read})
 
 
 def _changed(value: Any) -> dict[str, Any]:
