@@ -383,7 +383,7 @@ def test_ranks_that_fail_are_told_of_with_what_there_is(
     launcher.does = lambda _: 1
     code, out, err = call(*DDP, "--out", "r")
     assert (code, "makespan" in out) == (1, True)
-    begins_anew = "stopped: without --checkpoint STEPS the same command begins anew"
+    begins_anew = "stopped: there is no checkpoint, so the same command begins anew"
     assert err.splitlines()[-1] == begins_anew
 
 

@@ -280,7 +280,7 @@ def _describe_resumption(out: Path) -> str:
 
     if (out / CHECKPOINT).exists():
         return "the same command goes on from its last checkpoint"
-    return "without --checkpoint STEPS the same command begins anew"
+    return "there is no checkpoint, so the same command begins anew"
 
 
 def _report(
@@ -323,6 +323,6 @@ def _show(folder: Path, runs: dict[Path, Run]) -> None:
     if len(parts) > 1:
         console.print_sentences(
             f"{len(parts)} parts, each a run of its own: time and samples of a part count on from "
-            "where it began, and accuracy is that of the last part."
+            "where it began, progress from 0, and accuracy is that of the last part."
         )
     warn(dict.fromkeys(warning for run in runs.values() for warning in run.warnings))

@@ -144,7 +144,9 @@ def _save(trainer: Trainer, path: Path) -> None:
         try:
             write_atomically(path, lambda part: torch.save(state, part))
         except RuntimeError as error:  # how torch says that a disk is full
-            raise InputError(f"{path}: cannot be written: {first_line(error)}") from None
+            raise InputError(
+                f"{path}: cannot be written, perhaps for lack of space: {first_line(error)}"
+            ) from None
 
 
 SAME = ("workload", "policy", "samples", "batch", "seed", "precision", "profile")

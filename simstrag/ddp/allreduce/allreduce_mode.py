@@ -7,7 +7,6 @@ decision travels with the next step and shows a replica that decided otherwise.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from simstrag.ddp.allreduce.control_message import (
     describe_disagreement,
     unpack,
 )
+from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.errors import InputError, SimstragError
 from simstrag.learning.noise_scale_estimate import pair_of
@@ -144,9 +144,7 @@ class AllReduceMode:
             self._warned = True
             if self.rank == 0:
                 refusal = self.replica.formats.refusal
-                warnings.warn(
-                    policy_support.full_precision_notice(self.live.name, refusal), stacklevel=2
-                )
+                warn(policy_support.full_precision_notice(self.live.name, refusal))
         if self.live.plan is not self._planned:
             self._planned = self.live.plan
             policy_support.check_plan(self._planned, self.live.name)

@@ -82,7 +82,7 @@ def run_of(folder: str | Path) -> Run:
     scenario = Scenario(workers=workers, updates=1, step={"compute": 1.0}, learner=learner)
     # The warnings of `summarise` are about simulations.
     summary, _ = summarise(scenario, policy, header["policy"], recorder, live.learner)
-    summary |= measured.summary()
+    summary |= measured.summary(live.noise)
     tables: dict[str, Any] = {name: recorder.storage.table(name) for name in TABLES}
     made = {**provenance(), **header.get("software", {})}
     notes = [] if live.learner.lost is None else [f"progress is unknown: {live.learner.lost}"]
@@ -299,11 +299,15 @@ class _MeasuredNorms:
             noise = noise.with_pair(pair, samples, self._round_samples)
         return noise.scale
 
-    def summary(self) -> dict[str, Any]:
-        """The noise scale at the end, and its 95 % interval."""
+    def summary(self, noise: NoiseAverages) -> dict[str, Any]:
+        """The noise scale at the end, and its 95 % interval.
+
+        noise: the averages at the end; where a resumed part measured too little, they are its
+            estimate, without an interval.
+        """
         found = estimate_at_end(self._pairs, self._samples, self._round_samples)
         names = "noise_scale", "noise_scale_low", "noise_scale_high"
-        return dict(zip(names, found or (None, None, None), strict=True))
+        return dict(zip(names, found or (noise.scale, None, None), strict=True))
 
 
 def _replay_events(live: Live, lines: list[list[Any]]) -> None:
