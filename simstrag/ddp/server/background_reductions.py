@@ -49,9 +49,7 @@ class BackgroundReductions:
             self._is_busy = True
             total = self._bring(command)
             ended = reduce_among(self._groups, command, total)
-            if not ended:
-                self._groups.abort(command.members)
-            elif command.weights[command.members.index(command.rank)]:
+            if ended and command.weights[command.members.index(command.rank)]:
                 self.sums[command.closing] = total
             self._is_busy = False
             self._client.report_end(command.closing, failed=not ended)
@@ -66,5 +64,6 @@ def reduce_among(groups: ProcessGroups, command: Reduce, total: torch.Tensor) ->
     try:
         dist.all_reduce(total, group=groups.get(command.members))
     except RuntimeError:  # a member is lost, and the server finds out
+        groups.abort(command.members)  # others may wait for this one
         return False
     return True

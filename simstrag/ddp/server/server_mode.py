@@ -144,7 +144,8 @@ class ServerMode:
         except RuntimeError as error:
             if is_local_error(error):
                 raise
-            # a member is lost, and the server finds out
+            # a member is lost, and the server finds out; others may wait for this one
+            self.groups.abort(work.members)
             replica.forget_groups()
             client.report_failure()
             return replica.loss
@@ -220,6 +221,7 @@ class ServerMode:
                 group = self.groups.get(members, control=True)
                 dist.broadcast(client.parameters, min(members), group=group)
             except RuntimeError:  # a member is lost, and the server finds out
+                self.groups.abort(members)
                 client.report_failure()
                 return False
         self._beside.sums.clear()
