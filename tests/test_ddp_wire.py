@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from simstrag.aggregation import Outer
 from simstrag.ddp.server import wire
@@ -27,6 +28,7 @@ from simstrag.ddp.server.messages import (
 )
 from simstrag.ddp.server.shared_buffer import as_bytes
 from simstrag.ddp.server.wire import HEADER, LIMIT, Wire, encode
+from simstrag.errors import InputError
 
 STALL = 0.3
 REPORT = StepReport(
@@ -177,3 +179,9 @@ def test_bulk_is_taken_piece_by_piece_and_only_with_a_message_that_has_it(
     far.close()
     with pytest.raises(ConnectionError, match="closed the connection inside a frame"):
         near.receive()
+
+
+def test_a_message_above_the_limit_is_refused_where_it_is_sent(ends: tuple[Wire, Wire]) -> None:
+    large = replace(REPORT, settings=bytes(LIMIT))
+    with pytest.raises(InputError, match=f"StepReport for .*, above {LIMIT}; does the policy hold"):
+        ends[0].send(large)

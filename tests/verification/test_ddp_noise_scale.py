@@ -62,12 +62,11 @@ def calibrated(world: int, samples: list[int]) -> list[NormPair]:
     return found
 
 
-@pytest.mark.parametrize(("policy", "excess"), [("bsp", 1.0), ("asgd", 4.0)])
+@pytest.mark.parametrize("policy", ["bsp", "asgd"])
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_the_noise_scale_is_that_of_a_calibration(
-    policy: str, excess: float, world: int, ranks: Ranks, tmp_path: Path
+    policy: str, world: int, ranks: Ranks, tmp_path: Path
 ) -> None:
-    """Under asgd it was twice as high: gradients at parameters that moved are not independent."""
     ranks.run(training, world, policy, ROUNDS, 0.0, str(tmp_path), limit=LIMIT)
     _, lines = read_journal(tmp_path)
     norms = [values for kind, *values in lines if kind == "norms"]
@@ -79,7 +78,7 @@ def test_the_noise_scale_is_that_of_a_calibration(
     print(f"{world} ranks under {policy}: {len(norms)} pairs, {own}; calibrated: {other}")
     assert own is not None
     assert other is not None
-    assert own.low < excess * (other.high or other.low + 1e9)
+    assert own.low < (other.high or other.low + 1e9)
     assert other.low < (own.high or own.low + 1e9)
 
 
