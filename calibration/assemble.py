@@ -10,6 +10,7 @@ import numpy as np
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.fits import communication_estimates, contention_estimates, step_estimates
 from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate, points_around
+from simstrag.calibration.fits.device_estimates import DeviceSteps
 from simstrag.calibration.fits.held_out import summarize_errors
 from simstrag.calibration.fits.noise_scale import noise_scales
 from simstrag.calibration.fits.visit_statistics import (
@@ -33,6 +34,7 @@ from simstrag.profile.profile import (
     AllReduceTimes,
     MeasuredWorkload,
     PowerDraw,
+    PrecisionSeconds,
     Profile,
     ServerTimes,
     StepTimes,
@@ -82,11 +84,18 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     )
     held_out = frozenset(MeasurementCell(**cell) for cell in header["plan"].get("held_out", ()))
     gradient = int(stated.get("gradient_bytes") or 0)
-    steps = step_estimates.step_cells(samples, held_out)
-    fits = step_estimates.batch_fits(samples, held_out)
+    device = None
+    if header["device"].get("kind") != "cpu":
+        device = DeviceSteps(samples, held_out)
+        steps, fits = device.cells(), device.fits()
+        predicted, by_regime = device.predictions(steps, fits)
+    else:
+        steps = step_estimates.step_cells(samples, held_out)
+        fits = step_estimates.batch_fits(samples, held_out)
+        predicted, by_regime = step_estimates.predictions(steps, fits), ""
     reduces = communication_estimates.collective_cells(samples, held_out)
     ranks = max((c.ranks for c in reduces if not c.oversubscribed), default=0)
-    responses = contention_estimates.responses(samples, held_out, ranks)
+    responses = contention_estimates.responses(samples, held_out, ranks, device)
     overlaps = communication_estimates.overlap_cells(samples)
     transfers = communication_estimates.transfer_cells(samples)
     scales, without_scale = noise_scales(samples)
@@ -97,7 +106,7 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
             reasons.setdefault(str(visit.cell), visit.skipped)
     skipped = (SkippedCell(cell=cell, reason=reason) for cell, reason in reasons.items())
     errors = (
-        summarize_errors("step", step_estimates.predictions(steps, fits), OF_STEPS),
+        summarize_errors("step", predicted, "; ".join(filter(None, (OF_STEPS, by_regime)))),
         summarize_errors("contention", contention_estimates.predictions(responses), OF_LOADS),
         communication_estimates.predict_held_out_sizes(reduces),
     )
@@ -116,10 +125,11 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         conditions=_conditions(samples),
         software=header["software"],
         workload=workload,
-        step=_step_times(samples, steps, workload),
+        step=_step_times(samples, steps, workload) if device is None
+        else _overlapping_times(device, steps, workload),
         allreduce=_allreduce_times(samples, reduces, overlaps, gradient),
         server=_server_times(transfers, gradient),
-        power=_power(samples, workload),
+        power=_power(samples, workload, device),
         cells=steps,
         batches=fits,
         responses=responses,
@@ -132,7 +142,7 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         held_out=tuple(each for each in errors if each is not None),
         skipped=(*skipped, *without_scale),
         samples=dict(files or {}),
-    )
+    )  # fmt: skip
 
 
 def _conditions(samples: Samples) -> dict[str, tuple[float, float]]:
@@ -148,12 +158,22 @@ def _conditions(samples: Samples) -> dict[str, tuple[float, float]]:
     }
 
 
-def _power(samples: Samples, workload: MeasuredWorkload) -> PowerDraw | None:
-    """Watts without work, and at the nominal batch in both precisions; None if not measured."""
+def _power(
+    samples: Samples, workload: MeasuredWorkload, device: DeviceSteps | None
+) -> PowerDraw | None:
+    """Watts without work, and at the nominal batch in both precisions; None if not measured.
+
+    device: a GPU's steps; after a profiler their watts do not count, as nothing tells whether the
+        host bounded them.
+    """
     found: dict[str, Quantity] = {}
     source = ""
     names = {"": "idle", workload.full: "busy", workload.amp: "busy_amp"}
     for cell, visits in samples.by_cell("power").items():
+        if device is not None and cell.precision:
+            visits = tuple(v for v in visits if not device.is_after_profiler(v))
+        if not visits:
+            continue
         source = visits[0].facts["source"]
         watts = estimate([visit.median("watts") for visit in visits])
         what = f"steps in {cell.precision}" if cell.precision else "no work"
@@ -170,14 +190,35 @@ def _step_times(
     cell = next((c for c in cells if (c.precision, c.batch) == nominal), None)
     if cell is None:
         return None
-    gain = _gain(samples, workload)
     return StepTimes(
         compute=cell.mean,
-        host_share=_host_share(samples, cell, gain),
-        amp_ratio=gain,
+        host_share=_host_share(cell),
+        amp_ratio=_gain(samples, workload),
         amp_ratio_contended=contention_estimates.contended_gain(
             samples, workload.full, workload.amp
         ),
+        amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
+        noise=cell.noise,
+    )
+
+
+def _overlapping_times(
+    device: DeviceSteps, cells: Sequence[StepCell], workload: MeasuredWorkload
+) -> StepTimes | None:
+    """The step at the nominal batch by its two streams; None where one of them is unknown.
+
+    What reduced precision gains follows from them at each batch, and is no constant.
+    """
+    nominal = (workload.full, workload.batch)
+    cell = next((c for c in cells if (c.precision, c.batch) == nominal), None)
+    launch = device.launch(workload.full)
+    if cell is None or cell.device is None or launch is None:
+        return None
+    amp = device.device(MeasurementCell("step", precision=workload.amp, batch=workload.batch))
+    return StepTimes(
+        compute=cell.mean,
+        launch=PrecisionSeconds(full=launch, amp=device.launch(workload.amp)),
+        device=PrecisionSeconds(full=cell.device, amp=amp),
         amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
         noise=cell.noise,
     )
@@ -196,30 +237,18 @@ def _gain(samples: Samples, workload: MeasuredWorkload) -> Quantity | None:
     return measured_quantity(ratio(visit_medians(full), visit_medians(amp)), note, n)
 
 
-def _host_share(samples: Samples, cell: StepCell, gain: Quantity | None) -> Quantity:
-    """The part of a step that neither the device's contention nor reduced precision changes.
+def _host_share(cell: StepCell) -> Quantity:
+    """The part of a CPU's step that neither contention nor reduced precision changes: none.
 
-    On a CPU it is 0, because a load on a core slows Python as well.  On a GPU it is at most the
-    fraction of a step left in reduced precision, which does not shorten host work.
+    A load on a core slows Python as well.
     """
     share = cell.host_share
-    if samples.header["device"].get("kind") == "cpu":
-        most = "" if share is None else f" (operators leave {share.value:.1%} of it at most)"
-        return Quantity(
-            value=0, kind="assumed",
-            note=f"a load on a core stretches all of a step there, so all of it{most} is booked "
-            "as the device's",
-        )  # fmt: skip
-    if share is None:
-        return Quantity(value=0, kind="assumed", note="not measured")
-    limit = 1.0 if gain is None else 0.99 / max(1.0, gain.value)
-    if share.value <= limit:
-        return share
-    note = (
-        f"{share.value:.3g} of a step was measured to be no kernel's, but reduced precision "
-        f"made steps {gain.value if gain else 1:.3g} times as fast: as much as that leaves room for"
-    )
-    return fitted_quantity(limit, note)
+    most = "" if share is None else f" (operators leave {share.value:.1%} of it at most)"
+    return Quantity(
+        value=0, kind="assumed",
+        note=f"a load on a core stretches all of a step there, so all of it{most} is booked "
+        "as the device's",
+    )  # fmt: skip
 
 
 def _allreduce_times(

@@ -120,11 +120,10 @@ def derive(folder: str | Path) -> Profile:
 
     Raises `InputError` where there are no samples.
     """
-    path = Path(folder)
-    samples = files.read(path)
-    file = path if path.is_file() else files.find(path)
-    assert file is not None
-    return assemble(samples, {file.name: hashlib.sha256(file.read_bytes()).hexdigest()})
+    paths = files.find_all(Path(folder))
+    samples = files.join([files.read(path) for path in paths])
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return assemble(samples, sums)
 
 
 class Calibration:

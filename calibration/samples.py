@@ -10,7 +10,8 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from simstrag.calibration.benches.machine_state import PACE_LIMIT, usual_paces, visit_deviation
 from simstrag.calibration.cells import MeasurementCell, Part, Visit
+from simstrag.calibration.fits.counted_visits import number_visits
 from simstrag.documents.file_io import lock_file, write_atomically
 from simstrag.errors import InputError
 
@@ -139,6 +141,56 @@ def read(path: Path) -> Samples:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: is no file of samples: {reason}") from None
+
+
+def find_all(path: Path) -> tuple[Path, ...]:
+    """The files that make one profile: a file, or a folder's `find` and its `samples-*.parquet`.
+
+    The latter are calibrations of the same device, software and workload, with other cells.  Raises
+    `InputError` as `read` does.
+    """
+    if not path.is_dir():
+        return (path,)
+    found = find(path)
+    return (path if found is None else found, *sorted(path.glob("samples-*.parquet")))
+
+
+def join(parts: Sequence[Samples]) -> Samples:
+    """The samples of several calibrations as one, each visit with the number of its process.
+
+    Raises `InputError` where devices, software or workloads differ.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0].header
+    for name in ("device", "software", "workload"):
+        for key in dict.fromkeys((*first[name], *(k for p in parts for k in p.header[name]))):
+            values = [p.header[name].get(key) for p in parts]
+            if key != "probed_gain" and any(value != values[0] for value in values):
+                raise InputError(
+                    f"samples of {name} {key} {values[0]} and of {values[-1]} make no one profile; "
+                    "move one of the files to a folder of its own"
+                )
+    visits: list[Visit] = []
+    seen: Counter[MeasurementCell] = Counter()
+    processes = 0
+    for part in parts:
+        numbered = list(number_visits(part.visits))
+        for each in numbered:
+            facts = {**each.visit.facts, "process": processes + each.process}
+            visits.append(replace(each.visit, number=seen[each.visit.cell], facts=facts))
+            seen[each.visit.cell] += 1
+        processes += 1 + max((each.process for each in numbered), default=0)
+    plans = [part.header["plan"] for part in parts]
+    plan = {
+        **plans[0],
+        **{key: [cell for plan in plans for cell in plan[key]] for key in ("cells", "held_out")},
+    }
+    words = {
+        key: " and ".join(dict.fromkeys(str(part.header[key]) for part in parts))
+        for key in ("date", "command")
+    }
+    return Samples({**first, **words, "plan": plan}, tuple(visits))
 
 
 def write(samples: Samples, folder: Path) -> Path:

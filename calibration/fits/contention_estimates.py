@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from simstrag.calibration.cells import MeasurementCell, Part, Visit
+from simstrag.calibration.fits.counted_visits import NEAR
+from simstrag.calibration.fits.device_estimates import DeviceSteps
 from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.law_fits import choose_load_law
+from simstrag.calibration.fits.law_fits import LawFit, choose_load_law
 from simstrag.calibration.fits.visit_statistics import (
+    CellEstimate,
     estimate,
     measured_quantity,
     round_digits,
@@ -18,7 +22,7 @@ from simstrag.calibration.fits.visit_statistics import (
 )
 from simstrag.calibration.samples import Samples
 from simstrag.errors import InputError
-from simstrag.profile.measurements import Level, Response
+from simstrag.profile.measurements import Law, Level, Response
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
 
@@ -59,14 +63,25 @@ def resource_of(load: str, device_kind: str) -> Resource:
 
 
 def responses(
-    samples: Samples, held_out: frozenset[MeasurementCell], ranks: int
+    samples: Samples,
+    held_out: frozenset[MeasurementCell],
+    ranks: int,
+    steps: DeviceSteps | None = None,
 ) -> tuple[Response, ...]:
     """The response of steps to each load in each precision, and of all-reduces to load "net".
 
     ranks: number of ranks of the all-reduces; their size is the nearest to the gradient's.
+    steps: a GPU's, whose loads slow the device's part of them; visits after a profiler do not count.
     """
     device_kind = str(samples.header["device"].get("kind", "cpu"))
     timed = samples.by_cell("contention")
+    if steps is not None:
+        timed = {
+            cell: tuple(v for v in samples.visits if v.cell == cell and not v.skipped
+                        and not steps.is_after_profiler(v))
+            for cell in timed
+        }  # fmt: skip
+        timed = {cell: visits for cell, visits in timed.items() if visits}
     wanted = max(1, int(samples.header["workload"].get("gradient_bytes") or 1))
     reduces = {
         cell: visits
@@ -79,10 +94,13 @@ def responses(
     groups: dict[MeasurementCell, Timed] = {}
     for cell, visits in timed.items():
         groups.setdefault(replace(cell, level=0.0), {})[cell] = visits
-    fits = [
-        _response(group, held_out, resource_of(key.load, device_kind))
-        for key, group in groups.items()
-    ]
+    fits = []
+    for key, group in groups.items():
+        resource = resource_of(key.load, device_kind)
+        if steps is not None and resource == "gpu":
+            fits.append(_device_response(group, held_out, steps))
+        else:
+            fits.append(_response(group, held_out, resource))
     known = [each for each in fits if each is not None]
     return tuple(
         sorted(known, key=lambda r: LOADS.index(r.load) if r.load in LOADS else len(LOADS))
@@ -99,9 +117,74 @@ def _response(
     slowdowns = {
         cell: estimate([v.median() / v.median("clean") for v in timed[cell]]) for cell in cells
     }
-    fit = choose_load_law([cell.level for cell in seen], [slowdowns[cell] for cell in seen])
     first = cells[0]
     what = f"an all-reduce of {first.bytes} bytes" if first.part == "allreduce" else "a whole step"
+    fit = choose_load_law([cell.level for cell in seen], [slowdowns[cell] for cell in seen])
+    origin = "beside the load over alone, in the same visit"
+    return _of_levels(timed, slowdowns, seen, fit, resource, what, origin)
+
+
+def _device_response(
+    timed: Timed, held_out: frozenset[MeasurementCell], steps: DeviceSteps
+) -> Response | None:
+    """The stretch of the device's part of a step, at the levels where it bounds the step.
+
+    A step beside the load that takes no longer than launching says only how large the stretch is
+    at most; such levels are in the note alone.
+    """
+    stretched: dict[MeasurementCell, list[float]] = {}
+    limits: dict[MeasurementCell, float] = {}
+    for cell, visits in timed.items():
+        clean = MeasurementCell("step", precision=cell.precision, batch=cell.batch)
+        kernel, device = steps.kernels.get(clean), steps.device(clean)
+        if kernel is None or device is None:
+            return None
+        for visit in visits:
+            alone, beside = visit.median("clean"), visit.median()
+            by_device = alone <= (1 + NEAR) * kernel.value
+            if by_device or beside > (1 + NEAR) * alone:
+                seconds = alone if by_device else device.value
+                stretched.setdefault(cell, []).append(beside / seconds)
+            else:
+                limits[cell] = min(limits.get(cell, math.inf), beside / device.value)
+    cells = sorted(stretched, key=lambda cell: cell.level)
+    seen = [cell for cell in cells if cell not in held_out]
+    if not seen:
+        return None
+    slowdowns = {cell: estimate(values) for cell, values in stretched.items()}
+    fit = choose_load_law(
+        [cell.level for cell in seen], [slowdowns[cell] for cell in seen], shared=True
+    )
+    origin = "step beside the load over the device's part alone"
+    response = _of_levels(
+        {cell: timed[cell] for cell in cells}, slowdowns, seen, fit, "gpu",
+        "the device's part of a step", origin,
+    )  # fmt: skip
+    bounds = [
+        f"{cell.level:g} (at most {limit:.3g})"
+        for cell, limit in sorted(limits.items(), key=lambda item: item[0].level)
+        if cell not in stretched
+    ]
+    note = f"; the host bounded steps at level {', '.join(bounds)}" if bounds else ""
+    return response.model_copy(update={"part": "device", "note": response.note + note})
+
+
+def _of_levels(
+    timed: Timed,
+    slowdowns: dict[MeasurementCell, CellEstimate],
+    seen: Sequence[MeasurementCell],
+    fit: LawFit[Law],
+    resource: Resource,
+    what: str,
+    origin: str,
+) -> Response:
+    """The response of a law that was fitted to the cells seen.
+
+    what: is slowed, in words.
+    origin: of the slowdown at a level, in words.
+    """
+    cells = sorted(timed, key=lambda cell: cell.level)
+    first = cells[0]
     return Response(
         resource=resource,
         load=first.load,
@@ -116,10 +199,10 @@ def _response(
                 level=cell.level,
                 slowdown=measured_quantity(
                     slowdowns[cell],
-                    "beside the load over alone, in the same visit",
+                    origin,
                     sum(len(v.samples["seconds"]) for v in timed[cell]),
                 ),
-                held_out=cell in held_out,
+                held_out=cell not in seen,
             )
             for cell in cells
         ),

@@ -78,7 +78,11 @@ class LawFit(Generic[Name]):
         what, each: words of its note.
         """
         interval = (None, None) if self.intervals is None else self.intervals[name]
-        note = f"{what}{self.law} law; interval: refits to draws within each {each}'s error"
+        how = (
+            f"no interval: some {each} was visited once" if self.intervals is None
+            else f"interval: refits to draws within each {each}'s error"
+        )  # fmt: skip
+        note = f"{what}{self.law} law; {how}"
         return fitted_quantity(self.constants[name], note, interval, n)
 
 
@@ -209,22 +213,30 @@ def _fit_line(x: Floats, times: Floats, sigma: Floats, intercept: bool) -> tuple
     return np.column_stack([line, np.zeros(len(times))]), loss
 
 
-def choose_load_law(levels: Sequence[float], estimates: Sequence[CellEstimate]) -> LawFit[Law]:
+def choose_load_law(
+    levels: Sequence[float], estimates: Sequence[CellEstimate], shared: bool = False
+) -> LawFit[Law]:
     """Choose a law of the load by leave-one-out, and fit it to all levels.
 
     Cross-validation needs one level more than a law has constants; one level makes a constant.
     Raises `ValueError` for no level.
 
     estimates: slowdown at each level.
+    shared: whether processes take the device in turns, so that time slices are a candidate.  Up to
+        level 1 they are the line; above it nothing but a level beyond can tell the two apart, and
+        of equal errors time slices are taken.
     """
     if not levels:
         raise ValueError("no level, no law")
-    sizes = {law: len(names) for law, names in CONSTANTS.items()}
+    sizes = {
+        law: len(names) for law, names in CONSTANTS.items() if shared or law != "time_slices"
+    }
     candidates = {law: size for law, size in sizes.items() if len(levels) > max(1, size)}
     if "interpolated" in candidates:
         candidates["interpolated"] = len(levels)
+    few: Law = "time_slices" if shared else "constant"
     return _choose(
-        levels, estimates, candidates, "constant", CONSTANTS, fit_load_law,
+        levels, estimates, candidates, few, CONSTANTS, fit_load_law,
         predict_slowdown, least=1.0,
     )  # fmt: skip
 
@@ -240,6 +252,8 @@ def fit_load_law(law: Law, u: Floats, slowdowns: Floats, sigma: Floats) -> Float
         return np.zeros((n, 0))
     if law == "constant":
         return _column(np.maximum(1.0, slowdowns @ w / w.sum()))
+    if law == "time_slices":
+        return _column(_fit_slopes(np.minimum(u, 1.0), slowdowns, w)[0])
     if law == "linear":
         return _column(_fit_slopes(u, slowdowns, w)[0])
     if law == "fair_share":

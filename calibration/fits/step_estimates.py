@@ -1,14 +1,18 @@
-"""Steps without load: estimates of each cell, ranks in lockstep, and the fit against the batch."""
+"""Steps without load: estimates of each cell, ranks in lockstep, and the fit against the batch.
+
+Of a CPU, where a step is one stream of work; `device_estimates` has those of a GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell, Visit
+from simstrag.calibration.fits.counted_visits import describe_instability
 from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.law_fits import choose_batch_law
+from simstrag.calibration.fits.law_fits import LawFit, choose_batch_law
 from simstrag.calibration.fits.visit_statistics import (
     CORRELATED_STEPS,
     clip,
@@ -22,7 +26,7 @@ from simstrag.calibration.fits.visit_statistics import (
 )
 from simstrag.calibration.samples import Samples
 from simstrag.profile.batch_laws import seconds
-from simstrag.profile.measurements import BatchFit, LockstepCell, StepCell
+from simstrag.profile.measurements import BatchFit, BatchLaw, LockstepCell, Side, StepCell
 from simstrag.profile.quantity import NoiseSamples, Quantity
 
 FEWEST_STEPS = 30
@@ -37,8 +41,7 @@ BATCH_CONSTANTS = {
 
 def step_cells(samples: Samples, held_out: frozenset[MeasurementCell]) -> tuple[StepCell, ...]:
     """The cells of part step, by precision in the order of measurement, and by batch."""
-    timed = samples.by_cell("step")
-    order = list(dict.fromkeys(cell.precision for cell in timed))
+    timed, anatomies = samples.by_cell("step"), _anatomies(samples)
     return tuple(
         StepCell(
             **cell.coordinates,
@@ -46,17 +49,39 @@ def step_cells(samples: Samples, held_out: frozenset[MeasurementCell]) -> tuple[
             mean=measure(
                 visits, Visit.mean, "mean step of each visit, then the median over visits"
             ),
-            update=_series(visits, "update", "optimizer and clearing of gradients"),
-            host=_series(visits, "host", "until the launching thread comes back"),
-            host_share=_host_share(visits),
-            peak_bytes=max(filter(None, (v.facts.get("peak_bytes") for v in visits)), default=None),
+            update=series_quantity(visits, "update", "optimizer and clearing of gradients"),
+            host=series_quantity(visits, "host", "until the launching thread comes back"),
+            host_share=_host_share([*visits, *anatomies.get(cell, ())]),
+            peak_bytes=max(
+                filter(
+                    None,
+                    (v.facts.get("peak_bytes") for v in (*visits, *anatomies.get(cell, ()))),
+                ),
+                default=None,
+            ),
             noise=describe_noise([v.samples["seconds"] for v in visits]),
+            unstable=describe_instability(visits),
             held_out=cell in held_out,
         )
-        for cell, visits in sorted(
-            timed.items(), key=lambda item: (order.index(item[0].precision), item[0].batch)
-        )
+        for cell, visits in ((cell, timed[cell]) for cell in by_precision_and_batch(timed))
     )
+
+
+def by_precision_and_batch(cells: Iterable[MeasurementCell]) -> list[MeasurementCell]:
+    """Cells by precision in the order of measurement, and by batch."""
+    cells = list(cells)
+    order = list(dict.fromkeys(cell.precision for cell in cells))
+    return sorted(cells, key=lambda cell: (order.index(cell.precision), cell.batch))
+
+
+def _anatomies(samples: Samples) -> dict[MeasurementCell, list[Visit]]:
+    """The visits that took the steps of a cell to pieces, where those are a part of their own."""
+    found: dict[MeasurementCell, list[Visit]] = {}
+    for visit in samples.visits:
+        if visit.cell.part == "anatomy" and not visit.skipped:
+            cell = MeasurementCell("step", **visit.cell.coordinates)
+            found.setdefault(cell, []).append(visit)
+    return found
 
 
 def describe_noise(steps: Sequence[Sequence[float]]) -> NoiseSamples | None:
@@ -84,7 +109,11 @@ def describe_noise(steps: Sequence[Sequence[float]]) -> NoiseSamples | None:
     )
 
 
-def _series(visits: Sequence[Visit], name: str, note: str) -> Quantity | None:
+def series_quantity(visits: Sequence[Visit], name: str, note: str) -> Quantity | None:
+    """One series of some visits; None where it was not timed, or has times of 0 or less.
+
+    name: of the series.
+    """
     timed = [v for v in visits if v.samples.get(name)]
     if not timed or min(min(v.samples[name]) for v in timed) <= 0:
         return None
@@ -92,17 +121,8 @@ def _series(visits: Sequence[Visit], name: str, note: str) -> Quantity | None:
 
 
 def _host_share(visits: Sequence[Visit]) -> Quantity | None:
-    """The part of a step in which the device is idle; see `Device.anatomy` of the benches.
-
-    On a GPU, the share of a step in which no kernel runs; on a CPU an upper bound, the share
-    outside torch operators.
-    """
-    shares = []
-    for visit in visits:
-        if "gpu_busy" in visit.facts:
-            shares.append(min(1.0, max(0.0, 1 - visit.facts["gpu_busy"] / visit.median())))
-        elif "host_share" in visit.facts:
-            shares.append(float(visit.facts["host_share"]))
+    """The share of a step outside torch's operators, an upper bound of what the host does."""
+    shares = [float(v.facts["host_share"]) for v in visits if "host_share" in v.facts]
     if not shares:
         return None
     note = "part of a step that is not the device's"
@@ -117,24 +137,36 @@ def batch_fits(samples: Samples, held_out: frozenset[MeasurementCell]) -> tuple[
         seen = [cell for cell in cells if cell not in held_out]
         if len(seen) < 2:
             continue
-        batches = [cell.batch for cell in seen]
-        fit = choose_batch_law(batches, [visit_medians(timed[cell]) for cell in seen])
-        constants = {
-            name: fit.constant(name, len(seen), f"{what}; ", "cell")
-            for name, what in BATCH_CONSTANTS.items()
-            if name != "knee" or fit.law == "knee"
-        }
-        fits.append(
-            BatchFit(
-                precision=precision,
-                law=fit.law,
-                **constants,
-                fitted=tuple(batches),
-                held_out=tuple(cell.batch for cell in cells if cell in held_out),
-                errors={law: round_digits(error) for law, error in fit.errors.items()},
-            )
-        )
+        estimates = [visit_medians(timed[cell]) for cell in seen]
+        fits.append(batch_fit(choose_batch_law([c.batch for c in seen], estimates), cells, seen))
     return tuple(fits)
+
+
+def batch_fit(
+    fit: LawFit[BatchLaw],
+    cells: Sequence[MeasurementCell],
+    seen: Sequence[MeasurementCell],
+    part: Side = "step",
+) -> BatchFit:
+    """A fit against the batch as a part of a profile.
+
+    cells: all of one precision, by batch.
+    seen: those in the fit; the others are held out.
+    """
+    constants = {
+        name: fit.constant(name, len(seen), f"{what}; ", "cell")
+        for name, what in BATCH_CONSTANTS.items()
+        if name != "knee" or fit.law == "knee"
+    }
+    return BatchFit(
+        precision=cells[0].precision,
+        part=part,
+        law=fit.law,
+        **constants,
+        fitted=tuple(cell.batch for cell in seen),
+        held_out=tuple(cell.batch for cell in cells if cell not in seen),
+        errors={law: round_digits(error) for law, error in fit.errors.items()},
+    )
 
 
 def predictions(cells: Sequence[StepCell], fits: Sequence[BatchFit]) -> list[CellPrediction]:

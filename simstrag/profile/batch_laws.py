@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell
-from simstrag.profile.profile import Profile, StepTimes
+from simstrag.profile.profile import PrecisionSeconds, Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 
 
@@ -24,7 +24,7 @@ def batch_seconds(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArr
 
 
 def seconds(fit: BatchFit, batch: float) -> float:
-    """Median seconds of a clean step by a fit."""
+    """Median seconds of a clean step, or of its device's part, by a fit."""
     knee = 0.0 if fit.knee is None else fit.knee.value
     return float(batch_seconds((fit.fixed.value, fit.per_sample.value, knee), batch))
 
@@ -33,7 +33,8 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
     """The profile's step at a batch: its constants, else a measured cell, else by its fit.
 
     A fit gives the median; mean over median, noise and host share are taken from the nearest
-    measured batch.  Raises `InputError` without step times, and beyond the measured batches.
+    measured batch.  With launch and device, the batch changes the device's seconds alone, and
+    `amp_ratio` is derived from both at this batch.  Raises `InputError` without step times, and beyond the measured batches.
     """
     step, workload = profile.step, profile.workload
     if step is None or workload is None:
@@ -42,7 +43,8 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
         )
     if batch == workload.batch:
         fixed = step.fixed_share or _fixed_share(profile, batch)
-        return step.model_copy(update={"fixed_share": fixed})
+        gain = step.amp_ratio if step.streams is None else gain_of(step, batch)
+        return step.model_copy(update={"fixed_share": fixed, "amp_ratio": gain})
     cells = [cell for cell in profile.cells if cell.precision == workload.full]
     fit = fit_of(profile, workload.full)
     if fit is None or not cells:
@@ -58,10 +60,14 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
             "step: {compute: ...}"
         )
     near = min(cells, key=lambda cell: max(cell.batch, batch) / min(cell.batch, batch))
-    assumed = step.host_share.kind == "assumed"  # then the nearest cell knows no better
+    if step.streams is not None:
+        return _overlapping(profile, step, near, batch)
+    share = step.host_share
+    assert share is not None, "the serial law has it"
+    assumed = share.kind == "assumed"  # then the nearest cell knows no better
     return StepTimes(
         compute=_compute(fit, near, batch),
-        host_share=step.host_share if assumed else near.host_share or step.host_share,
+        host_share=share if assumed else near.host_share or share,
         amp_ratio=_amp_ratio(profile, batch) or step.amp_ratio,
         amp_switch=step.amp_switch,
         fixed_share=_fixed_share(profile, batch),
@@ -69,8 +75,64 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
     )
 
 
+def _overlapping(profile: Profile, step: StepTimes, near: StepCell, batch: int) -> StepTimes:
+    """The step of the overlapping law at a batch: launching stays, the device's seconds change."""
+    workload, launch = profile.workload, step.launch
+    assert workload is not None and launch is not None
+    full, amp = (device_at(profile, each, batch) for each in (workload.full, workload.amp))
+    assert full is not None, "the batch lies in the range of the fit"
+    longer = max(launch.full, full, key=lambda each: each.value)
+    cell = near if near.batch == batch else None
+    note = f"the longer of launching and the device's part at {batch} samples"
+    times = StepTimes(
+        compute=Quantity(value=longer.value, kind="fitted", note=note) if cell is None
+        else cell.mean,
+        launch=launch,
+        device=PrecisionSeconds(full=full, amp=amp),
+        amp_switch=step.amp_switch,
+        fixed_share=_fixed_share(profile, batch),
+        noise=near.noise or step.noise,
+    )  # fmt: skip
+    return times.model_copy(update={"amp_ratio": gain_of(times, batch)})
+
+
+def device_at(profile: Profile, precision: str, batch: int) -> Quantity | None:
+    """Seconds of the device's part at a batch: of its cell, else by the fit, else unknown."""
+    for cell in profile.cells:
+        if (cell.precision, cell.batch) == (precision, batch) and cell.device is not None:
+            return cell.device
+    fit = fit_of(profile, precision)
+    if fit is None or fit.part != "device" or not fit.range[0] <= batch <= fit.range[1]:
+        return None
+    note = f"by the profile's {fit.law} fit of the device's part at {batch} samples"
+    return Quantity(value=seconds(fit, batch), kind="fitted", note=note)
+
+
+def gain_of(times: StepTimes, batch: int) -> Quantity | None:
+    """Full over reduced precision by launch and device; None where the latter is unknown there.
+
+    Its interval is that of the longer part of each precision.
+    """
+    if times.streams is None or times.streams[1].amp is None:
+        return None
+    launch, device = times.streams
+    full = max((launch.full, device.full), key=lambda each: each.value)
+    slow = launch.amp or launch.full
+    amp = max((slow, times.streams[1].amp), key=lambda each: each.value)
+    bounds = "launching" if amp is slow else "the device"
+    note = (
+        f"the longer of launch and device in full precision over that in reduced precision, at "
+        f"{batch} samples, where {bounds} bounds a step in reduced precision"
+    )
+    ends: dict[str, float] = {}
+    if None not in (full.low, full.high, amp.low, amp.high):
+        assert full.low and full.high and amp.low and amp.high
+        ends = {"low": full.low / amp.high, "high": full.high / amp.low}
+    return Quantity(value=full.value / amp.value, kind="fitted", note=note, **ends)
+
+
 def _fixed_share(profile: Profile, batch: int) -> Quantity | None:
-    """The share of a step that a smaller batch does not shorten, by the fit, if there is one.
+    """The share of what its fit is of that a smaller batch does not shorten; None without one.
 
     For a batch below the knee it is 1.
     """

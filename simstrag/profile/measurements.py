@@ -28,9 +28,14 @@ BatchLaw = Literal["proportional", "affine", "knee"]
 """Laws of the time of a step against its batch; see `simstrag.profile.batch_laws`."""
 
 Law = Literal[
-    "none", "constant", "linear", "fair_share", "reciprocal", "power", "hinge", "interpolated"
+    "none", "constant", "time_slices", "linear", "fair_share", "reciprocal", "power", "hinge",
+    "interpolated",
 ]  # fmt: skip
 """Laws of a slowdown against the level of a load; see `simstrag.profile.responses`."""
+
+
+Side = Literal["step", "device"]
+"""The part of a step that a law is of: the whole, or its device's stream of work."""
 
 
 class StepCell(ProfilePart):
@@ -40,6 +45,9 @@ class StepCell(ProfilePart):
     update: of the optimizer, which is no part of a step.
     host: until the launching thread returns.
     host_share: share of a step in which the device does nothing for it.
+    launch: until the thread has launched a step that starts with an empty queue.
+    device: of the device's stream: kernel time, and what lies between kernels.
+    unstable: why its visits are no repetitions of one number, naming them; "" for stable ones.
     held_out: left out of the fit against the batch.
     """
 
@@ -50,8 +58,11 @@ class StepCell(ProfilePart):
     update: NotNegative | None = None
     host: NotNegative | None = None
     host_share: Share | None = None
+    launch: Positive | None = None
+    device: Positive | None = None
     peak_bytes: Size | None = None
     noise: NoiseSamples | None = None
+    unstable: str = ""
     held_out: bool = False
 
 
@@ -63,7 +74,7 @@ class SkippedCell(ProfilePart):
 
 
 class BatchFit(ProfilePart):
-    """Median seconds of a clean step against the batch, in one precision.
+    """Median seconds of a clean step, or of its device's part, against the batch, in one precision.
 
     fixed, per_sample: seconds = fixed + per_sample * batch.
     knee: of law knee, the batch below which steps get no quicker.
@@ -73,6 +84,7 @@ class BatchFit(ProfilePart):
     """
 
     precision: str
+    part: Side = "step"
     law: BatchLaw
     fixed: NotNegative
     per_sample: NotNegative
@@ -106,6 +118,7 @@ class Response(ProfilePart):
     """The slowdown of a step, or of an all-reduce, by one kind of load, as a law of its level.
 
     resource: resource of a trace that the load takes.
+    part: what is slowed: the step as a whole, or the device's stream of it.
     precision, batch: of the steps; "" and None for an all-reduce.
     ranks, bytes: of the all-reduce.
     constants: of the law, by name.
@@ -119,6 +132,7 @@ class Response(ProfilePart):
     batch: Count | None = None
     ranks: Count | None = None
     bytes: Size | None = None
+    part: Side = "step"
     law: Law
     constants: dict[str, Quantity] = Field(default_factory=dict)
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
@@ -146,6 +160,7 @@ class Response(ProfilePart):
 CONSTANTS: dict[Law, tuple[str, ...]] = {
     "none": (),
     "constant": ("factor",),
+    "time_slices": ("cost",),
     "linear": ("slope",),
     "fair_share": ("demand",),
     "reciprocal": ("share",),

@@ -49,21 +49,48 @@ class MeasuredWorkload(ProfilePart):
     stand_in: bool
 
 
+class PrecisionSeconds(ProfilePart):
+    """Seconds in full and in reduced precision; the latter None where they are unknown."""
+
+    full: Positive
+    amp: Positive | None = None
+
+
 class StepTimes(ProfilePart):
     """Seconds and ratios of one step; see `simstrag.timing.constants.Step`.
 
-    amp_ratio: without it no policy may use reduced precision.
+    host_share: of the serial law, in which a step is host and device after one another.
+    launch, device: of the overlapping law, in which it takes the longer of both.
+    amp_ratio: without it, and without `device.amp`, no policy may use reduced precision.
     fixed_share: share that a smaller batch does not shorten; without it, 0.
     noise: without it all steps take equally long.
     """
 
     compute: Positive
-    host_share: Share
+    host_share: Share | None = None
+    launch: PrecisionSeconds | None = None
+    device: PrecisionSeconds | None = None
     amp_ratio: Positive | None = None
     amp_ratio_contended: Positive | None = None
     amp_switch: NotNegative
     fixed_share: Share | None = None
     noise: NoiseSamples | None = None
+
+    @model_validator(mode="after")
+    def _has_one_law(self) -> Self:
+        if (self.launch is None) != (self.device is None):
+            given, other = ("launch", "device") if self.device is None else ("device", "launch")
+            raise ValueError(f"{given} needs {other}: a step takes the longer of the two")
+        if (self.host_share is None) == (self.launch is None):
+            raise ValueError("give either host_share, or launch and device")
+        return self
+
+    @property
+    def streams(self) -> tuple[PrecisionSeconds, PrecisionSeconds] | None:
+        """Launch and device of the overlapping law; None under the serial one."""
+        if self.launch is None or self.device is None:
+            return None
+        return self.launch, self.device
 
 
 class AllReduceTimes(ProfilePart):

@@ -5,6 +5,8 @@ utilisation (0 to 1) is such a level.  Slowdowns are factors >= 1 that never fal
 
     none          1
     constant      factor at any level above 0
+    time_slices   1 + cost min(u, 1): a second process takes its slices from the first, not from
+                  the step
     linear        1 + slope u
     fair_share    demand + u: the step needs `demand` of the resource, and shares it when short
     reciprocal    1 / (1 - share u)
@@ -50,6 +52,8 @@ def apply_law(law: str, constants: Mapping[str, float], levels: npt.ArrayLike) -
         slowed = np.ones_like(u)
     elif law == "constant":
         slowed = np.full_like(u, c["factor"])
+    elif law == "time_slices":
+        slowed = 1 + c["cost"] * np.minimum(u, 1.0)
     elif law == "linear":
         slowed = 1 + c["slope"] * u
     elif law == "fair_share":
@@ -149,8 +153,9 @@ def translate(
 
     assumed: the law of the other resources (`assume`); None leaves their utilisations.
 
-    A response was measured on whole steps, but a slowdown in a trace stretches only the part of the
-    step that uses the resource: that part is stretched until the whole step is as slow as measured.
+    A slowdown in a trace stretches only the part of the step that uses the resource.  A response of
+    the device's part is that stretch; by one that was measured on whole steps the part is stretched
+    until the whole step is as slow as measured.
     Source and hash stay as recorded.  Raises `InputError` for a resource with both slowdowns and
     utilisations, and for a resource that steps do not use.
     """
