@@ -957,7 +957,7 @@ class _Run:
         return Hints(
             amp_ratio=step.amp_ratio,
             host_seconds=None if recorded else step.host,
-            clean_seconds=None if recorded else step.host + step.gpu,
+            clean_seconds=None if recorded else step.clean,
             amp_switch=step.amp_switch,
             batch=self.batch,
             microbatches=step.microbatches,

@@ -203,6 +203,8 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
     rows = draw(st.just([]) | traces(workers))
     if rows:
         data["trace"] = rows
+    if draw(st.sampled_from((False, False, True))):
+        draw(overlapping_step(data["step"]))
     draw(rarer(data))
     ends = draw(st.sampled_from(("updates", "updates", "samples", "target", "both")))
     if ends == "updates":
@@ -213,6 +215,16 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
         data["target_progress"] = draw(st.sampled_from((0.01, 0.5, 1.0, 2.0)))
         data["learner"] |= {"batch": 64, "noise_scale": 100.0}
     return Scenario.of(data)
+
+
+@st.composite
+def overlapping_step(draw: st.DrawFn, step: dict[str, Any]) -> None:
+    """Turn the serial law of a step into the overlapping one."""
+    for name in ("compute", "host_share", "amp_ratio"):
+        del step[name]
+    seconds = st.sampled_from(COMPUTE)
+    for name in ("launch", "device"):
+        step[name] = {"full": draw(seconds), "amp": draw(seconds)}
 
 
 @st.composite

@@ -115,10 +115,17 @@ def test_both_engines_agree_on_every_plan_while_speeds_change(
     assert native == plain
 
 
+SERIAL = {"compute": 0.2, "host_share": 0.4, "cv": 0.3}
+OVERLAPPING = {"launch": 0.18, "device": 0.2, "cv": 0.3}
+
+
+@pytest.mark.parametrize("step", [SERIAL, OVERLAPPING], ids=["serial", "overlapping"])
 @pytest.mark.parametrize(
     "policy", ["bsp", "bsp:via=server", "asgd", "backup:b=1", "cgp", "ssp", "k_async:x=2", "tree"]
 )
-def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(policy: str) -> None:
+def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(
+    policy: str, step: dict[str, float]
+) -> None:
     """The rest of what is under way takes its time at the new speed, as in a trace (rule 2)."""
     n, draws = 4, np.random.default_rng(1)
     changes = [
@@ -127,7 +134,7 @@ def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(policy: str)
     ]
     scenario = Scenario.of({
         "workers": n, "samples": n * 60 * 8, "learner": {"batch": 8},
-        "step": {"compute": 0.2, "host_share": 0.4, "cv": 0.3},
+        "step": step,
         "allreduce": {"alpha": 0.01, "bytes": 1e6, "bandwidth": 1e8},
         "server": {"service": 0.011, "push": 0.03, "pull": 0.02},
     })  # fmt: skip

@@ -32,6 +32,7 @@ from simstrag.analysis.text.number_format import number
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 from simstrag.trace.slowdown import Piecewise
+from simstrag.trace.step_functions import Pieces
 
 MOST = 100_000
 """Steps, updates and changes of slowdown that all timelines of a page may draw."""
@@ -260,7 +261,9 @@ def parts_of_steps(steps: RunSteps, timing: Timing | None) -> dict[str, tuple[Fl
 
 def slowdown_of(timing: Timing, rank: int) -> Piecewise:
     """The factor by which contention stretches a full-precision step of a rank."""
-    f, clean = timing.stretch(rank, amp=False), timing.step.host + timing.step.gpu
+    f, clean = timing.stretch(rank, amp=False), timing.step.clean
+    if timing.step.overlaps:
+        f = Pieces.of_each([timing.launching(rank, amp=False), f]).largest()
     return Piecewise(f.times, tuple(value / clean for value in f.values), f.period)
 
 

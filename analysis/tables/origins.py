@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,10 @@ WORDS = {
     "host_share": ("share of a step that precision cannot shorten", ""),
     "amp_ratio": ("full over reduced-precision time of a step", ""),
     "amp_ratio_contended": ("the same under contention (a check, not used)", ""),
+    "launch.full": ("launching of a step, full precision", "s"),
+    "launch.amp": ("launching of a step, reduced precision", "s"),
+    "device.full": ("the device's part of a step, full precision", "s"),
+    "device.amp": ("the device's part of a step, reduced precision", "s"),
     "amp_switch": ("cost of a change of precision", "s"),
     "fixed_share": ("share of a step that a smaller batch does not shorten", ""),
     "cv": ("noise of steps, coefficient of variation", ""),
@@ -92,10 +97,15 @@ def origins_data(scenario: Scenario) -> Table:
 
 def _step(scenario: Scenario) -> Iterator[Origin]:
     if scenario.step is not None:
-        for name in ("compute", "host_share", "amp_ratio", "amp_switch", "fixed_share", "cv"):
-            value = getattr(scenario.step, name)
+        serial = ("compute", "host_share", "amp_ratio")
+        streams = ("launch.full", "launch.amp", "device.full", "device.amp")
+        law = streams if scenario.step.launch is not None else serial
+        for name in (*law, "amp_switch", "fixed_share", "cv"):
+            value = operator.attrgetter(name)(scenario.step)
             kind = kind_of(scenario, f"step.{name}")
-            if value is None:
+            if value is None and name == "launch.amp":
+                kind = "not given: as in full precision"
+            elif value is None:
                 kind = "not given: no policy here may use reduced precision"
             note = f"{scenario.step.noise}" if name == "cv" and value else ""
             yield _plain(name, value, kind, note)

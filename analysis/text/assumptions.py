@@ -59,12 +59,21 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     )
     if not any(run.summary["amp_share"] > 0 for run in runs):
         return
-    share = step.host / (step.host + step.gpu)
-    yield (
-        f"Reduced precision shortens the device's part of a step only; the other part is "
-        f"{number(100 * share)} % of an idle step, and contention of the device stretches what "
-        "reduced precision leaves in the same proportion."
-    )
+    if step.amp is not None:
+        launch, device = step.amp
+        yield (
+            "The host launches while the device computes, and a step takes the longer of the two: "
+            f"{seconds(step.host)} and {seconds(step.gpu)} in full precision, {seconds(launch)} "
+            f"and {seconds(device)} in reduced. A host that runs ahead into the next step is not "
+            "modelled."
+        )
+    else:
+        share = step.host / step.clean
+        yield (
+            f"Reduced precision shortens the device's part of a step only; the other part is "
+            f"{number(100 * share)} % of an idle step, and contention of the device stretches what "
+            "reduced precision leaves in the same proportion."
+        )
     profile = scenario.inputs.profile
     w = None if times is None or profile is None else profile.workload
     if w is not None and w.stand_in:

@@ -296,7 +296,7 @@ def _free_communication(s: Standings) -> Iterator[str]:
 def slow_network(s: Standings) -> str:
     """Sentences where an all-reduce takes longer than a step; else empty."""
     scenario, step = s.comparison.scenario, s.comparison.scenario.inputs.step
-    network, whole = _reduces(scenario), step.host + step.gpu
+    network, whole = _reduces(scenario), step.clean
     hidden = scenario.inputs.allreduce.overlap
     if network <= whole:
         return ""

@@ -73,11 +73,14 @@ def power_points(
     is that at the highest cap.  A device draws the measured watts while it computes, and those of
     an idle one (`Scenario.watts`) while it waits or communicates.
 
-    Raises `InputError` where the scenario does not state `step.compute`.
+    Raises `InputError` where the scenario does not state the step.
     """
     scenario = advice.comparison.scenario
-    if not value_of(scenario, "step.compute") or scenario.replays:
-        raise InputError("power caps make a step longer: state step.compute in the scenario")
+    if scenario.step is None or scenario.replays:
+        raise InputError(
+            "power caps make a step longer: state step.compute in the scenario, or step.launch and "
+            "step.device"
+        )
     policies = dict.fromkeys([advice.choice, advice.safe, BASELINE])
     seeds = scenario.seed_list[:SEEDS]
     wanted = [(policy, row.cap) for policy in policies for row in caps.rows]
@@ -104,7 +107,8 @@ def power_points(
 
 
 def _at_cap(scenario: Scenario, slowdown: float) -> Scenario:
-    return with_value(scenario, "step.compute", value_of(scenario, "step.compute") * slowdown)
+    name = "step.device" if scenario.inputs.step.overlaps else "step.compute"
+    return with_value(scenario, name, value_of(scenario, name) * slowdown)
 
 
 def _times(scenario: Scenario, policy: str, seed: int) -> tuple[float, float, float]:

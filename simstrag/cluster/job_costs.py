@@ -107,7 +107,8 @@ class JobCosts:
 
     def step_seconds(self, plan: Plan, s: Slowdowns) -> Floats:
         """Of each rank, in its precision."""
-        seconds: Floats = self._step.host * s.host + self._device_seconds(plan) * s.gpu
+        host, device = self._host_seconds(plan) * s.host, self._device_seconds(plan) * s.gpu
+        seconds: Floats = np.maximum(host, device) if self._step.overlaps else host + device
         return seconds
 
     def communication_seconds(self, plan: Plan, s: Slowdowns) -> Floats:
@@ -139,7 +140,12 @@ class JobCosts:
         if step.noise is not None:
             tables = step.noise.quantiles, step.noise.marginal
             factor = min(float(table.min()) for table in tables if table.size)
-        return max(self._least_seconds * factor * (1 - step.fixed_share), 0.0)
+        least = self._least_seconds if step.amp is None else min(step.gpu, step.amp[1])
+        return max(least * factor * (1 - step.fixed_share), 0.0)
+
+    def _host_seconds(self, plan: Plan) -> Floats:
+        amp = self._step.amp
+        return np.where(plan.in_amp, self._step.host if amp is None else amp[0], self._step.host)
 
     def _device_seconds(self, plan: Plan) -> Floats:
         return np.where(plan.in_amp, self._step.gpu / self._gain, self._step.gpu)
@@ -147,6 +153,8 @@ class JobCosts:
     @property
     def _least_seconds(self) -> float:
         """Of a step without noise, in any precision."""
+        if self._step.amp is not None:
+            return min(self._step.clean, max(self._step.amp))
         return self._step.host + self._step.gpu / max(self._gain, 1.0)
 
     # -- use of nodes --------------------------------------------------------------------------
@@ -157,7 +165,8 @@ class JobCosts:
         A worker that waits for its share of either uses neither meanwhile.
         """
         seconds = self.step_seconds(plan, s)
-        return self._step.host * self._host_cores / seconds, self._device_seconds(plan) / seconds
+        host = self._host_seconds(plan) * self._host_cores
+        return host / seconds, self._device_seconds(plan) / seconds
 
     def rates(self, plan: Plan, s: Slowdowns, busy: Floats) -> tuple[Floats, Floats]:
         """Steps and gradients per second of each rank.
@@ -197,7 +206,7 @@ class JobCosts:
         for quorum in groups_of(plan):
             ring[quorum.indices] = self.ring_bytes(quorum)
         return Demands(
-            steps * step.host * self._host_cores * s.host,
+            steps * self._host_seconds(plan) * self._host_cores * s.host,
             steps * step.gpu / gain * s.gpu,
             messages * s.net * self.bytes,
             messages * s.net * self.bytes,
@@ -226,7 +235,8 @@ class JobCosts:
         ring = ring_bytes(self.bytes, np.array(self._nodes), n, hierarchical=False)
         served = np.minimum(n / least[0] * self._server.service * np.array(self.shares), 1.0)
         moved = self.bytes / least
+        host = max(self._step.host, self._step.amp[0] if self._step.amp else 0.0)
         return Demands(
-            np.full(n, self._host_cores * self._step.host / least[0]), np.ones(n), moved, moved,
+            np.full(n, self._host_cores * host / least[0]), np.ones(n), moved, moved,
             ring / least, served * self._server_cores,
         )  # fmt: skip

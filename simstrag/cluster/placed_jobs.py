@@ -95,7 +95,7 @@ class PlacedJobs:
         scenario = self.study.scenario(workload, max(sizes), samples=1)
         inputs, section = scenario.inputs, self.study.workloads[workload]
         server, share = inputs.server, max(inputs.server.shards)
-        cycle = inputs.step.host + inputs.step.gpu + server.push + server.pull + server.job
+        cycle = inputs.step.clean + server.push + server.pull + server.job
         pushes = max(sizes) / cycle
         busy = min(pushes * server.service * share, 1.0) * section.server_cores
         return busy, pushes * section.bytes_of(inputs.allreduce) * share

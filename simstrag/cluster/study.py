@@ -330,7 +330,7 @@ class ClusterStudy(Section):
         if (workload, workers) not in self._paces:
             scenario = self.scenario(workload, workers, samples=1)
             step, timing = scenario.inputs.step, scenario.timing(0)
-            seconds = step.host + step.gpu + timing.reduce(tuple(range(workers)), 0.0)
+            seconds = step.clean + timing.reduce(tuple(range(workers)), 0.0)
             self._paces[workload, workers] = workers * scenario.learner.batch, seconds
         return self._paces[workload, workers]
 

@@ -60,6 +60,7 @@ class StepAccount:
     sent, pushed: when its push began, and seconds of it.
     busy: seconds of all other communication of its gradient.
     round: number of the round whose collective summed its gradient; -1 where an update did [11].
+    streams: when its launching and its computing end by the overlapping law.
     """
 
     start: Start
@@ -74,6 +75,7 @@ class StepAccount:
     pushed: float = 0.0
     busy: float = 0.0
     round: int = -1
+    streams: tuple[float, float] | None = None
 
 
 class Accounts:

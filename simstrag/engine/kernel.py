@@ -185,14 +185,14 @@ class Kernel:
 
     def retime(self, at: float, timing: Timing) -> None:
         """From `at` on, another timing with other constant slowdowns (rule 8a), after `pause`."""
-        (stretches, nets, service), loading = self._loading.speeds, self._loading
+        (launches, stretches, nets, service), loading = self._loading.speeds, self._loading
         loading.reload(timing)
         self.timing = timing
         standing.retime(self.plan, loading)
         self.memory.ranks["clean_step"] = -1  # rule 27 asks for the speed of now
-        after, new, served = loading.speeds
-        ratios = after / stretches
-        arrays = address(ratios), address(nets), address(new)
+        launched, after, new, served = loading.speeds
+        launching, ratios = launched / launches, after / stretches
+        arrays = address(launching), address(ratios), address(nets), address(new)
         self._native.retime(self.memory.address, at, *arrays, served / service if service else 1.0)
 
     def change_pause(self, plan: Plan) -> None:

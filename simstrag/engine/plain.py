@@ -197,10 +197,15 @@ class Plain:
         def moved(end: float, ratio: float) -> float:
             return end if ratio == 1.0 or end <= at else at + (end - at) * ratio
 
+        def stream(end: float, begins: float, was: float, ratio: float) -> float:
+            if end <= was or (begins == was and ratio == 1.0):
+                return end
+            return begins + (end - was) * ratio
+
         match fact:
             case StepEnded(rank):
                 step = accounts.step(rank)
-                got, rest = step.got, end - max(step.begun, at)
+                got, was = step.got, max(step.begun, at)
                 amp, puller, relay = step.start.amp, step.start.puller, step.start.relay
                 ratio = new.stretch(rank, amp).values[0] / old.stretch(rank, amp).values[0]
                 if step.relayed > at and puller is not None and relay is not None:
@@ -212,8 +217,15 @@ class Plain:
                     step.got = moved(got, net(puller))
                 if step.got != got:
                     step.begun = step.got + (step.begun - got)
-                if end > at and (step.got != got or ratio != 1.0):
-                    step.finish = max(step.begun, at) + rest * ratio
+                begins = max(step.begun, at)
+                if step.streams is not None and end < math.inf:
+                    host = new.launching(rank, amp).values[0] / old.launching(rank, amp).values[0]
+                    ends = zip(step.streams, (host, ratio), strict=True)
+                    launched, computed = (stream(e, begins, was, by) for e, by in ends)
+                    step.streams = launched, computed
+                    step.finish = max(step.streams)
+                elif end > at and (step.got != got or ratio != 1.0):
+                    step.finish = begins + (end - was) * ratio
                 return step.finish
             case PushEnded(rank):
                 step = accounts.step(rank)
@@ -320,16 +332,19 @@ class Plain:
         begin = got + timing.step.amp_switch if start.switches else got
         pause = begin + start.pause - begin
         begin += start.pause
-        share, samples = start.samples / self.rules.learner.batch, start.samples
+        share, samples, part = start.samples / self.rules.learner.batch, start.samples, 1.0
         if deadline is None:
             finish = timing.compute(rank, start.step, begin, start.amp, share, loaded)
         else:
             finish, done = timing.cut(rank, start.step, begin, start.amp, share, deadline, loaded)
+            part = done / timing.step.microbatches
             if done < timing.step.microbatches:
                 samples = max(samples * done // timing.step.microbatches, 1)  # rule 6a
         if rank in self.rules.failed:
             finish = math.inf
-        self._accounts.begin(start, samples, got, begin, finish, pause, relayed)
+        step = self._accounts.begin(start, samples, got, begin, finish, pause, relayed)
+        if timing.step.overlaps and rank not in timing.contention.durations:
+            step.streams = timing.streams(rank, start.step, begin, start.amp, share, loaded, part)
         self._agenda.add(finish, StepEnded(rank, start.step, samples))
 
     def _judge(self) -> None:

@@ -95,4 +95,4 @@ def evaluation_interval(scenario: Scenario) -> float:
     step, samples = scenario.inputs.step, scenario.sample_target
     assert samples is not None
     rounds = samples / (scenario.workers * scenario.learner.batch)
-    return rounds * (step.host + step.gpu) / EVALUATIONS
+    return rounds * step.clean / EVALUATIONS

@@ -143,7 +143,7 @@ def require_gain(scenario: Scenario, policy: str) -> None:
     """
     may_reduce = getattr(policies.load(policy), "reduces_precision", False)
     if may_reduce and scenario.inputs.step.amp_ratio is None:
-        raise unknown_gain(policy)
+        raise unknown_gain(policy, scenario.inputs.step)
 
 
 def _end_of_trace(world: simpy.Environment, end: float) -> Generator[simpy.Event, Any, None]:

@@ -29,6 +29,7 @@ from simstrag.policy import Hints, Plan, Policy, View
 from simstrag.runs.run import TABLES, Run, provenance
 from simstrag.scenario.beyond_measured import beyond_measured, doubts
 from simstrag.scenario.scenario import Scenario
+from simstrag.timing.constants import Step, gain_key
 from simstrag.timing.timing import Timing
 
 Engine = Kernel | Plain
@@ -229,7 +230,7 @@ class Simulation:
         except PlanError as error:
             raise PlanError(f"policy {self.name}: {error}") from None
         if self.timing.step.amp_ratio is None and resolved.in_amp.any():
-            raise unknown_gain(self.name)
+            raise unknown_gain(self.name, self.timing.step)
         self._asked, self._answered = plan, resolved
         return resolved
 
@@ -301,11 +302,11 @@ def _warn_of_plain() -> None:
     )
 
 
-def unknown_gain(policy: str) -> InputError:
+def unknown_gain(policy: str, step: Step) -> InputError:
     """The error for a policy that reduces precision where its gain is not known."""
     return InputError(
-        f"policy {policy} uses reduced precision, but its gain is unknown: give step.amp_ratio or "
-        f"a profile that measured it, or leave {policy} out"
+        f"policy {policy} uses reduced precision, but its gain is unknown: give {gain_key(step)} "
+        f"or a profile that measured it, or leave {policy} out"
     )
 
 
@@ -316,7 +317,7 @@ def _hints(timing: Timing, scenario: Scenario) -> Hints:
     return Hints(
         amp_ratio=step.amp_ratio,
         host_seconds=step.host if known else None,
-        clean_seconds=step.host + step.gpu if known else None,
+        clean_seconds=step.clean if known else None,
         amp_switch=step.amp_switch,
         batch=learner.batch,
         microbatches=step.microbatches,

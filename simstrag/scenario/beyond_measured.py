@@ -84,7 +84,7 @@ def doubts(scenario: Scenario) -> list[str]:
     """
     step, allreduce = scenario.inputs.step, scenario.inputs.allreduce
     numbers = {
-        "step.compute": step.host + step.gpu, "allreduce.bytes": allreduce.bytes,
+        "step.compute": step.clean, "allreduce.bytes": allreduce.bytes,
         "allreduce.bandwidth": allreduce.bandwidth, "allreduce.alpha": allreduce.alpha,
         "learner.batch": scenario.learner.batch,
     }  # fmt: skip

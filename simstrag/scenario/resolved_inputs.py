@@ -53,7 +53,12 @@ def step_of(
 ) -> Step:
     """The step of a section, else of a profile, else the median of a trace's recorded durations."""
     lag1 = 0.0 if correlation is None else correlation.lag1
-    if section is not None:
+    if section is not None and section.launch is not None and section.device is not None:
+        return Step.overlapping(
+            section.launch.full, section.device.full, section.launch.amp, section.device.amp,
+            section.distribution(lag1), section.amp_switch, microbatches, section.fixed_share,
+        )  # fmt: skip
+    if section is not None and section.compute is not None:
         host = section.compute * section.host_share
         gpu = section.compute - host
         return Step(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     ValidationError,
     field_serializer,
@@ -71,24 +72,61 @@ class Section(Checked):
         return [name for name in names if getattr(self, name) != fields[name].get_default()]
 
 
+class SecondsByPrecision(Section):
+    """Seconds in full and in reduced precision."""
+
+    full: Positive
+    amp: Positive | None = None
+
+
+def _by_precision(value: Any) -> Any:
+    """A number is that of full precision."""
+    return value if value is None or isinstance(value, Mapping | Section) else {"full": value}
+
+
+StreamSeconds = Annotated[
+    SecondsByPrecision,
+    BeforeValidator(_by_precision, json_schema_input_type=Positive | SecondsByPrecision),
+]
+
+
 class StepSection(Section):
-    """One training step.
+    """One training step: `compute`, or `launch` and `device` where the host launches meanwhile.
 
     compute: seconds in full precision on an idle machine.
-    host_share: share that reduced precision cannot shorten.
+    launch, device: seconds of launching, and of the device; a number, or by precision.
+    host_share: share of `compute` that reduced precision cannot shorten.
     amp_ratio: full over reduced-precision time.
     cv: coefficient of variation of the noise.
     amp_switch: seconds of a change of precision.
-    fixed_share: share that a smaller batch does not shorten.
+    fixed_share: share that a smaller batch does not shorten; beside `device`, of that.
     """
 
-    compute: Positive
+    compute: Positive | None = None
+    launch: StreamSeconds | None = None
+    device: StreamSeconds | None = None
     host_share: Share = 0.0
     amp_ratio: Positive | None = None
     cv: NonNegative = 0.0
     noise: Literal["lognormal", "shifted_exponential"] = "lognormal"
     amp_switch: NonNegative = 0.0
     fixed_share: Share = 0.0
+
+    @model_validator(mode="after")
+    def _has_one_law(self) -> Self:
+        streams = [name for name in ("launch", "device") if getattr(self, name) is not None]
+        if len(streams) == 1:
+            other = "device" if streams == ["launch"] else "launch"
+            raise ValueError(f"{streams[0]} stands without {other}; give both, or compute")
+        if bool(streams) == (self.compute is not None):
+            raise ValueError("give compute, or launch and device" + ", not both" * bool(streams))
+        for name in ("host_share", "amp_ratio"):
+            if streams and name in self.model_fields_set:
+                raise ValueError(
+                    f"{name} belongs to compute; launch and device say it by precision, as in "
+                    "device: {full: 0.03, amp: 0.02}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _noise_exists(self) -> Self:

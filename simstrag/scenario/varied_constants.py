@@ -17,6 +17,9 @@ QUANTITIES = {
     "contention.host_share": "",
     "contention.response": "",
     "step.compute": "s",
+    "step.launch": "s",
+    "step.device": "s",
+    "step.device.amp": "s",
     "step.host_share": "",
     "step.amp_ratio": "",
     "step.cv": "",
@@ -59,6 +62,9 @@ workers in the second half of the job was .6 to 1.6 times that in the first (5th
 Alibaba's cluster-trace-gpu-v2020, mini-batch-time).  Slowdowns themselves were off by 7 to 12 % at
 worst where they were measured (docs/measured.md)."""
 
+STREAMS = ("launch", "device")
+"""Keys of a step that have seconds by precision."""
+
 MARGIN = 1e-6
 """How far host_share * amp_ratio stays below 1, where the gain would have no limit."""
 
@@ -73,6 +79,9 @@ NAMES = {
     "contention.host_share": "the host's share of what contention adds to recorded steps",
     "contention.response": "the assumed response to a load (1: 1 + u, 2: 1 / (1 - u))",
     "step.compute": "a clean step",
+    "step.launch": "the launching of a step",
+    "step.device": "the device's part of a step",
+    "step.device.amp": "the device's part in reduced precision",
     "step.host_share": "the share of a step that precision cannot shorten",
     "step.amp_ratio": "the gain of reduced precision",
     "step.cv": "the noise of steps",
@@ -141,6 +150,7 @@ def kind_of(scenario: Scenario, name: str) -> str:
         return FITTED
     section, _, key = name.partition(".")
     stated, inputs = getattr(scenario, section), scenario.inputs
+    key, _, precision = key.partition(".")
     if stated is not None and key in stated.model_fields_set:
         return DECLARED
     if section == "server" and is_linked(scenario):
@@ -149,6 +159,8 @@ def kind_of(scenario: Scenario, name: str) -> str:
     if section in ("step", "noise"):
         measured = inputs.times
     quantity = getattr(measured, "noise" if key in ("cv", "lag1") else key, None)
+    if key in STREAMS:
+        quantity = getattr(quantity, precision or "full", None)
     if key == "lag1" and quantity is not None and quantity.lag1_autocorrelation is None:
         return NOT_GIVEN
     if quantity is not None:
@@ -177,8 +189,11 @@ def value_of(scenario: Scenario, name: str) -> float:
     if kind_of(scenario, name) == DERIVED:
         return 0.0
     if section in ("learner", "contention", "step", "noise"):
-        stated = getattr(scenario, section)
-        return 0.0 if stated is None else float(getattr(stated, key) or 0.0)
+        key, _, precision = key.partition(".")
+        value = getattr(getattr(scenario, section), key, None)
+        if key in STREAMS:
+            value = getattr(value, precision or "full", None)
+        return float(value or 0.0)
     value = float(getattr(getattr(scenario.inputs, section), key))
     return value if math.isfinite(value) else 0.0
 
@@ -296,11 +311,27 @@ def _independent(scenario: Scenario) -> Distribution:
 
 
 def with_value(scenario: Scenario, name: str, value: float) -> Scenario:
-    """The scenario with one constant changed; all others stay but those derived from it."""
+    """The scenario with one constant changed; all others stay but those derived from it.
+
+    Seconds of launching or of the device keep the proportion of their precisions.
+
+    >>> step = {"launch": 0.01, "device": {"full": 0.03, "amp": 0.02}}
+    >>> case = Scenario(workers=2, updates=1, step=step)
+    >>> with_value(case, "step.device", 0.06).step.device
+    SecondsByPrecision(full=0.06, amp=0.04)
+    """
     section, _, key = name.partition(".")
     stated = getattr(scenario, section)
     keys = {} if stated is None else stated.model_dump(exclude_unset=True)
-    return scenario.replaced(**{section: keys | {key: value}})
+    key, _, precision = key.partition(".")
+    if key not in STREAMS:
+        return scenario.replaced(**{section: keys | {key: value}})
+    seconds = keys[key]
+    if precision:
+        changed = seconds | {precision: value}
+    else:
+        changed = {each: known * (value / seconds["full"]) for each, known in seconds.items()}
+    return scenario.replaced(**{section: keys | {key: changed}})
 
 
 def feels(scenario: Scenario, summary: Mapping[str, Any], name: str) -> bool:

@@ -23,15 +23,20 @@ FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One training step on an idle machine.
+    """One training step on an idle machine, by one of two laws (rule 2).
 
-    host: seconds that reduced precision cannot shorten.
+    By the serial law it takes host + gpu; by the overlapping one, where the host launches while the
+    device computes, the longer of the two.
+
+    host: seconds that reduced precision cannot shorten; by the overlapping law, of launching.
     gpu: seconds of the computing device in full precision.
     amp_ratio: full over reduced-precision time of the whole step, None if unknown.
     noise: of the factors of step times, None for none.
     amp_switch: seconds of a change of precision.
     microbatches: equal parts of a step, at the ends of which a deadline may stop it.
-    fixed_share: share of a nominal step's work that a smaller batch does not shorten.
+    fixed_share: share of a nominal step's work that a smaller batch does not shorten; by the
+        overlapping law, of the device's.
+    amp: seconds of launching and of the device in reduced precision; None by the serial law.
     """
 
     host: float
@@ -41,6 +46,42 @@ class Step:
     amp_switch: float = 0.0
     microbatches: int = 1
     fixed_share: float = 0.0
+    amp: tuple[float, float] | None = None
+
+    @classmethod
+    def overlapping(
+        cls,
+        launch: float,
+        device: float,
+        amp_launch: float | None = None,
+        amp_device: float | None = None,
+        noise: Distribution | None = None,
+        amp_switch: float = 0.0,
+        microbatches: int = 1,
+        fixed_share: float = 0.0,
+    ) -> Step:
+        """A step whose host launches while the device computes; seconds, in full precision.
+
+        amp_launch: in reduced precision; by default the same.
+        amp_device: in reduced precision; None where its gain is unknown.
+
+        >>> step = Step.overlapping(launch=0.02, device=0.03, amp_launch=0.024, amp_device=0.012)
+        >>> step.clean, round(step.amp_ratio, 6)
+        (0.03, 1.25)
+        """
+        amp = launch if amp_launch is None else amp_launch, amp_device or device
+        ratio = None if amp_device is None else max(launch, device) / max(amp)
+        return cls(launch, device, ratio, noise, amp_switch, microbatches, fixed_share, amp)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the host launches while the device computes."""
+        return self.amp is not None
+
+    @property
+    def clean(self) -> float:
+        """Seconds of a noise-free nominal step in full precision."""
+        return max(self.host, self.gpu) if self.overlaps else self.host + self.gpu
 
     def of_worker(self, worker: WorkerRanks) -> Step:
         """The step of a worker, all of whose ranks take this step.
@@ -53,18 +94,30 @@ class Step:
         (1.1, 0.272727273)
         """
         stretch = worker.stretch
+        amp = None if self.amp is None else (self.amp[0] * stretch, self.amp[1] * stretch)
         return replace(
             self, host=self.host * stretch, gpu=self.gpu * stretch,
-            fixed_share=1 - (1 - self.fixed_share) / stretch,
+            fixed_share=1 - (1 - self.fixed_share) / stretch, amp=amp,
         )  # fmt: skip
 
     def effort(self, share: float) -> float:
         """The work of a step with that share of the nominal batch, relative to a nominal step.
 
+        By the overlapping law, the device's: launching does not depend on the batch.
+
         >>> Step(host=0.0, gpu=0.1, fixed_share=0.25).effort(0.5)
         0.625
         """
         return share + self.fixed_share * (1.0 - share)
+
+    def recorded_effort(self, share: float) -> float:
+        """The same of a recorded duration, which does not tell launching from computing.
+
+        >>> Step.overlapping(launch=0.02, device=0.03).recorded_effort(0.5)
+        0.6666666666666667
+        """
+        effort = self.effort(share)
+        return max(self.host, self.gpu * effort) / self.clean if self.overlaps else effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +234,25 @@ class ServerLoad:
     net: float = 1.0
 
 
+def gain_key(step: Step) -> str:
+    """The key of a scenario that states what reduced precision gains."""
+    return "step.device.amp" if step.overlaps else "step.amp_ratio"
+
+
 def amp_gain(step: Step) -> float:
     """Speed-up of the device's part of a step by reduced precision, r = g / ((h+g)/rho - h).
 
-    Raises `InputError` if `amp_ratio` is unknown, or larger than the host part allows.
+    By the overlapping law it is stated.  Raises `InputError` if the gain is unknown, or larger than
+    the host part allows.
     """
     rho, total = step.amp_ratio, step.host + step.gpu
     if rho is None:
         raise InputError(
             "the policy uses reduced precision, but its gain is unknown: "
-            "give step.amp_ratio or a profile"
+            f"give {gain_key(step)} or a profile"
         )
+    if step.amp is not None:
+        return step.gpu / step.amp[1]
     try:
         return device_gain(rho, step.host, total)
     except InputError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import copy
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,8 @@ class Timing:
         self._noise = noise
         self._stretches = functools.cache(self._stretches_anew)
         self._stretch = functools.cache(lambda place, *how: self._stretches(*how)[place])
+        self._launches = functools.cache(self._launches_anew)
+        self._launch = functools.cache(lambda place, *how: self._launches(*how)[place])
         self._shortened = functools.cache(self._shortened_anew)
         self._net: dict[tuple[int, float], Piecewise] = {}
         self._slowed = frozenset(np.flatnonzero(contention.felt[contention.places, NET]).tolist())
@@ -95,9 +97,28 @@ class Timing:
         part: the first part of the step that counts, as a share of its work.
         """
         if rank in self.contention.durations:
-            return start + self._duration(rank, k, amp) * self.step.effort(share) * part
+            return start + self._duration(rank, k, amp) * self.step.recorded_effort(share) * part
+        if self.step.overlaps:
+            return max(self.streams(rank, k, start, amp, share, loaded, part))
         work = self._noise.factor(rank, k) * self.step.effort(share) * part
         return finish(start, work, self.stretch(rank, amp, loaded))
+
+    def streams(
+        self,
+        rank: int,
+        k: int,
+        start: float,
+        amp: bool,
+        share: float = 1.0,
+        loaded: bool = False,
+        part: float = 1.0,
+    ) -> tuple[float, float]:
+        """When launching and computing of a step end by the overlapping law: see `compute`."""
+        work = self._noise.factor(rank, k) * part
+        return (
+            finish(start, work, self.launching(rank, amp, loaded)),
+            finish(start, work, self.stretch(rank, amp, loaded), self.step.effort(share)),
+        )
 
     def cut(
         self,
@@ -132,7 +153,10 @@ class Timing:
         """Seconds of a noise-free full-precision step started at `start` (rule 27)."""
         if rank in self.contention.durations:
             return self._duration(rank, k, amp=False)
-        return finish(start, 1.0, self.stretch(rank, amp=False)) - start
+        end = finish(start, 1.0, self.stretch(rank, amp=False))
+        if self.step.overlaps:
+            end = max(end, finish(start, 1.0, self.launching(rank, amp=False)))
+        return end - start
 
     def reduce(
         self, members: tuple[int, ...], start: float, loaded: bool = False, fragments: int = 1
@@ -185,9 +209,15 @@ class Timing:
         return max(0.0, end - max(start, self.contention.end))
 
     def stretch(self, rank: int, amp: bool, loaded: bool = False) -> Piecewise:
-        """Seconds per unit of work over time: S * (h*H + g*G/r)."""
-        factor = self.load.host if loaded and rank in self.load.ranks else 1.0
-        return self._stretch(self.contention.place(rank), amp, factor)
+        """Seconds per unit of work over time: S * (h*H + g*G/r).
+
+        By the overlapping law, of the device alone: S * G * g, with g in that precision.
+        """
+        return self._stretch(self.contention.place(rank), amp, self._host_factor(rank, loaded))
+
+    def launching(self, rank: int, amp: bool, loaded: bool = False) -> Piecewise:
+        """Seconds of launching per unit of work over time by the overlapping law: S * H * h."""
+        return self._launch(self.contention.place(rank), amp, self._host_factor(rank, loaded))
 
     def stretches(self, amp: bool, factor: float = 1.0) -> Pieces:
         """`stretch` of each place of the contention, with host work stretched by a factor.
@@ -196,19 +226,37 @@ class Timing:
         """
         return self._stretches(amp, factor)
 
+    def launches(self, amp: bool, factor: float = 1.0) -> Pieces:
+        """The same of `launching`."""
+        return self._launches(amp, factor)
+
+    def _host_factor(self, rank: int, loaded: bool) -> float:
+        return self.load.host if loaded and rank in self.load.ranks else 1.0
+
     def _stretches_anew(self, amp: bool, factor: float) -> Pieces:
         h, g = self.step.host, self.step.gpu
         r = amp_gain(self.step) if amp else 1.0
+        if self.step.amp is not None:
+            seconds = self.step.amp[1] if amp else g
+            return self._combined(("step", "gpu"), lambda S, G: S * (G * seconds))
+        return self._combined(OF_STEP, lambda S, H, G: S * (h * H * factor + g * G / r))
+
+    def _launches_anew(self, amp: bool, factor: float) -> Pieces:
+        assert self.step.amp is not None
+        seconds = (self.step.amp[0] if amp else self.step.host) * factor
+        return self._combined(("step", "host"), lambda S, H: S * (H * seconds))
+
+    def _combined(self, names: Sequence[str], function: Callable[..., Any]) -> Pieces:
+        """A function of the slowdowns of some resources, of each place of the contention."""
 
         def of(felt: Ints) -> Pieces:
-            columns = {name: felt[:, RESOURCES.index(name)] for name in OF_STEP}
-            slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
+            columns = {name: felt[:, RESOURCES.index(name)] for name in names}
+            slowed = [name for name in names if columns[name].any()] or ["step"]
 
             def seconds(*values: Any) -> Any:
-                S, H, G = (
-                    values[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP
+                return function(
+                    *(values[slowed.index(name)] if name in slowed else 1.0 for name in names)
                 )
-                return S * (h * H * factor + g * G / r)
 
             pieces = self.contention.pieces
             return combine([pieces.taken(columns[name]) for name in slowed], seconds)

@@ -55,15 +55,18 @@ ONE = Piecewise((0.0,), (1.0,))
 """No contention."""
 
 
-def finish(start: float, work: float, slowdown: Piecewise) -> float:
+def finish(start: float, work: float, slowdown: Piecewise, factor: float = 1.0) -> float:
     """The end of `work` seconds of uncontended work that begin at `start`.
 
     Solves ``integral from start to t of ds / slowdown(s) = work`` exactly, segment by segment.
 
+    factor: of all values of the slowdown.
+
     >>> finish(8.0, 4.0, Piecewise((0.0, 10.0), (1.0, 2.0)))   # 2 s clean, then 2 s at half speed
     14.0
     """
-    times, values, period = slowdown.times, slowdown.values, slowdown.period
+    times, period = slowdown.times, slowdown.period
+    values = slowdown.values if factor == 1.0 else [each * factor for each in slowdown.values]
     if len(times) == 1:
         return start + work * values[0]
     cycle = math.floor(start / period) if period < math.inf else 0

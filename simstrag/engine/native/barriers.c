@@ -5,10 +5,10 @@
 static double follow_member(struct job *m, const struct quorum_row *q, whole p, double start,
                             double work) {
     whole rank = m->lists[p], variant = 2 * m->loaded + m->ranks[rank].amp;
-    double end = follow(m, rank, variant, start, work, q->needed < q->size, &field(m, RATE)[p],
-                        &field(m, UNTIL)[p]);
+    double end = follow(m, rank, variant, start, work, m->ranks[rank].share, q->needed < q->size,
+                        &field(m, RATE)[p], &field(m, UNTIL)[p]);
     const struct piece_row *f = &m->pieces[m->ranks[rank].stretch[variant]];
-    m->segments[p] = f->at + m->ranks[rank].cursor[variant];
+    m->segments[p] = m->overlaps ? -1 : f->at + m->ranks[rank].cursor[variant];
     m->segments[p + m->workers] = f->at + f->last;
     return end;
 }
@@ -24,7 +24,8 @@ static void count_in(struct quorum_row *q, const struct rank_row *r, whole sign)
 static void measure(struct job *m, struct quorum_row *q, whole p) {
     struct rank_row *r = &m->ranks[m->lists[p]];
     count_in(q, r, 1);
-    field(m, EFFORT)[p] = field(m, WORK)[p] = effort(m, r->share);
+    field(m, EFFORT)[p] = field(m, WORK)[p] =
+        r->recorded ? recorded_effort(m, r->share) : units(m, r->share);
     field(m, SHARE)[p] = r->share; field(m, AMP)[p] = r->amp;
     field(m, SAMPLES)[p] = (double)r->samples;
 }

@@ -19,6 +19,8 @@ static void disband(struct job *m, struct quorum_row *q) {
         r->started += q->steps_done; r->staleness += q->staleness;
         r->applied += is_whole(q) ? q->steps_done : (whole)field(m, WINS)[p];
         restate(r, q->got);
+        if (m->overlaps && q->steps_done && !r->recorded)
+            note_streams(m, rank, q->got, field(m, WORK)[p]);
         r->state = state_of(q);
         if (r->state == COMPUTING) {
             if (r->finish > m->now) await(m, rank, r->finish);
@@ -55,7 +57,8 @@ EXPORT void resize(struct job *m) {
             flag amp = m->next_amp[rank];
             if (field(m, AMP)[p] == amp && field(m, SHARE)[p] == m->next_share[rank]) continue;
             struct rank_row *r = &m->ranks[rank];
-            if (r->amp != amp && !r->recorded) {
+            flag share = m->overlaps && r->share != m->next_share[rank]; /* it is in the rate */
+            if ((r->amp != amp || share) && !r->recorded) {
                 field(m, UNTIL)[p] = -INFINITY;
                 m->segments[p] = -1;
             }

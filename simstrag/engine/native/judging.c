@@ -69,7 +69,7 @@ static void judge(struct job *m) {
     else if (race && take_columns(clean, rate, until, n, start))
         for (whole p = 0; p < n; p++)
             if (start + rate[p] >= until[p])
-                clean[p] = follow(m, p, 0, start, 1.0, 1, &rate[p], &until[p]) - start;
+                clean[p] = follow(m, p, 0, start, 1.0, 1.0, 1, &rate[p], &until[p]) - start;
     double limit = threshold(clean, n, m->straggler_ratio);
     whole above = count_above(clean, queue || race ? m->suspected : m->taken, n, limit, &hits);
     m->hits += hits; m->false_alarms += m->suspects - hits; m->misses += above - hits;

@@ -22,7 +22,7 @@ TYPES = {"double": "f8", "whole": "i8", "flag": "i1", "word": "u8"}
 FUNCTIONS = {
     "advance": "f", "end": "", "refile": "", "report": "", "resize": "", "disband_all": "",
     "find_least": "", "serve_until": "f", "ends": "if", "threshold": "if", "newest": "piip",
-    "retime": "fpppf", "fail": "i", "lose": "fi", "halt": "f",
+    "retime": "fppppf", "fail": "i", "lose": "fi", "halt": "f",
     "start_waiting": "f", "usage": "fp", "next_event": "",
 }  # fmt: skip
 """Arguments after the first, an address: f, a float; i, a whole number; p, an address."""

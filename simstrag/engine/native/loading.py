@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,13 +58,14 @@ class Loading:
             self.stretches(amp=True)
 
     @property
-    def speeds(self) -> tuple[Any, Any, float]:
-        """Of each rank seconds per unit of work and the slowdown of its network; of the server
-        seconds of a job.  Of step functions that do not change."""
+    def speeds(self) -> tuple[Any, Any, Any, float]:
+        """Of each rank seconds of launching and of computing per unit of work, and the slowdown of
+        its network; of the server seconds of a job.  Of step functions that do not change."""
         memory, rows = self.memory, self.memory.ranks
-        first = np.append(memory.values[memory.pieces["at"]], 1.0)  # a net of -1 is the last
-        stretches = first[rows["stretch"][np.arange(len(rows)), rows["amp"].astype(int)]]
-        return stretches, first[rows["net"][:, 0]], float(memory.job["service"])
+        first = np.append(memory.values[memory.pieces["at"]], 1.0)  # a piece of -1 is the last
+        here = np.arange(len(rows)), rows["amp"].astype(int)
+        launches, stretches = (first[rows[name][here]] for name in ("launch", "stretch"))
+        return launches, stretches, first[rows["net"][:, 0]], float(memory.job["service"])
 
     def _constants(self) -> None:
         m, t = self.memory.job, self.timing
@@ -72,6 +73,7 @@ class Loading:
         m["fused_allreduce"] = t.server.fused_allreduce
         m["amp_switch"], m["microbatches"] = t.step.amp_switch, t.step.microbatches
         m["fixed_share"], m["trace_end"] = t.step.fixed_share, t.contention.end
+        m["overlaps"], m["host"], m["gpu"] = t.step.overlaps, t.step.host, t.step.gpu
         period = t.contention.pieces.periods.min()
         m["period"] = period if period < math.inf else 0
         for name in ("hold", "loop"):
@@ -127,16 +129,21 @@ class Loading:
             self.memory.durations = np.concatenate([*both])
         if not computed.any():
             return
-        places = timing.contention.places_of(len(rows))
-        those = timing.stretches(amp)
-        numbers = self._put(those) + places
-        rows["stretch"][computed, int(amp)] = numbers[computed]
-        if timing.load.host != 1:
-            beside = np.array(sorted(timing.load.ranks))
+        self._stretch("stretch", timing.stretches, amp, computed)
+        if timing.step.overlaps:
+            self._stretch("launch", timing.launches, amp, computed)
+
+    def _stretch(self, name: str, pieces: Callable[..., Pieces], amp: bool, computed: Any) -> None:
+        """Seconds per unit of work of the ranks that compute, without and beside a server."""
+        rows, load = self.memory.ranks, self.timing.load
+        places = self.timing.contention.places_of(len(rows))
+        numbers = self._put(pieces(amp)) + places
+        rows[name][computed, int(amp)] = numbers[computed]
+        if load.host != 1:
+            beside = np.array(sorted(load.ranks))
             own, which = np.unique(places[beside], return_inverse=True)
-            those = timing.stretches(amp, timing.load.host).taken(own)
-            numbers[beside] = self._put(those) + which
-        rows["stretch"][computed, 2 + amp] = numbers[computed]
+            numbers[beside] = self._put(pieces(amp, load.host).taken(own)) + which
+        rows[name][computed, 2 + amp] = numbers[computed]
 
     def _nets(self) -> None:
         """Slowdowns and delays of networks over time."""

@@ -73,7 +73,8 @@ class Memory:
         for name in ("ticket", "mark", *ranks):
             self.ranks[name] = -1
         self.ranks["last_amp"] = self.ranks["clean_step"] = -1
-        self.ranks["stretch"] = self.ranks["net"] = self.ranks["delay"] = -1
+        self.ranks["stretch"] = self.ranks["launch"] = -1
+        self.ranks["net"] = self.ranks["delay"] = -1
         self.ranks["due"] = np.nan
         self.ranks["idle"] = 1
         self.closings["head"] = np.append(np.arange(1, len(self.closings)), -1)

@@ -29,7 +29,7 @@ static inline void await_arrival(struct job *m, whole rank, double time) {
 static void start_queued(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     double time = m->now, got = r->pulled + m->pull, start = time + m->pull;
-    double work = draw(m, rank) * effort(m, r->share);
+    double work = draw(m, rank) * units(m, r->share);
     double busy = r->arrival - r->finish + m->service;
     account_cycle(r, cycle_of(time, r->pulled, got, r->finish, busy));
     if (m->holds) m->beyond += beyond(m, rank, 0, got, r->finish);
@@ -37,12 +37,15 @@ static void start_queued(struct job *m, whole rank) {
     r->started++;
     whole variant = 2 * m->loaded + r->amp;
     if (m->judged) { /* in full precision: by the same rate, where that is of the same pieces */
-        double end = r->stretch[variant] == r->stretch[0] ? start + r->rate : INFINITY;
+        int alike = r->stretch[variant] == r->stretch[0];
+        if (m->overlaps) alike &= r->launch[variant] == r->launch[0] && r->share == 1.0;
+        double end = alike ? start + r->rate : INFINITY;
         m->clean[rank] = end < r->until ? end - start : noise_free(m, rank, 0, start);
     }
     r->finish = start + work * r->rate;
     if (r->finish >= r->until)
-        r->finish = follow(m, rank, variant, start, work, 0, &r->rate, &r->until);
+        r->finish = follow(m, rank, variant, start, work, r->share, 0, &r->rate, &r->until);
+    r->work = work; r->launched = NAN;
     r->arrival = r->finish + m->push;
     await_arrival(m, rank, r->arrival);
     m->started++; m->amp += r->amp; m->rebatched += r->share != 1.0; m->asked += r->samples;
@@ -150,7 +153,7 @@ static void form_queue(struct job *m) {
             free_closing(m, r->closing);
         r->state = COMPUTING; r->arrival = r->finish + m->push; r->due = NAN;
         if (m->judged) m->clean[rank] = noise_free(m, rank, 0, r->start);
-        follow(m, rank, 2 * m->loaded + r->amp, r->start, 0.0, 0, &r->rate, &r->until);
+        follow(m, rank, 2 * m->loaded + r->amp, r->start, 0.0, r->share, 0, &r->rate, &r->until);
         if (r->job == SERVED) {
             struct quorum_row *q = &m->quorums[r->quorum];
             r->state = READY; q->ready_count++;
@@ -175,6 +178,7 @@ static void disband_queue(struct job *m) {
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
         restate(r, r->pulled + m->pull);
+        if (m->overlaps && isnan(r->launched)) note_streams(m, rank, r->got, r->work);
         if (r->state == GONE) {
             r->pushed = r->arrival - r->finish; r->busy = m->service;
         } else if (r->state == READY) {

@@ -65,6 +65,7 @@ enum { STOPS(NAME) };
     F(whole, workers) F(whole, stride) F(whole, batch) F(double, noise_scale) F(double, c_tau) \
     F(double, push) F(double, pull) F(double, service) F(double, amp_switch) \
     F(whole, microbatches) F(double, trace_end) F(double, period) F(double, straggler_ratio) F(double, fixed_share) \
+    F(flag, overlaps) F(double, host) F(double, gpu) \
     F(double, rho) F(double, innovation) F(whole, warmup) F(flag, noisy) F(flag, replays) \
     F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
     /* the plan in force */ \
@@ -116,7 +117,11 @@ enum { STOPS(NAME) };
     F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \
     F(whole, closing) F(whole, puller) F(whole, relay) \
     F(whole, parent) F(whole, aboard) F(whole, children_at) F(whole, children) \
-    F(flag, job) F(flag, last_amp)
+    F(flag, job) F(flag, last_amp) \
+    /* by the overlapping law: pieces of launching, as `stretch` and `cursor` of computing; units of \
+       work of a step in a queue; when launching and computing of the step under way end */ \
+    A(whole, launch, 4) A(whole, launch_cursor, 4) F(double, work) \
+    F(double, launched) F(double, computed)
 
 /* `shape`: which fast way the quorum may take; `lockstep`: whether it does so now, and the records
    of its members are stale (lockstep.c).  `tree`: whether ranks have parents (tree.c), `ridden`: or

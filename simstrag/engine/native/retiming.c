@@ -46,17 +46,30 @@ static void retime_pull(struct rank_row *r, double now, const double *old, const
     if (r->relayed != relayed || own != 1.0) r->got = r->relayed + (r->got - relayed) * own;
 }
 
-/* A rank's pull, step or push ends at another time. */
+/* When a stream of a step ends, which had `rest` seconds left when it began, or now. */
+static double retimed_stream(double end, double begins, double was, double ratio) {
+    if (end <= was || (begins == was && ratio == 1.0)) return end;
+    return begins + (end - was) * ratio;
+}
+
+/* A rank's pull, step or push ends at another time.  launch, ratio: for the streams of a step. */
 static void retime_rank(struct job *m, whole rank, double now, const double *old,
-                        const double *new, double ratio) {
+                        const double *new, double launch, double ratio) {
     struct rank_row *r = &m->ranks[rank];
-    double end = r->due, got = r->got, begins = most(r->start, now), rest = r->finish - begins;
+    double end = r->due, got = r->got, was = most(r->start, now);
     if (r->state == PUSHING) {
         end = r->arrival = retimed(end, now, new[rank] / old[rank]);
     } else if (end > now) { /* it computes */
         if (got > now) retime_pull(r, now, old, new);
         if (r->got != got) r->start = r->got + (r->start - got);
-        if (r->got != got || ratio != 1.0) end = most(r->start, now) + rest * ratio;
+        double begins = most(r->start, now);
+        if (m->overlaps && r->finish < INFINITY) {
+            r->launched = retimed_stream(r->launched, begins, was, launch);
+            r->computed = retimed_stream(r->computed, begins, was, ratio);
+            end = most(r->launched, r->computed);
+        } else if (r->got != got || ratio != 1.0) {
+            end = begins + (r->finish - was) * ratio;
+        }
         r->finish = r->ended = end;
     }
     if (end != r->due && !isnan(end)) await(m, rank, end); /* NaN: it waits for no event */
@@ -64,17 +77,17 @@ static void retime_rank(struct job *m, whole rank, double now, const double *old
 
 /* From `now` on, all that is under way goes on at another speed.  Every rank is advanced by events,
    and the driver has put the new step functions in place.
-   compute: of each rank, new over old seconds of its step.  old, new: slowdowns of its network.
-   service: new over old seconds of a job of the server. */
-EXPORT void retime(struct job *m, double now, const double *compute, const double *old,
-                   const double *new, double service) {
+   launch, compute: of each rank, new over old seconds of launching and of its step.
+   old, new: slowdowns of its network.  service: new over old seconds of a job of the server. */
+EXPORT void retime(struct job *m, double now, const double *launch, const double *compute,
+                   const double *old, const double *new, double service) {
     whole n = m->scheduled;
     for (whole k = 0; k < n; k++)
         if (stands(m, &m->events[k])) retime_event(m, &m->events[k], now, old, new, service);
     m->scheduled = 0;
     for (whole k = 0; k < n; k++) push(m->events, &m->scheduled, m->events[k]); /* a heap again */
     for (whole rank = 0; rank < m->workers; rank++)
-        retime_rank(m, rank, now, old, new, compute[rank]);
+        retime_rank(m, rank, now, old, new, launch[rank], compute[rank]);
 }
 
 /* Seconds until `now` that each rank computed, then those that it communicated; then those that the

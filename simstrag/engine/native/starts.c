@@ -18,6 +18,7 @@ static void begin_step(struct job *m, whole rank, double got, double pause) {
         r->failed ? INFINITY : compute(m, rank, start, amp, share, factor, part);
     r->pulled = m->now; r->got = got; r->start = start; r->samples = samples;
     r->share = share; r->amp = r->last_amp = amp;
+    if (m->overlaps && !r->recorded && !r->failed) note_streams(m, rank, start, factor * part);
     r->step = r->started++;
     r->pushed = r->busy = 0.0; r->state = COMPUTING; r->job = NO_JOB;
     r->ticket = r->mark = r->aboard = r->closing = -1; m->started++; m->amp += amp;

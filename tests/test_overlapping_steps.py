@@ -1,0 +1,133 @@
+"""Steps whose host launches while the device computes: rule 2, the overlapping law."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simstrag.engine.simulate import simulate
+from simstrag.errors import InputError
+from simstrag.policy import Plan
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.constants import AllReduce, ServerCost, Step
+from simstrag.timing.contention import Contention
+from simstrag.timing.noise import Noise
+from simstrag.timing.timing import Timing
+from simstrag.trace.trace import Trace
+from tests.strategies import Fixed
+
+STEP = {"launch": {"full": 2.0, "amp": 2.5}, "device": {"full": 3.0, "amp": 1.0}}
+ENGINES = pytest.mark.parametrize("engine", ["native", "plain"])
+
+
+def slowed(resource: str, value: float, since: float = 0.0) -> dict[str, Any]:
+    return {"time": since, "node": 0, "resource": resource, "kind": "slowdown", "value": value}
+
+
+def seconds(engine: str, policy: str = "bsp", **keys: Any) -> float:
+    """The makespan of one step of one worker."""
+    case = {"workers": 1, "updates": 1, "step": STEP} | keys
+    return float(simulate(Scenario.of(case), policy, engine=engine).summary["makespan"])
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    ("rows", "full", "amp"),
+    [
+        ([], 3.0, 2.5),  # computing; launching, which is dearer in reduced precision
+        ([slowed("host", 2.0)], 4.0, 5.0),  # launching is the longer one now
+        ([slowed("host", 1.25)], 3.0, 3.125),  # 2.5 s of launching hide behind 3 s
+        ([slowed("gpu", 2.0)], 6.0, 2.5),  # 2 s of computing hide behind launching
+        ([slowed("gpu", 3.0)], 9.0, 3.0),
+        ([slowed("step", 2.0)], 6.0, 5.0),  # both streams
+        ([slowed("gpu", 2.0, since=1.5)], 4.5, 2.5),  # half the computing at half the speed
+        ([slowed("host", 5.0, since=1.0)], 6.0, 8.5),  # 1 s, then 1 or 1.5 s five times as long
+    ],
+)
+def test_a_step_ends_when_the_later_of_its_streams_does(
+    engine: str, rows: list[dict[str, Any]], full: float, amp: float
+) -> None:
+    trace = {"trace": rows} if rows else {}
+    assert seconds(engine, **trace) == pytest.approx(full, rel=1e-15)
+    assert seconds(engine, "amp_all", **trace) == pytest.approx(amp, rel=1e-15)
+
+
+def test_the_streams_of_a_step_do_the_work_that_was_asked_for_by_quadrature() -> None:
+    """Of random slowdowns; midpoints of a fine grid are another way to the same integral."""
+    draws, share = np.random.default_rng(7), 0.4
+    step = Step.overlapping(2.0, 3.0, 2.5, 1.0, fixed_share=0.25)
+    for _ in range(50):
+        times = np.sort(draws.uniform(0, 4, 6))
+        values = draws.uniform(1, 4, (3, 6))
+        rows = [
+            {"time": t, "node": 0, "resource": name, "kind": "slowdown", "value": v}
+            for name, row in zip(("step", "host", "gpu"), values, strict=True)
+            for t, v in zip(times, row, strict=True)
+        ]
+        trace = Trace.from_rows(rows)
+        noise = Noise(seed=0, distribution=None)
+        timing = Timing(step, AllReduce(), ServerCost(), Contention.of(trace, 1), noise)
+        for amp, (launch, device) in ((False, (2.0, 3.0)), (True, (2.5, 1.0))):
+            ends = timing.streams(0, 0, 0.5, amp, share)
+            for end, work, of in zip(ends, (launch, device * 0.55), ("host", "gpu"), strict=True):
+                grid = np.linspace(0.5, end, 200_001)
+                middle = (grid[1:] + grid[:-1]) / 2
+                at = np.searchsorted(times, middle, side="right")
+                S, R = (
+                    np.append(1.0, values[("step", "host", "gpu").index(name)])[at]
+                    for name in ("step", of)
+                )
+                assert np.sum(np.diff(grid) / (S * R)) == pytest.approx(work, rel=1e-4)
+            assert timing.compute(0, 0, 0.5, amp, share) == max(ends)
+
+
+@ENGINES
+def test_a_smaller_batch_shortens_computing_and_not_launching(engine: str) -> None:
+    """Shares 1/4 and 7/4 of a device's 3 s, of which 1 s is fixed: 1.5 and 4.5 s beside 2 s."""
+    step = {"launch": 2.0, "device": 3.0, "fixed_share": 1 / 3}
+    case = {"workers": 2, "updates": 1, "step": step, "learner": {"batch": 8}}
+    plan = Plan(batch=np.array([0.25, 1.75]))
+    run = simulate(Scenario.of(case), Fixed(plan), engine=engine, record_steps=True)
+    assert run.steps is not None
+    assert list(run.steps["finish"]) == pytest.approx([2.0, 4.5])
+
+
+@ENGINES
+def test_a_deadline_leaves_out_launching_and_computing_alike(engine: str) -> None:
+    """Of 4 micro-batches of .75 s one ends after half a second."""
+    case = {"microbatches": 4, "learner": {"batch": 8}}
+    assert seconds(engine, "dropcompute:theta=0.5", **case) == 0.75
+
+
+def test_one_noise_factor_stretches_both_streams() -> None:
+    def times(step: dict[str, Any]) -> list[float]:
+        case = {"workers": 3, "updates": 9, "step": step | {"cv": 0.4}}
+        return list(simulate(Scenario.of(case), "bsp", seed=5).updates["time"])
+
+    assert times({"launch": 1.0, "device": 3.0}) == times({"compute": 3.0})
+    assert times({"launch": 3.0, "device": 1.0}) == times({"compute": 3.0, "host_share": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        ({"launch": -0.1, "device": 1}, "step.launch.full is -0.1: must be more than 0"),
+        ({"launch": 0.1}, "step: launch stands without device; give both, or compute"),
+        ({"launch": 0.1, "device": {"amp": 1}}, "step.device.full is missing"),
+        ({"launch": 0.1, "device": {"fp16": 1, "full": 1}}, "unknown key 'step.device.fp16'"),
+        ({"launch": 0.1, "device": 1, "compute": 1}, "launch and device, not both"),
+        ({"launch": 0.1, "device": 1, "amp_ratio": 2}, "amp_ratio belongs to compute; launch and"),
+    ],
+)
+def test_a_step_without_one_whole_law_is_refused(step: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as refused:
+        Scenario.of({"workers": 1, "updates": 1, "step": step})
+    assert "\n" not in str(refused.value)
+
+
+def test_reduced_precision_without_its_seconds_of_the_device_is_refused() -> None:
+    case = Scenario.of({"workers": 1, "updates": 1, "step": {"launch": 0.1, "device": 1.0}})
+    with pytest.raises(InputError, match=r"give step.device.amp or"):
+        simulate(case, "amp_all")
