@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.calibration.cells import MeasurementCell, Part
 from simstrag.calibration.fits.contention_estimates import cell_of_level
-from simstrag.profile.profile import Profile
+from simstrag.profile.profile import Profile, constant_of
 from simstrag.profile.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ IDENTITY = ("kind", "model", "name", "cores", "gpus")
 
 CONSTANTS = {
     "step": {
-        "compute": "s", "host_share": "", "amp_ratio": "", "amp_ratio_contended": "",
+        "compute": "s", "host_share": "", "launch.full": "s", "launch.amp": "s",
+        "device.full": "s", "device.amp": "s", "amp_ratio": "", "amp_ratio_contended": "",
         "amp_switch": "s",
     },
     "allreduce": {
@@ -233,10 +234,11 @@ def median_half_width(quantities: Sequence[Quantity]) -> float:
 
 def numbers_of(profile: Profile) -> Iterator[tuple[ProfileNumber, Quantity]]:
     """All numbers of a profile: cells first, then the constants, which are made of cells."""
-    yield from _several("step", profile.cells, {"seconds": "s"})
+    yield from _several("step", profile.cells, {"seconds": "s", "launch": "s", "device": "s"})
     for response in profile.responses:
         for at in response.levels:
-            name = f"slowdown of {response.resource}"
+            of = "the device's part" if response.part == "device" else response.resource
+            name = f"slowdown of {of}"
             loaded = str(cell_of_level(response, at.level))
             yield ProfileNumber("contention", loaded, name, ""), at.slowdown
     yield from _several("allreduce", profile.collectives, {"seconds": "s"})
@@ -252,7 +254,7 @@ def numbers_of(profile: Profile) -> Iterator[tuple[ProfileNumber, Quantity]]:
         yield ProfileNumber("amp", f"amp {' '.join(filter(None, words))}", "ratio", ""), gain.ratio
     for part, units in CONSTANTS.items():
         for name, unit in units.items():
-            if (quantity := getattr(getattr(profile, part), name, None)) is not None:
+            if (quantity := constant_of(profile, part, name)) is not None:
                 yield ProfileNumber("constant", f"{part}.{name}", "value", unit), quantity
 
 

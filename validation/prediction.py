@@ -25,7 +25,7 @@ from simstrag.errors import InputError
 from simstrag.policy import Hints, View
 from simstrag.profile.batch_laws import times_at
 from simstrag.profile.measurements import CollectiveCell, LockstepCell
-from simstrag.profile.profile import Profile, StepTimes
+from simstrag.profile.profile import PrecisionSeconds, Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
 from simstrag.runs.run import Run
@@ -356,7 +356,8 @@ def synchronous(case: Case, hints: Hints) -> bool:
 def with_update(step: StepTimes, update: float) -> StepTimes:
     """Step times that include the update of the parameters.
 
-    update: seconds.  Neither reduced precision nor a smaller batch shortens it.
+    update: seconds.  Neither reduced precision nor a smaller batch shortens it; where the host
+        launches while the device computes, it takes both.
     """
     compute, ratio = step.compute.value, step.amp_ratio
     whole = compute + update
@@ -364,7 +365,22 @@ def with_update(step: StepTimes, update: float) -> StepTimes:
     def fitted(value: float) -> Quantity:
         return Quantity(value=value, kind="fitted", note="with the update of the parameters")
 
+    def longer(seconds: PrecisionSeconds) -> PrecisionSeconds:
+        amp = None if seconds.amp is None else fitted(seconds.amp.value + update)
+        return PrecisionSeconds(full=fitted(seconds.full.value + update), amp=amp)
+
     fixed = 0.0 if step.fixed_share is None else step.fixed_share.value
+    if step.streams is not None:
+        launch, device = step.streams
+        seconds = device.full.value
+        share = fitted((seconds * fixed + update) / (seconds + update))
+        return step.model_copy(
+            update={
+                "compute": fitted(whole), "launch": longer(launch), "device": longer(device),
+                "fixed_share": share,
+            }
+        )  # fmt: skip
+    assert step.host_share is not None, "the serial law has it"
     changes = {
         "compute": fitted(whole),
         "host_share": fitted((compute * step.host_share.value + update) / whole),

@@ -103,14 +103,17 @@ def save(figure: Figure, path: Path, suffix: str) -> None:
 
 
 def _step(ax: Axes, profile: Profile) -> None:
-    """Median step against batch by precision, with the fits."""
+    """Median step against batch by precision, with the fits; dashed those of the device's part."""
     for k, precision in enumerate(dict.fromkeys(cell.precision for cell in profile.cells)):
         own = [cell for cell in profile.cells if cell.precision == precision]
-        _points(ax, [_Point(c.batch, c.seconds, c.held_out) for c in own], k, precision, 1e3)
+        timed = [c for c in own if c.device is None or c.seconds.kind == "measured"]
+        _points(ax, [_Point(c.batch, c.seconds, c.held_out) for c in timed], k, precision, 1e3)
         for fit in profile.batches:
             if fit.precision == precision:
                 x = np.geomspace(*fit.range, 100)
-                ax.plot(x, [1e3 * seconds(fit, batch) for batch in x], color=_color(k))
+                dashes = "--" if fit.part == "device" else "-"
+                y = [1e3 * seconds(fit, batch) for batch in x]
+                ax.plot(x, y, color=_color(k), linestyle=dashes)
     _explain_hollow(ax, any(cell.held_out for cell in profile.cells))
     batches = sorted({cell.batch for cell in profile.cells})
     _logarithmic(ax, "median step (ms)")

@@ -116,9 +116,11 @@ def _step(scenario: Scenario) -> Iterator[Origin]:
         yield Origin("step", "recorded durations", "", "given by the trace", "", "")
         return
     for name in (
-        "compute", "host_share", "amp_ratio", "amp_ratio_contended", "amp_switch", "fixed_share",
+        "compute", "host_share", "launch.full", "launch.amp", "device.full", "device.amp",
+        "amp_ratio", "amp_ratio_contended", "amp_switch", "fixed_share",
     ):  # fmt: skip
-        quantity = getattr(step, name)
+        section, _, key = name.partition(".")
+        quantity = getattr(getattr(step, section), key, None) if key else getattr(step, name)
         if quantity is not None:
             yield _of(name, quantity)
     noise = step.noise

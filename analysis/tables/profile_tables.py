@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from simstrag.analysis.tables.table import Table
-from simstrag.analysis.text.number_format import MISSING, number, percent
+from simstrag.analysis.text.number_format import MISSING, join, number, percent
 from simstrag.analysis.text.profile_text import (
     bytes_of,
     errors_by_law,
@@ -23,7 +23,7 @@ from simstrag.analysis.text.profile_text import (
 )
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
-from simstrag.profile.profile import Profile, pair_slowdowns
+from simstrag.profile.profile import Profile, constant_of, pair_slowdowns
 from simstrag.profile.quantity import NoiseSamples
 from simstrag.profile.responses import evaluate
 
@@ -32,7 +32,9 @@ MS = 1e3
 HELD_OUT = "held out"
 UNITS = {
     "step": {
-        "compute": ("ms", MS), "host_share": ("", 1.0), "amp_ratio": ("", 1.0),
+        "compute": ("ms", MS), "host_share": ("", 1.0), "launch.full": ("ms", MS),
+        "launch.amp": ("ms", MS), "device.full": ("ms", MS), "device.amp": ("ms", MS),
+        "amp_ratio": ("", 1.0),
         "amp_ratio_contended": ("", 1.0), "amp_switch": ("ms", MS),
     },
     "allreduce": {
@@ -73,7 +75,11 @@ def tables(profile: Profile) -> list[Table]:
 
 def _steps(profile: Profile) -> Table:
     full = None if profile.workload is None else profile.workload.full
-    in_full = {c.batch: c.seconds.value for c in profile.cells if c.precision == full}
+    in_full = {
+        c.batch: c.seconds.value
+        for c in profile.cells
+        if c.precision == full and c.seconds.kind == "measured"
+    }
 
     def scatter(noise: NoiseSamples) -> str:
         last = len(noise.quantiles) - 1
@@ -82,14 +88,21 @@ def _steps(profile: Profile) -> Table:
 
     rows = [
         {
-            "precision": c.precision, "batch": str(c.batch), "median (ms)": text(c.seconds, MS),
+            "precision": c.precision, "batch": str(c.batch),
+            "median (ms)": text(c.seconds, MS) + (
+                " (by the law)" if c.seconds.kind == "fitted" and profile.origin == "measured"
+                else ""
+            ),
             "mean (ms)": text(c.mean, MS), "samples/s": number(c.batch / c.seconds.value),
-            "gain": number(in_full.get(c.batch, math.nan) / c.seconds.value),
+            "gain": number(in_full.get(c.batch, math.nan) / c.seconds.value)
+            if c.seconds.kind == "measured" else MISSING,
             "scatter (%)": MISSING if c.noise is None else scatter(c.noise),
             "lag 1": MISSING if c.noise is None else number(c.noise.lag1_autocorrelation, 2),
             "update (ms)": text(c.update, MS), "host (ms)": text(c.host, MS),
+            "launch (ms)": text(c.launch, MS), "device (ms)": text(c.device, MS),
             "host share": text(c.host_share), "memory": bytes_of(c.peak_bytes),
             "steps": number(c.seconds.n), "fit": HELD_OUT if c.held_out else "",
+            "visits": "unstable" if c.unstable else "",
         }
         for c in profile.cells
     ]  # fmt: skip
@@ -98,25 +111,43 @@ def _steps(profile: Profile) -> Table:
         f"Gain: over {full or 'full precision'} at the same batch. Scatter: the range of nine in "
         "ten single steps about their mean. Lag 1: correlation of successive steps."
     )
+    notes = [
+        f"Unstable, {c.precision} {c.batch}: {c.unstable}." for c in profile.cells if c.unstable
+    ]
+    by_law: dict[str, list[str]] = defaultdict(list)
+    for c in profile.cells:
+        if c.seconds.kind != "measured" and profile.origin == "measured":
+            by_law[c.seconds.note.partition("; ")[0]].append(f"{c.precision} {c.batch}")
+    notes += [f"Not measured, {join(cells)}: {why}." for why, cells in by_law.items()]
     least = (
         "lag 1", "memory", "update (ms)", "host (ms)", "steps", "mean (ms)", "scatter (%)",
-        "host share", "samples/s",
+        "host share", "samples/s", "launch (ms)", "device (ms)",
     )  # fmt: skip
-    return _table("Steps", rows, note, least=least)
+    return _table("Steps", _without_empty(rows), note, *notes, least=least)
+
+
+def _without_empty(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows without the columns of the overlapping law where no row has anything there."""
+    names = ("launch (ms)", "device (ms)", "visits")
+    empty = {name for name in names if all(row[name] in ("", MISSING) for row in rows)}
+    return [{key: cell for key, cell in row.items() if key not in empty} for row in rows]
 
 
 def _batch_fits(profile: Profile) -> Table:
     rows = []
     for fit in profile.batches:
-        errors = [
-            seconds(fit, cell.batch) / cell.seconds.value - 1
+        of_device = fit.part == "device"
+        timed = [
+            (cell.batch, cell.device if of_device else cell.seconds)
             for cell in profile.cells
             if cell.precision == fit.precision and not cell.held_out
         ]
+        errors = [seconds(fit, at) / each.value - 1 for at, each in timed if each is not None]
         knee = "" if fit.knee is None else f", no quicker below {text(fit.knee)}"
         law = f"{text(fit.fixed, MS)} + {text(fit.per_sample, MS)} × batch{knee}"
         rows.append({
-            "precision": fit.precision, "median step (ms)": law,
+            "precision": fit.precision,
+            "of": "the device's part" if of_device else "a step", "median (ms)": law,
             "batches in the fit": join_numbers(fit.fitted), "held out": join_numbers(fit.held_out),
             "off by at most (%)": worst_error(errors),
             "cross-validated error of laws (%)": errors_by_law(fit.errors),
@@ -296,7 +327,7 @@ def _constants(profile: Profile) -> Table:
     rows, notes = [], []
     for part, units in UNITS.items():
         for name, (unit, scale) in units.items():
-            quantity = getattr(getattr(profile, part), name, None)
+            quantity = constant_of(profile, part, name)
             if quantity is not None:
                 rows.append({
                     "constant": f"{part}.{name}",

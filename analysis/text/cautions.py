@@ -9,6 +9,7 @@ import numpy as np
 
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import join, percent, seconds
+from simstrag.analysis.text.profile_text import caution
 from simstrag.analysis.text.sensitivity_text import (
     conditions,
     explain_lost_lead,
@@ -178,6 +179,8 @@ def _profile(s: Standings) -> Iterator[str]:
             f"The fits of the profile {profile.name} miss held-out measurements, in the median: "
             f"{how}. Calibrate again on an otherwise idle machine."
         )
+    if profile is not None:
+        yield from caution(profile, times, _in_force(s.comparison.scenario))
     if beyond := list(map(str, s.comparison.beyond_measured)):
         yield (
             "Times are extrapolated beyond what the profile measured, and may be far off: "
@@ -192,6 +195,17 @@ def _profile(s: Standings) -> Iterator[str]:
             f"does less ({simulated:.2g}, by `noise.lag1`): real runs are likely to spread more "
             "than the intervals say."
         )
+
+
+def _in_force(scenario: Scenario) -> set[str]:
+    """The parts of the profile whose constants the scenario takes from it."""
+    parts = {"step": scenario.inputs.times, "allreduce": scenario.allreduce is None,
+             "server": scenario.server is None}  # fmt: skip
+    laws = {
+        f"responses.{each.load}.{each.precision or 'all-reduce'}"
+        for each in scenario.inputs.responses
+    }
+    return {part for part, is_taken in parts.items() if is_taken} | laws
 
 
 def _reduced_precision(s: Standings) -> Iterator[str]:

@@ -7,18 +7,21 @@ Tables and charts put these into cells and labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
+from simstrag.profile.doubtful import ABSURD, ONE_VISIT, doubts, factor
 from simstrag.profile.measurements import Law, Response
-from simstrag.profile.profile import Profile
+from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 
 GROUPS = {"all": "", "half": ", one half alone", "halves": ", both halves at once"}
 LAWS: dict[Law, str] = {
     "none": "1: no measurable slowdown",
     "constant": "{factor}, whatever the level",
+    "time_slices": "1 + {cost} min(u, 1)",
     "linear": "1 + {slope} u",
     "fair_share": "{demand} + u, and at least 1",
     "reciprocal": "1 / (1 − {share} u)",
@@ -58,12 +61,34 @@ def describe(profile: Profile) -> tuple[str, ...]:
             f"Workload: {w.name}, {w.parameters:,} parameters, batch {w.batch}; full precision is "
             f"{w.full}, reduced precision {w.amp or 'not known'}{stand_in}."
         )
+    parts += caution(p)
     return tuple(str(part) for part in parts if part)
 
 
-def text(quantity: Quantity | None, scale: float = 1.0) -> str:
-    """A quantity with its interval, or with the word `assumed` where it was not measured.
+def caution(
+    profile: Profile, times: StepTimes | None = None, only: Collection[str] | None = None
+) -> list[str]:
+    """A sentence on the constants that a reader must not take as they stand; none without such.
 
+    times: of a step, in place of the profile's own at another batch.
+    only: the beginnings of the names of the constants; all by default.
+    """
+    found: dict[str, list[str]] = {}
+    for doubt in doubts(profile, times):
+        if only is not None and not any(doubt.name.startswith(each) for each in only):
+            continue
+        found.setdefault(doubt.reason, []).append(doubt.name)
+    if not found:
+        return []
+    each = "; ".join(f"{join(names)} {reason}" for reason, names in found.items())
+    return [f"Caution, of the profile {profile.name}: {each}."]
+
+
+def text(quantity: Quantity | None, scale: float = 1.0) -> str:
+    """A quantity with its interval, or in words why it has none that is of use.
+
+    >>> text(Quantity(value=2, kind="measured", low=0.007, high=3000))
+    '2.00 (interval too wide: few visits differ)'
     >>> text(Quantity(value=0.25, kind="assumed")), text(None)
     ('0.250 (assumed)', '–')
     >>> text(Quantity(value=500, kind="measured", low=120))
@@ -71,6 +96,10 @@ def text(quantity: Quantity | None, scale: float = 1.0) -> str:
     """
     if quantity is None:
         return MISSING
+    if quantity.note.endswith(ONE_VISIT):
+        return f"{number(quantity.value * scale)} (one visit, no interval)"
+    if ABSURD <= factor(quantity) < math.inf:
+        return f"{number(quantity.value * scale)} (interval too wide: few visits differ)"
     if quantity.low is not None and quantity.high is not None:
         return estimate(quantity.value, quantity.low, quantity.high, scale)
     if quantity.low is not None:

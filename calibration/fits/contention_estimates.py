@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from simstrag.calibration.cells import MeasurementCell, Part, Visit
-from simstrag.calibration.fits.counted_visits import NEAR
+from simstrag.calibration.fits.counted_visits import NEAR, describe_instability
 from simstrag.calibration.fits.device_estimates import DeviceSteps
 from simstrag.calibration.fits.held_out import CellPrediction
 from simstrag.calibration.fits.law_fits import LawFit, choose_load_law
@@ -22,6 +22,7 @@ from simstrag.calibration.fits.visit_statistics import (
 )
 from simstrag.calibration.samples import Samples
 from simstrag.errors import InputError
+from simstrag.profile.doubtful import UNSTABLE
 from simstrag.profile.measurements import Law, Level, Response
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
@@ -208,8 +209,19 @@ def _of_levels(
         ),
         errors={law: round_digits(error) for law, error in fit.errors.items()},
         note=f"of {what}; the law is fitted to {len(seen)} of {len(cells)} levels"
-        + ("" if fit.errors else ", too few to tell laws apart"),
+        + ("" if fit.errors else ", too few to tell laws apart")
+        + _describe_unstable(timed),
     )
+
+
+def _describe_unstable(timed: Timed) -> str:
+    """The levels whose visits repeat no single slowdown, for a note; "" for none."""
+    levels = {
+        cell.level: describe_instability(visits, lambda v: v.median() / v.median("clean"))
+        for cell, visits in timed.items()
+    }
+    named = [f"level {level:g}: {why}" for level, why in sorted(levels.items()) if why]
+    return f"; {UNSTABLE}{', '.join(named)}" if named else ""
 
 
 def predictions(responses: Sequence[Response]) -> list[CellPrediction]:

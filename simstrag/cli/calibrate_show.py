@@ -116,9 +116,14 @@ def compare(
 
 def _print(sides: SideBySide) -> None:
     from simstrag.analysis.text.number_format import percent
+    from simstrag.analysis.text.profile_text import caution
 
     differs = "; ".join(map(str, sides.differences))
-    print_paragraphs(sides.text, *([f"Differences: {differs}."] if differs else []))
+    print_paragraphs(
+        sides.text,
+        *([f"Differences: {differs}."] if differs else []),
+        *caution(sides.a), *caution(sides.b),
+    )  # fmt: skip
     if sides.parts:
         rows = [
             [p["part"], str(p["numbers"]), percent(p["agreeing"]), percent(p["half_width"], 2)]

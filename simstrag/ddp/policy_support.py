@@ -192,6 +192,7 @@ def profile_hints(
     no_times = Hints(batch=batch, samples=samples)
     if profile is None:
         return no_times
+    from simstrag.profile.batch_laws import times_at
     from simstrag.profile.profile import Profile
 
     known = profile if isinstance(profile, Profile) else Profile.read(profile)
@@ -200,10 +201,11 @@ def profile_hints(
         return no_times
     if pair is not None and pair not in ((workload.full, workload.amp), (workload.full, "")):
         return no_times
-    clean = times.compute.value
+    times = times_at(known, workload.batch)
+    clean, share = times.compute.value, times.host_share
     return Hints(
         amp_ratio=None if times.amp_ratio is None else times.amp_ratio.value,
-        host_seconds=clean * times.host_share.value,
+        host_seconds=None if share is None else clean * share.value,
         clean_seconds=clean,
         amp_switch=times.amp_switch.value,
         batch=batch or workload.batch,

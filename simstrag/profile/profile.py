@@ -33,6 +33,7 @@ from simstrag.profile.quantity import (
     NotNegative,
     Positive,
     ProfilePart,
+    Quantity,
     Share,
 )
 from simstrag.rendering import html_fragment
@@ -226,6 +227,14 @@ class Profile(ProfilePart):
             raise InputError(explain(error, cls, str(path))) from None
         profile._sha256 = hashlib.sha256(data).hexdigest()
         return profile
+
+
+def constant_of(profile: Profile, part: str, name: str) -> Quantity | None:
+    """A constant by the names of its section and its keys; None where the profile lacks it."""
+    found: Any = getattr(profile, part)
+    for key in name.split("."):
+        found = getattr(found, key, None)
+    return found if isinstance(found, Quantity) else None
 
 
 def pair_slowdowns(profile: Profile) -> dict[str, list[float | None]]:

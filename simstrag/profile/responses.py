@@ -146,6 +146,18 @@ def law_of(response: float) -> str:
     return known.get(response) or f"1 + u / (1 - {response - 1:g} u)"
 
 
+def _stretch_of_part(slowed: Floats, part: float, step: Step, is_part: bool) -> Floats:
+    """The stretch of a part of a step by which the whole step is as slow as measured.
+
+    is_part: whether `part` is of the step; a transfer is on its own.
+    """
+    if not is_part:
+        return slowed
+    if step.overlaps:  # the part must become the longer one first
+        return np.where(slowed > 1, np.maximum(1.0, slowed * step.clean / part), 1.0)
+    return np.asarray(1 + (slowed - 1) / (part / step.clean))
+
+
 def translate(
     trace: Trace, profile: Profile | None, step: Step, assumed: float | None = None
 ) -> Trace:
@@ -165,18 +177,21 @@ def translate(
         return trace
     kind, value = h.kind.copy(), h.value.copy()
     # Communication is on the network alone.
-    parts, whole = {"gpu": step.gpu, "host": step.host}, step.gpu + step.host
+    parts = {"gpu": step.gpu, "host": step.host}
     for response in responses_for(trace, profile):
         resource = response.resource
         chosen = used & (h.resource == RESOURCES.index(resource))
-        share = parts[resource] / whole if resource in parts else 1.0
-        if share == 0:
+        part = parts.get(resource, step.clean)
+        if part == 0:
             raise InputError(
                 f"{trace.source}: utilisation of {resource} would stretch the {resource} part of "
                 f"steps, and they have none here (host_share); leave these rows out"
             )
         rows = h.rows_of(chosen)
-        value[rows] = 1 + (evaluate(response, value[rows]) - 1) / share
+        slowed = evaluate(response, value[rows])
+        if response.part == "step":
+            slowed = _stretch_of_part(slowed, part, step, resource in parts)
+        value[rows] = slowed
         kind[chosen] = SLOWDOWN
     if assumed is not None:
         rows = h.rows_of(kind == UTILISATION)

@@ -68,16 +68,25 @@ def step_of(
     if times is None:
         assert trace is not None, "a scenario says how long a step is"
         return Step(0.0, trace.median_duration, microbatches=microbatches)
-    host = times.compute.value * times.host_share.value
-    gpu = times.compute.value - host
-    ratio = None if times.amp_ratio is None else times.amp_ratio.value
     drawn = None
     if times.noise is not None:
         measured = times.noise.lag1_autocorrelation or 0.0
         lag1 = measured if correlation is None else correlation.lag1
         drawn = noise.quantiles(times.noise.quantiles, lag1)
     fixed = 0.0 if times.fixed_share is None else times.fixed_share.value
-    return Step(host, gpu, ratio, drawn, times.amp_switch.value, microbatches, fixed)
+    switch = times.amp_switch.value
+    if times.streams is not None:
+        launch, device = times.streams
+        amp_launch, amp_device = (None if s.amp is None else s.amp.value for s in times.streams)
+        return Step.overlapping(
+            launch.full.value, device.full.value, amp_launch, amp_device, drawn, switch,
+            microbatches, fixed,
+        )  # fmt: skip
+    assert times.host_share is not None, "the serial law has it"
+    host = times.compute.value * times.host_share.value
+    gpu = times.compute.value - host
+    ratio = None if times.amp_ratio is None else times.amp_ratio.value
+    return Step(host, gpu, ratio, drawn, switch, microbatches, fixed)
 
 
 def constants_of(
