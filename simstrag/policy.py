@@ -12,7 +12,7 @@ from simstrag.aggregation import Compensation, Outer, Screen
 from simstrag.errors import PlanError
 from simstrag.plan import Damping, Plan, Precision, Review, Weigh
 from simstrag.quorum import ALL, Late, Quorum, Via
-from simstrag.view import WINDOW, Hints, View
+from simstrag.view import WINDOW, Hints, OverlappingStep, View
 
 __all__ = [
     "ALL",
@@ -22,6 +22,7 @@ __all__ = [
     "Hints",
     "Late",
     "Outer",
+    "OverlappingStep",
     "Plan",
     "PlanError",
     "Policy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,69 @@ import numpy.typing as npt
 from simstrag.errors import InputError, PlanError
 from simstrag.medians import medians
 
+HIDDEN = 1.05
+"""Steps up to so many clean ones may hide contention of the shorter stream, ASSUMED: noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlappingStep:
+    """Seconds of a clean step whose host launches while the device computes.
+
+    A time alone does not tell which of the two was slowed.  The one whose least slowdown explains
+    it is taken: of a clean step that launching bounds the host, else the device.
+
+    launch, device: in full precision.
+    amp_launch: of launching in reduced precision.
+    amp_device: of the device in reduced precision; None where its gain is unknown.
+    fixed_share: share of `device` that a smaller batch does not shorten.
+
+    >>> bound = OverlappingStep(launch=0.02, device=0.01, amp_launch=0.024, amp_device=0.005)
+    >>> bound.reduced(np.array([0.04])).round(4)  # the host is slowed: casts take longer, too
+    array([0.048])
+    >>> filled = OverlappingStep(launch=0.02, device=0.06, amp_launch=0.024, amp_device=0.02)
+    >>> filled.reduced(np.array([0.06, 0.09])).round(4)
+    array([0.024, 0.03 ])
+    """
+
+    launch: float
+    device: float
+    amp_launch: float
+    amp_device: float | None = None
+    fixed_share: float = 0.0
+
+    @property
+    def is_launch_bound(self) -> bool:
+        """Whether launching takes at least as long as the device, in a clean step."""
+        return self.launch >= self.device
+
+    def reduced(self, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The time in reduced precision of steps that take so many seconds in full precision."""
+        assert self.amp_device is not None
+        if self.is_launch_bound:
+            return np.maximum(seconds / self.launch * self.amp_launch, self.amp_device)
+        return np.maximum(seconds / self.device * self.amp_device, self.amp_launch)
+
+    def in_full(self, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The time in full precision of steps that take so many seconds in reduced precision.
+
+        Where these are as long as clean ones, launching may hide contention of the device: it is
+        taken as none.
+        """
+        assert self.amp_device is not None
+        if self.is_launch_bound:
+            return seconds * (self.launch / self.amp_launch)
+        clean = max(self.amp_launch, self.amp_device)
+        visible = seconds * (self.device / self.amp_device)
+        return np.where(seconds > HIDDEN * clean, visible, seconds * (self.device / clean))
+
 
 @dataclass(frozen=True, slots=True)
 class Hints:
     """Facts known before the run, from calibration and the job's settings; None where unknown.
 
     amp_ratio: full over reduced-precision time of a whole uncontended step.
-    host_seconds: the part of a clean step that reduced precision does not shorten.
+    step: a step whose host launches while the device computes; None for a serial one.
+    host_seconds: the part of a clean serial step that reduced precision does not shorten.
     clean_seconds: the time of a clean full-precision step.
     amp_switch: the seconds that a change of precision costs.
     batch: samples of a gradient at a share of 1.
@@ -30,6 +86,7 @@ class Hints:
     """
 
     amp_ratio: float | None = None
+    step: OverlappingStep | None = None
     host_seconds: float | None = None
     clean_seconds: float | None = None
     amp_switch: float | None = None
@@ -38,6 +95,16 @@ class Hints:
     samples: int | None = None
     noise_scale: float | None = None
     nodes: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Hints:
+        """From its fields, as JSON has them.
+
+        >>> Hints.of({"step": {"launch": 0.01, "device": 0.02, "amp_launch": 0.01}}).step.device
+        0.02
+        """
+        step = document.get("step")
+        return cls(**{**document, "step": None if step is None else OverlappingStep(**step)})
 
 
 def device_gain(amp_ratio: float, host_seconds: float | None, clean_seconds: float | None) -> float:

@@ -956,7 +956,8 @@ class _Run:
         recorded = bool(self.timing.contention.durations)  # then nobody knows a clean step
         return Hints(
             amp_ratio=step.amp_ratio,
-            host_seconds=None if recorded else step.host,
+            step=None if recorded else step.hint,
+            host_seconds=None if recorded or step.overlaps else step.host,
             clean_seconds=None if recorded else step.clean,
             amp_switch=step.amp_switch,
             batch=self.batch,

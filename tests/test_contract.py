@@ -31,7 +31,7 @@ ALLOWED = {
     "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy", "simstrag.ties",
     *(f"simstrag.policies.estimators.{name}" for name in (
         "columns", "detectors", "gradient_noise_tables", "mode_choice", "modes", "predictors",
-        "slow_ranks", "time_to_progress", "windows",
+        "shares", "slow_ranks", "time_to_progress", "windows",
     )),
 }  # fmt: skip
 IMPURE = {"datetime", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}

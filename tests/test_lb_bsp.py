@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
-from simstrag.policies.lb_bsp import Floats, balanced
+from simstrag.policies.estimators.shares import Floats, balanced
 from simstrag.policy import WINDOW, Hints, Plan, View
 from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.advice.advise import advise
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policy import Plan
@@ -131,3 +132,80 @@ def test_reduced_precision_without_its_seconds_of_the_device_is_refused() -> Non
     case = Scenario.of({"workers": 1, "updates": 1, "step": {"launch": 0.1, "device": 1.0}})
     with pytest.raises(InputError, match=r"give step.device.amp or"):
         simulate(case, "amp_all")
+
+
+# -- what policies make of it ---------------------------------------------------------------------
+
+LAUNCH_BOUND = {"launch": {"full": 0.02, "amp": 0.024}, "device": {"full": 0.01, "amp": 0.005}}
+FILLED = {"launch": {"full": 0.01, "amp": 0.012}, "device": {"full": 0.03, "amp": 0.015}}
+
+
+def makespans(step: dict[str, Any], row: dict[str, Any], *policies: str) -> list[float]:
+    """Of 1,000 updates of four workers, of which one is slowed for good."""
+    case = {"workers": 4, "updates": 1000, "step": step, "trace": [row], "learner": {"batch": 64}}
+    runs = [simulate(Scenario.of(case), policy) for policy in policies]
+    return [float(run.summary["makespan"]) for run in runs]
+
+
+def test_korel_leaves_a_launch_bound_rank_in_full_precision() -> None:
+    """Its launching takes 40 ms beside a load on the host, and 48 ms with the casts of AMP."""
+    bsp, korel = makespans(LAUNCH_BOUND, slowed("host", 2.0), "bsp", "korel")
+    assert korel == bsp == pytest.approx(1000 * 0.04)
+
+
+def test_korel_switches_a_rank_whose_device_is_slowed() -> None:
+    """Its 60 ms become 30; all but the first dozen steps, and probes every 200, are that long."""
+    bsp, korel = makespans(FILLED, slowed("gpu", 2.0), "bsp", "korel")
+    assert bsp == pytest.approx(1000 * 0.06)
+    assert korel == pytest.approx(1000 * 0.03, rel=0.02)
+
+
+def test_reduced_precision_on_all_ranks_slows_launch_bound_ones() -> None:
+    """By the casts that are launched: 24 ms instead of 20."""
+    bsp, amp_all = makespans(LAUNCH_BOUND, slowed("gpu", 1.5), "bsp", "amp_all")
+    assert (bsp, amp_all) == pytest.approx((1000 * 0.02, 1000 * 0.024))
+
+
+def test_lb_bsp_takes_no_samples_from_a_rank_that_launching_slows() -> None:
+    """Fewer samples would leave its 40 ms of launching as they are."""
+    bsp, lb_bsp = makespans(LAUNCH_BOUND, slowed("host", 2.0), "bsp", "lb_bsp")
+    assert lb_bsp == bsp
+
+
+def test_lb_bsp_shares_samples_by_what_devices_take() -> None:
+    """One device takes 60 ms a batch, three take 30: all are done after 4 / (3/30 + 1/60) ms."""
+    _, lb_bsp = makespans(FILLED, slowed("gpu", 2.0), "bsp", "lb_bsp")
+    assert lb_bsp == pytest.approx(1000 * 4 / (3 / 0.03 + 1 / 0.06), rel=0.02)
+
+
+def test_lb_bsp_gives_samples_back_when_the_device_is_free_again() -> None:
+    """At a share of 1/4 launching hides what the device takes, so that it is told step by step."""
+    rows = [slowed("gpu", 8.0), slowed("gpu", 1.0, since=20.0)]
+    step = {"launch": 0.02, "device": 0.03}
+    case = {"workers": 4, "updates": 2000, "step": step, "trace": rows, "learner": {"batch": 64}}
+    run = simulate(Scenario.of(case), "lb_bsp")
+    seconds = np.diff(np.asarray(run.updates["time"]))
+    assert seconds[-1] == pytest.approx(0.03, rel=0.07)  # within the dead band of equal shares
+
+
+def test_advice_on_launch_bound_steps_is_to_launch_less_first() -> None:
+    case = Scenario.of({
+        "workers": 4, "samples": 4 * 64 * 50, "step": LAUNCH_BOUND, "learner": {"batch": 64},
+        "trace": [slowed("host", 2.0)], "seeds": 2,
+    })  # fmt: skip
+    found = advise(case, ["lb_bsp", "amp_all"], jobs=1)
+    assert found.launching == pytest.approx(0.75)  # 10 ms of the device instead of 40 of launching
+    assert found.sentences[0] == (
+        "First compile the model, use CUDA graphs or a larger batch: a step takes 20.0 ms to "
+        "launch and 10.0 ms on the device. Without launching, bsp would take 75 % less, more than "
+        "any policy here gains."
+    )
+
+
+def test_advice_on_steps_that_fill_the_device_says_nothing_of_launching() -> None:
+    case = Scenario.of({
+        "workers": 4, "samples": 4 * 64 * 50, "step": FILLED, "learner": {"batch": 64},
+        "trace": [slowed("gpu", 2.0)], "seeds": 2,
+    })  # fmt: skip
+    found = advise(case, ["lb_bsp"], jobs=1)
+    assert found.launching is None

@@ -21,6 +21,7 @@ from simstrag.policy import (
     Hints,
     Late,
     Outer,
+    OverlappingStep,
     Plan,
     Policy,
     Precision,
@@ -48,9 +49,14 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
         "truth": ("s", "27"),
     },
     Hints: {
-        "amp_ratio": ("ratio", "3"), "host_seconds": ("s", "2"), "clean_seconds": ("s", "2"),
+        "amp_ratio": ("ratio", "3"), "step": ("", "2"), "host_seconds": ("s", "2"),
+        "clean_seconds": ("s", "2"),
         "amp_switch": ("s", "5"), "batch": ("samples", "6"), "microbatches": ("number", "6a"),
         "samples": ("samples", "23"), "noise_scale": ("samples", "25"), "nodes": ("", "9"),
+    },
+    OverlappingStep: {
+        "launch": ("s", "2"), "device": ("s", "2"), "amp_launch": ("s", "3"),
+        "amp_device": ("s", "3"), "fixed_share": ("share", "6"),
     },
     Plan: {
         "quorums": ("", "11, 19"), "fuse": ("true or false", "11"), "bound": ("steps", "16"),
@@ -86,6 +92,7 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
 
 METHODS = {
     View: ("newest", "medians", "since"),
+    OverlappingStep: ("reduced", "in_full"),
     Plan: ("standing", "resolved", "changes", "samples"),
 }
 WORDS: dict[type[enum.Enum], str] = {Via: "11", Late: "14", Weigh: "24", Precision: "5"}

@@ -89,8 +89,21 @@ def sentences(advice: Recommendation) -> list[str]:
     texts = [_choice(advice), _alike(advice), _regret(advice), _assumption(advice), _safe(advice)]
     texts += [_attempt(advice), _beyond(advice)]
     if isinstance(advice, Advice):
+        texts = [_launching(advice), *texts]
         texts += [advice.answer.inputs, advice.answer.bill]
     return [text for text in texts if text]
+
+
+def _launching(advice: Advice) -> str:
+    """What to do first where launching costs more than any finalist gains; else empty."""
+    share, step = advice.launching, advice.comparison.scenario.inputs.step
+    if share is None or share < MODEL_ERROR:
+        return ""
+    return (
+        "First compile the model, use CUDA graphs or a larger batch: a step takes "
+        f"{seconds(step.host)} to launch and {seconds(step.gpu)} on the device. Without launching, "
+        f"{BASELINE} would take {percent(share, 2)} % less, more than any policy here gains."
+    )
 
 
 def _choice(advice: Recommendation) -> str:

@@ -9,14 +9,19 @@ from typing import Any, Self
 
 from simstrag.advice.halving import CandidateResult
 from simstrag.advice.recommendation import Recommendation
-from simstrag.experiments.comparison import Comparison
+from simstrag.experiments.comparison import BASELINE, Comparison
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice(Recommendation):
-    """Advice for one scenario; comparison: of the finalists."""
+    """Advice for one scenario.
+
+    comparison: of the finalists.
+    unlaunched: mean seconds of bsp if launching took no time; None where it is no stream.
+    """
 
     comparison: Comparison
+    unlaunched: float | None = None
 
     @classmethod
     def of(
@@ -25,6 +30,7 @@ class Advice(Recommendation):
         trials: tuple[CandidateResult, ...],
         excluded: Mapping[str, str],
         beyond: tuple[str, ...],
+        unlaunched: float | None = None,
     ) -> Self:
         """The advice that a comparison of finalists supports."""
         d = comparison.answer.decision
@@ -33,7 +39,7 @@ class Advice(Recommendation):
             times={policy: comparison.column(policy, d.s.decides) for policy in own},
             states=d.states, lanes={name: effects.lane for name, effects in d.effects.items()},
             certain=comparison.scenario.certain, trials=trials,
-            excluded=excluded, beyond=beyond, comparison=comparison,
+            excluded=excluded, beyond=beyond, comparison=comparison, unlaunched=unlaunched,
         )  # fmt: skip
 
     @cached_property
@@ -56,13 +62,23 @@ class Advice(Recommendation):
             f"simstrag ddp train.py --ranks {scenario.workers}",
         )
 
+    @property
+    def launching(self) -> float | None:
+        """Share of the time of bsp that launching costs, if no finalist gains more than it."""
+        if self.unlaunched is None:
+            return None
+        means = {policy: float(times.mean()) for policy, times in self.times.items()}
+        return (
+            1 - self.unlaunched / means[BASELINE] if self.unlaunched < min(means.values()) else None
+        )
+
     def hours(self, policy: str) -> float:
         """Mean GPU-hours of a run."""
         return float(self.times[policy].mean()) * self.comparison.scenario.gpus / 3600
 
     def to_dict(self) -> dict[str, Any]:
         """The advice for JSON, with the answer of the comparison."""
-        return super().to_dict() | {"answer": self.answer.to_dict()}
+        return super().to_dict() | {"launching": self.launching, "answer": self.answer.to_dict()}
 
     def _repr_html_(self) -> str:
         return self.comparison._repr_html_()

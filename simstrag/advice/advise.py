@@ -9,15 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simstrag.advice.advice import Advice
 from simstrag.advice.candidates import candidates
 from simstrag.advice.halving import UNKNOWN, CandidateRun, Search, alters
+from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.runner import RunCache, Runner, RunTask, prepare
 from simstrag.policy import LANES
 from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.scenario import Scenario
+
+LAUNCHING_SEEDS = 3
+"""Seeds of the runs that say what launching costs."""
 
 
 def advise(
@@ -59,7 +65,18 @@ def advise(
             finalists = search.run(found.specs)
         comparison = compare(case, finalists, jobs=jobs, on_progress=on_progress, keep=cache.folder)
     beyond = tuple(map(str, beyond_measured(case, rows)))
-    return Advice.of(comparison, search.ordered, found.excluded, beyond)
+    return Advice.of(comparison, search.ordered, found.excluded, beyond, _unlaunched(case))
+
+
+def _unlaunched(scenario: Scenario) -> float | None:
+    """Seconds of bsp if launching took no time, in the mean over some seeds; None by rule 2."""
+    if not scenario.inputs.step.overlaps or scenario.learner.is_real:
+        return None
+    case = scenario.without_launching()
+    name = "time_to_target" if scenario.has_target else "makespan"
+    seeds = scenario.seed_list[:LAUNCHING_SEEDS]
+    runs = (simulate(case, BASELINE, seed, record_updates=False) for seed in seeds)
+    return float(np.mean([_or_inf(run.summary[name]) for run in runs]))
 
 
 def _costs(scenario: Scenario) -> tuple[float, ...]:

@@ -316,7 +316,8 @@ def _hints(timing: Timing, scenario: Scenario) -> Hints:
     known = not timing.contention.durations
     return Hints(
         amp_ratio=step.amp_ratio,
-        host_seconds=step.host if known else None,
+        step=step.hint if known else None,
+        host_seconds=step.host if known and not step.overlaps else None,
         clean_seconds=step.clean if known else None,
         amp_switch=step.amp_switch,
         batch=learner.batch,

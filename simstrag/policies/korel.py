@@ -282,7 +282,7 @@ class Korel:
             floor=self.f_floor,
             guard=self.global_shift_guard,
         )
-        slow = self._count_suspect(state, x, against)
+        slow = self._count_suspect(state, view, x, against)
         acts, off = self._count_well(state, x, against)
         if not len(slow) and not len(acts):
             return
@@ -318,9 +318,21 @@ class Korel:
         rho = hints.amp_ratio if self.rho is None else self.rho
         if rho is None:
             return np.full_like(time, math.nan)
+        if self.rho is None and hints.step is not None:
+            return hints.step.in_full(time)
         return full_precision_time(time, rho, hints.host_seconds, hints.clean_seconds)
 
-    def _count_suspect(self, state: _State, x: Floats, against: Baseline) -> Ints:
+    def _may_help(self, x: Floats, view: View) -> Bools:
+        """Whether AMP may shorten steps of ranks as the efficacy test wants it (A.9.10).
+
+        By what launching and the device take in either precision, where that is known.
+        """
+        step = view.hints.step
+        if step is None or step.amp_device is None or self.rho is not None:
+            return np.ones(len(x), dtype=np.bool_)
+        return is_less(step.reduced(x), self.efficacy * x)
+
+    def _count_suspect(self, state: _State, view: View, x: Floats, against: Baseline) -> Ints:
         """Count suspect checks in a row (A.9.10); return the ranks that go to AMP.
 
         A rank without an x has a count of 0.
@@ -328,6 +340,7 @@ class Korel:
         ranks = state.ranks
         which = state.full[find_suspects(x[state.full], against, self.z_on, self.delta_on)]
         which = which[state.version >= ranks["cooldown_until"][which]]
+        which = which[self._may_help(x[which], view)]
         on = ranks["on_count"][which] + 1
         ranks["on_count"][:] = 0
         ranks["on_count"][which] = on

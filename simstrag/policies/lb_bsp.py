@@ -11,6 +11,10 @@ The papers': shares in proportion to speed at the boundary of an iteration, with
 gradient weighed by its samples; least and largest batches.  Ours: speed is the median of samples
 per second over a window, where LB-BSP fits a line with an offset (GPU) or trains a predictor (CPU)
 and OmniLearn smooths; and all numbers but the dead band of 5 %.
+
+Ours, too: where the host launches while the device computes, a smaller share shortens only the
+device's part.  Then shares are such that no rank computes longer than the slowest one needs, and a
+rank gives samples away only where that helps.
 """
 
 import math
@@ -19,8 +23,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.columns import correctly_rounded_sum
 from simstrag.policies.estimators.detectors import median
+from simstrag.policies.estimators.shares import StreamTimes, balanced
 from simstrag.policy import WINDOW, Plan, Review, View
 from simstrag.ties import is_less
 
@@ -30,9 +34,13 @@ EVERY_UPDATE = Review(updates=1)
 
 @dataclass(slots=True)
 class _State:
-    """The shares in force, shape (N,), their plan, and the number of their changes."""
+    """The shares in force, shape (N,), their plan, and the number of their changes.
+
+    streams: what launching and computing of each rank take, where they overlap.
+    """
 
     shares: Floats
+    streams: StreamTimes | None = None
     plan: Plan = Plan(review=EVERY_UPDATE)  # noqa: RUF009 (frozen)
     changes: int = 0
 
@@ -66,19 +74,26 @@ class LbBsp:
     def plan(self, view: View) -> Plan:
         state = self.state_
         if state is None:
-            state = _State(np.ones(view.world_size))
+            step = view.hints.step
+            streams = None if step is None else StreamTimes.of(step, view.world_size)
+            state = _State(np.ones(view.world_size), streams)
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
         batch, times, cancelled = (
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
         )
         if np.count_nonzero(cancelled):
             times = np.where(cancelled, math.nan, times)
-        rate = median(batch / times)
-        if np.count_nonzero(np.isnan(rate)):
-            return state.plan
         b = view.hints.batch
         low = self.low if b is None else max(self.low, 1 / b)  # every rank gets a sample
-        shares = balanced(rate, low, self.high)
+        if state.streams is not None:
+            if not state.streams.follow(batch, times, self.deadband):
+                return state.plan
+            shares = state.streams.shares(low, self.high)
+        else:
+            rate = median(batch / times)
+            if np.count_nonzero(np.isnan(rate)):
+                return state.plan
+            shares = balanced(rate, low, self.high)
         below = is_less(shares, (1 - self.deadband) * state.shares)
         above = is_less((1 + self.deadband) * state.shares, shares)
         if np.count_nonzero(below | above):
@@ -90,31 +105,3 @@ class LbBsp:
     def summary(self) -> dict[str, int | float]:
         """The number of changes of the shares."""
         return {"rebalances": 0 if self.state_ is None else self.state_.changes}
-
-
-def balanced(rate: Floats, low: float, high: float) -> Floats:
-    """Shares in proportion to speed, within limits, with the sum N.
-
-    A rank whose share would pass a limit gets the limit; the others share the rest by speed.
-
-    rate: shape (N,), samples per second in any unit, above 0.
-    low, high: the limits; low <= 1 <= high.
-
-    >>> balanced(np.array([1.0, 0.5]), low=0.25, high=4.0).round(4)
-    array([1.3333, 0.6667])
-    >>> balanced(np.array([9.0, 9.0, 9.0, 1.0]), low=0.25, high=4.0)
-    array([1.25, 1.25, 1.25, 0.25])
-    """
-    n = len(rate)
-    held = np.zeros(n, dtype=bool)
-    shares = rate * (n / correctly_rounded_sum(rate))  # the same in any order of the ranks
-    while True:
-        if np.minimum.reduce(shares) >= low and np.maximum.reduce(shares) <= high:
-            return shares
-        limited: Floats = np.minimum(np.maximum(shares, low), high)
-        over = correctly_rounded_sum(limited) - n
-        if abs(over) <= 1e-12 * n:
-            return limited
-        held |= (shares < low) if over > 0 else (shares > high)
-        rest = n - correctly_rounded_sum(limited[held])
-        shares = np.where(held, limited, rate * (rest / correctly_rounded_sum(rate[~held])))

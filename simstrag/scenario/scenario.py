@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -33,6 +34,7 @@ from simstrag.profile.responses import responses_for, translate
 from simstrag.scenario.failures import FailuresSection
 from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
+    LEAST,
     MOST,
     MOST_GRADIENTS,
     AllReduceSection,
@@ -360,6 +362,15 @@ class Scenario(Section):
         if trace is not None and trace.replays:
             return self.replaced(durations="median")
         return self.replaced(trace=None)
+
+    def without_launching(self) -> Scenario:
+        """The same, with steps that take as long as the device alone (rule 2, overlapping)."""
+        step = self.inputs.step
+        assert step.amp is not None
+        alone = replace(step, host=LEAST, amp=(LEAST, step.amp[1]))
+        case = self.replaced()
+        case._inputs = replace(self.inputs, step=alone)
+        return case
 
     @property
     def progress_target(self) -> float | None:

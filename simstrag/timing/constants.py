@@ -11,7 +11,7 @@ from simstrag.errors import InputError
 from simstrag.timing import collectives
 from simstrag.timing.noise import Distribution
 from simstrag.timing.worker import WorkerRanks
-from simstrag.view import device_gain
+from simstrag.view import OverlappingStep, device_gain
 
 FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
     "ring": collectives.ring,
@@ -82,6 +82,14 @@ class Step:
     def clean(self) -> float:
         """Seconds of a noise-free nominal step in full precision."""
         return max(self.host, self.gpu) if self.overlaps else self.host + self.gpu
+
+    @property
+    def hint(self) -> OverlappingStep | None:
+        """What policies know of it by the overlapping law; None by the serial one."""
+        if self.amp is None:
+            return None
+        device = None if self.amp_ratio is None else self.amp[1]
+        return OverlappingStep(self.host, self.gpu, self.amp[0], device, self.fixed_share)
 
     def of_worker(self, worker: WorkerRanks) -> Step:
         """The step of a worker, all of whose ranks take this step.

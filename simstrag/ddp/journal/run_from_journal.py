@@ -68,7 +68,7 @@ def run_of(folder: str | Path) -> Run:
     measured = _MeasuredNorms(lines, header["world_size"] * header["batch"])
     recorder = Recorder(keep_updates=True, keep_steps=True, keep_gradients=True)
     live = Live(
-        policy, header["world_size"], header["batch"], Hints(**header["hints"]),
+        policy, header["world_size"], header["batch"], Hints.of(header["hints"]),
         name=header["policy"], recorder=recorder, facts=facts,
         noise_scale=measured.first_scale(NoiseAverages() if facts is None else facts.noise),
     )  # fmt: skip

@@ -1,0 +1,135 @@
+"""Shares of a batch among ranks: by speed, or by what launching and computing take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.policies.estimators.columns import correctly_rounded_sum
+from simstrag.ties import is_less
+from simstrag.view import OverlappingStep
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class StreamTimes:
+    """What a step of each rank takes to launch, and on its device at a nominal share.
+
+    A time tells only the longer of the two, and bounds the other.
+
+    launch, device: seconds, shape (N,).
+    fixed: share of `device` that a smaller batch does not shorten.
+    """
+
+    launch: Floats
+    device: Floats
+    fixed: float
+
+    @classmethod
+    def of(cls, step: OverlappingStep, n: int) -> StreamTimes:
+        """Of `n` ranks that nothing slows."""
+        return cls(np.full(n, step.launch), np.full(n, step.device), step.fixed_share)
+
+    def follow(self, batch: Floats, times: Floats, tolerance: float) -> bool:
+        """Learn from recent steps; False while a rank has too few at its present share.
+
+        Where a step is longer than expected, so is the stream that was expected to bound it.  Where
+        it is shorter, neither stream takes longer than it.
+
+        batch, times: shape (N, W), shares and seconds, newest last, NaN for none.
+        tolerance: relative deviation that is taken as noise.
+
+        >>> ranks = StreamTimes(np.array([2.0, 2.0]), np.array([3.0, 3.0]), fixed=0.0)
+        >>> ranks.follow(np.ones((2, 5)), np.array([[3.0] * 5, [9.0] * 5]), 0.05), ranks.device
+        (True, array([3., 9.]))
+        """
+        share = batch[:, -1]
+        present = np.where(batch == share[:, np.newaxis], times, math.nan)
+        if np.count_nonzero(~np.isnan(present), axis=1).min() < (batch.shape[1] + 1) // 2:
+            return False
+        seconds = np.nanmedian(present, axis=1)
+        work = share + self.fixed * (1 - share)
+        expected = np.maximum(self.launch, self.device * work)
+        longer = is_less((1 + tolerance) * expected, seconds)
+        computes = self.device * work >= self.launch
+        self.device = np.where(longer & computes, seconds / work, self.device)
+        self.launch = np.where(longer & ~computes, seconds, self.launch)
+        shorter = is_less(seconds, (1 - tolerance) * expected)
+        self.device = np.where(shorter, np.minimum(self.device, seconds / work), self.device)
+        self.launch = np.where(shorter, np.minimum(self.launch, seconds), self.launch)
+        return True
+
+    def shares(self, low: float, high: float) -> Floats:
+        """Shares with the sum N under which the slowest rank is done first.
+
+        If some rank launches longer than all would compute, the others keep what they can compute
+        in that time, and as nearly the nominal share as that allows.
+
+        >>> StreamTimes(np.full(2, 1.0), np.array([3.0, 9.0]), 0.0).shares(0.25, 4.0)
+        array([1.5, 0.5])
+        >>> StreamTimes(np.array([1.0, 8.0]), np.array([3.0, 3.0]), 0.0).shares(0.25, 4.0)
+        array([1., 1.])
+        """
+        n, fixed = len(self.device), self.fixed
+        if fixed >= 1:
+            return np.ones(n)
+        least, most = (share + fixed * (1 - share) for share in (low, high))
+        speed = 1 / self.device
+        seconds, longest = n / correctly_rounded_sum(speed), float(np.maximum.reduce(self.launch))
+        work = balanced(speed, least, most)
+        limits = np.minimum(np.maximum(longest * speed, least), most)
+        if seconds < longest and correctly_rounded_sum(limits) > n:
+            work = levelled(limits)
+        shares: Floats = (work - fixed) / (1 - fixed)
+        return shares
+
+
+def levelled(limits: Floats) -> Floats:
+    """Numbers with the sum N, each at most its limit, that are as equal as the limits allow.
+
+    limits: shape (N,), with a sum of N or more.
+
+    >>> levelled(np.array([0.5, 3.0, 9.0]))
+    array([0.5 , 1.25, 1.25])
+    """
+    n = len(limits)
+    order = np.argsort(limits, kind="stable")
+    left = float(n)
+    for place, rank in enumerate(order.tolist()):
+        level = left / (n - place)
+        if limits[rank] >= level:
+            return np.minimum(limits, level)
+        left -= float(limits[rank])
+    return limits
+
+
+def balanced(rate: Floats, low: float, high: float) -> Floats:
+    """Shares in proportion to speed, within limits, with the sum N.
+
+    A rank whose share would pass a limit gets the limit; the others share the rest by speed.
+
+    rate: shape (N,), samples per second in any unit, above 0.
+    low, high: the limits; low <= 1 <= high.
+
+    >>> balanced(np.array([1.0, 0.5]), low=0.25, high=4.0).round(4)
+    array([1.3333, 0.6667])
+    >>> balanced(np.array([9.0, 9.0, 9.0, 1.0]), low=0.25, high=4.0)
+    array([1.25, 1.25, 1.25, 0.25])
+    """
+    n = len(rate)
+    held = np.zeros(n, dtype=bool)
+    shares = rate * (n / correctly_rounded_sum(rate))  # the same in any order of the ranks
+    while True:
+        if np.minimum.reduce(shares) >= low and np.maximum.reduce(shares) <= high:
+            return shares
+        limited: Floats = np.minimum(np.maximum(shares, low), high)
+        over = correctly_rounded_sum(limited) - n
+        if abs(over) <= 1e-12 * n:
+            return limited
+        held |= (shares < low) if over > 0 else (shares > high)
+        rest = n - correctly_rounded_sum(limited[held])
+        shares = np.where(held, limited, rate * (rest / correctly_rounded_sum(rate[~held])))
