@@ -84,9 +84,10 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     )
     held_out = frozenset(MeasurementCell(**cell) for cell in header["plan"].get("held_out", ()))
     gradient = int(stated.get("gradient_bytes") or 0)
-    device = None
-    if header["device"].get("kind") != "cpu":
-        device = DeviceSteps(samples, held_out)
+    kind = str(header["device"].get("kind", "cpu"))
+    of_gpu = DeviceSteps(samples, held_out)
+    device = of_gpu if kind != "cpu" and of_gpu.kernels else None
+    if device is not None:
         steps, fits = device.cells(), device.fits()
         predicted, by_regime = device.predictions(steps, fits)
     else:
@@ -125,7 +126,7 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         conditions=_conditions(samples),
         software=header["software"],
         workload=workload,
-        step=_step_times(samples, steps, workload) if device is None
+        step=_step_times(samples, steps, workload, kind) if device is None
         else _overlapping_times(device, steps, workload),
         allreduce=_allreduce_times(samples, reduces, overlaps, gradient),
         server=_server_times(transfers, gradient),
@@ -159,7 +160,7 @@ def _conditions(samples: Samples) -> dict[str, tuple[float, float]]:
 
 
 def _power(
-    samples: Samples, workload: MeasuredWorkload, device: DeviceSteps | None
+    samples: Samples, workload: MeasuredWorkload, device: DeviceSteps | None = None
 ) -> PowerDraw | None:
     """Watts without work, and at the nominal batch in both precisions; None if not measured.
 
@@ -169,9 +170,9 @@ def _power(
     found: dict[str, Quantity] = {}
     source = ""
     names = {"": "idle", workload.full: "busy", workload.amp: "busy_amp"}
-    for cell, visits in samples.by_cell("power").items():
-        if device is not None and cell.precision:
-            visits = tuple(v for v in visits if not device.is_after_profiler(v))
+    for cell, timed in samples.by_cell("power").items():
+        of_steps = device if cell.precision else None
+        visits = [v for v in timed if of_steps is None or not of_steps.is_after_profiler(v)]
         if not visits:
             continue
         source = visits[0].facts["source"]
@@ -183,16 +184,19 @@ def _power(
 
 
 def _step_times(
-    samples: Samples, cells: Sequence[StepCell], workload: MeasuredWorkload
+    samples: Samples, cells: Sequence[StepCell], workload: MeasuredWorkload, kind: str
 ) -> StepTimes | None:
-    """The step at the nominal batch; None where it was not timed."""
+    """The step at the nominal batch by the serial law; None where it was not timed.
+
+    kind: of the device, in the words of torch.
+    """
     nominal = (workload.full, workload.batch)
     cell = next((c for c in cells if (c.precision, c.batch) == nominal), None)
     if cell is None:
         return None
     return StepTimes(
         compute=cell.mean,
-        host_share=_host_share(cell),
+        host_share=_host_share(cell, kind),
         amp_ratio=_gain(samples, workload),
         amp_ratio_contended=contention_estimates.contended_gain(
             samples, workload.full, workload.amp
@@ -237,11 +241,15 @@ def _gain(samples: Samples, workload: MeasuredWorkload) -> Quantity | None:
     return measured_quantity(ratio(visit_medians(full), visit_medians(amp)), note, n)
 
 
-def _host_share(cell: StepCell) -> Quantity:
-    """The part of a CPU's step that neither contention nor reduced precision changes: none.
+def _host_share(cell: StepCell, kind: str) -> Quantity:
+    """The part of a step that neither contention nor reduced precision changes: none is known.
 
-    A load on a core slows Python as well.
+    On a CPU a load on a core slows Python as well; on a GPU whose kernels no profiler saw it is
+    not measured.
     """
+    if kind != "cpu":
+        note = "not measured: no profiler saw the device's kernels"
+        return Quantity(value=0, kind="assumed", note=note)
     share = cell.host_share
     most = "" if share is None else f" (operators leave {share.value:.1%} of it at most)"
     return Quantity(

@@ -72,7 +72,7 @@ def responses(
     """The response of steps to each load in each precision, and of all-reduces to load "net".
 
     ranks: number of ranks of the all-reduces; their size is the nearest to the gradient's.
-    steps: a GPU's, whose loads slow the device's part of them; visits after a profiler do not count.
+    steps: a GPU's; loads slow the device's part of them, and visits after a profiler count nothing.
     """
     device_kind = str(samples.header["device"].get("kind", "cpu"))
     timed = samples.by_cell("contention")

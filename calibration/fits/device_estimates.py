@@ -48,7 +48,7 @@ from simstrag.calibration.fits.visit_statistics import (
 from simstrag.calibration.samples import Samples, calm_visits
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import BatchFit, StepCell
-from simstrag.profile.quantity import Quantity
+from simstrag.profile.quantity import NoiseSamples, Quantity
 
 FEWEST_CALM = 3
 """Calm visits that may stand for all visits to a cell that the host bounds."""
@@ -252,15 +252,40 @@ class DeviceSteps:
             if own else None,
             device=self.device(cell),
             peak_bytes=max(filter(None, peaks), default=None),
-            noise=describe_noise([step.seconds for step in steps]),
+            noise=self._noise(cell),
             unstable=describe_instability(
                 [step.visit for step in steps], _median_of(steps)
             ),
             held_out=cell in self.held_out,
         )  # fmt: skip
 
+    def _noise(self, cell: MeasurementCell) -> NoiseSamples | None:
+        """The noise of a cell; of few steps, that of all such cells that the device bounds.
+
+        A device repeats its kernels to a thousandth at any batch that fills it.
+        """
+
+        def steps_of(each: MeasurementCell) -> list[tuple[float, ...]]:
+            return [step.seconds for step in self.counted.get(each, [])]
+
+        own = describe_noise(steps_of(cell))
+        if own is not None or not self.bounded_by_device(cell):
+            return own
+        alike = [
+            each
+            for each in self.counted
+            if each.precision == cell.precision
+            and self.bounded_by_device(each)
+            and describe_noise(steps_of(each)) is None
+        ]
+        pooled = describe_noise([steps for each in alike for steps in steps_of(each)])
+        batches = ", ".join(str(each.batch) for each in alike)
+        return pooled and pooled.model_copy(
+            update={"note": f"of batches {batches} together; {pooled.note}"}
+        )
+
     def _seconds(self, cell: MeasurementCell) -> Quantity | None:
-        """The median step of a cell: as measured, else by the law; None if that knows too little."""
+        """The median step of a cell: as measured, else by the law; None if it knows too little."""
         if cell in self.counted:
             what = "median step of each visit, then over visits"
             return _over_visits(self.counted[cell], lambda s: s.median, what)

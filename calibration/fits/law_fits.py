@@ -228,9 +228,7 @@ def choose_load_law(
     """
     if not levels:
         raise ValueError("no level, no law")
-    sizes = {
-        law: len(names) for law, names in CONSTANTS.items() if shared or law != "time_slices"
-    }
+    sizes = {law: len(names) for law, names in CONSTANTS.items() if shared or law != "time_slices"}
     candidates = {law: size for law, size in sizes.items() if len(levels) > max(1, size)}
     if "interpolated" in candidates:
         candidates["interpolated"] = len(levels)

@@ -21,9 +21,10 @@ from simstrag.errors import InputError, PlanError
 from simstrag.plan import Plan, Weigh
 from simstrag.policy import Hints, Policy, View
 from simstrag.quorum import Late, Quorum, Via
+from simstrag.view import OverlappingStep
 
 if TYPE_CHECKING:
-    from simstrag.profile.profile import Profile
+    from simstrag.profile.profile import Profile, StepTimes
 
 TORCH = ("2.11", "2.13")
 """Releases of torch on which real ranks, which use private functions of it, were tried."""
@@ -205,10 +206,25 @@ def profile_hints(
     clean, share = times.compute.value, times.host_share
     return Hints(
         amp_ratio=None if times.amp_ratio is None else times.amp_ratio.value,
+        step=_overlapping_hint(times),
         host_seconds=None if share is None else clean * share.value,
         clean_seconds=clean,
         amp_switch=times.amp_switch.value,
         batch=batch or workload.batch,
         samples=samples,
         noise_scale=median(at.scale.value for at in known.learning) if known.learning else None,
+    )
+
+
+def _overlapping_hint(times: StepTimes) -> OverlappingStep | None:
+    """Launch and device of a profile's step, in seconds; None by the serial law."""
+    if times.streams is None:
+        return None
+    launch, device = times.streams
+    return OverlappingStep(
+        launch=launch.full.value,
+        device=device.full.value,
+        amp_launch=(launch.amp or launch.full).value,
+        amp_device=None if device.amp is None else device.amp.value,
+        fixed_share=0.0 if times.fixed_share is None else times.fixed_share.value,
     )

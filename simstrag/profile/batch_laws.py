@@ -34,7 +34,9 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
 
     A fit gives the median; mean over median, noise and host share are taken from the nearest
     measured batch.  With launch and device, the batch changes the device's seconds alone, and
-    `amp_ratio` is derived from both at this batch.  Raises `InputError` without step times, and beyond the measured batches.
+    `amp_ratio` is derived from both at this batch.
+
+    Raises `InputError` without step times, and beyond the measured batches.
     """
     step, workload = profile.step, profile.workload
     if step is None or workload is None:
@@ -78,7 +80,8 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
 def _overlapping(profile: Profile, step: StepTimes, near: StepCell, batch: int) -> StepTimes:
     """The step of the overlapping law at a batch: launching stays, the device's seconds change."""
     workload, launch = profile.workload, step.launch
-    assert workload is not None and launch is not None
+    assert workload is not None
+    assert launch is not None
     full, amp = (device_at(profile, each, batch) for each in (workload.full, workload.amp))
     assert full is not None, "the batch lies in the range of the fit"
     longer = max(launch.full, full, key=lambda each: each.value)
@@ -125,8 +128,7 @@ def gain_of(times: StepTimes, batch: int) -> Quantity | None:
         f"{batch} samples, where {bounds} bounds a step in reduced precision"
     )
     ends: dict[str, float] = {}
-    if None not in (full.low, full.high, amp.low, amp.high):
-        assert full.low and full.high and amp.low and amp.high
+    if full.low and full.high and amp.low and amp.high:
         ends = {"low": full.low / amp.high, "high": full.high / amp.low}
     return Quantity(value=full.value / amp.value, kind="fitted", note=note, **ends)
 
