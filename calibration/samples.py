@@ -173,14 +173,13 @@ def join(parts: Sequence[Samples]) -> Samples:
                 )
     visits: list[Visit] = []
     seen: Counter[MeasurementCell] = Counter()
-    processes = 0
-    for part in parts:
-        numbered = list(number_visits(part.visits))
-        for each in numbered:
-            facts = {**each.visit.facts, "process": processes + each.process}
+    processes: dict[tuple[int, int], int] = {}
+    for place, part in enumerate(parts):
+        for each in number_visits(part.visits):
+            process = processes.setdefault((place, each.process), len(processes))
+            facts = {**each.visit.facts, "process": process}
             visits.append(replace(each.visit, number=seen[each.visit.cell], facts=facts))
             seen[each.visit.cell] += 1
-        processes += 1 + max((each.process for each in numbered), default=0)
     plans = [part.header["plan"] for part in parts]
     plan = {
         **plans[0],

@@ -324,20 +324,38 @@ def test_the_law_of_each_load_is_found(profile: Profile) -> None:
     ]  # fmt: skip
 
 
-def test_on_a_gpu_a_load_on_cores_is_the_hosts_and_idle_kernels_are_host_time() -> None:
+def test_on_a_gpu_a_load_on_cores_is_the_hosts_and_kernels_are_the_devices_part() -> None:
     machine = Machine(kind="cuda")
     cells = [c for c in cells_of(machine) if c.part in ("step", "contention")]
     made = samples_of(machine, cells)
+
+    def seconds(cell: MeasurementCell) -> float:
+        return machine.step[cell.precision](cell.batch)
+
     visits = tuple(
-        replace(v, facts={"gpu_busy": 0.8 * machine.step[v.cell.precision](v.cell.batch)})
-        if v.cell.part == "step" else v
+        replace(v, samples=v.samples | {"kernel": (0.97 * seconds(v.cell),),
+                                        "launch": (0.004,)}, facts={"process": 0})
+        if v.cell.part == "step" else replace(v, facts={"process": 0})
         for v in made.visits
     )  # fmt: skip
     profile = assemble(replace(made, visits=visits))
-    assert {r.resource for r in profile.responses} == {"host"}
+    assert {(r.resource, r.part) for r in profile.responses} == {("host", "step")}
+    assert {fit.part for fit in profile.batches} == {"device"}
+    step = profile.step
+    assert step is not None
+    assert step.streams is not None
+    assert (step.host_share, step.amp_ratio) == (None, None)
+    launch, device = step.streams
+    assert launch.full.value == pytest.approx(0.004, rel=0.02)
+    assert device.full.value == pytest.approx(0.026, rel=0.02)
+    assert device.full.kind == "measured"
+
+
+def test_a_gpu_whose_kernels_no_profiler_saw_has_the_serial_law() -> None:
+    profile = assemble(samples_of(Machine(kind="cuda")))
     assert profile.step is not None
-    assert profile.step.host_share.value == pytest.approx(0.2, abs=0.03)
-    assert profile.step.host_share.kind == "measured"
+    assert profile.step.host_share is not None
+    assert (profile.step.host_share.value, profile.step.host_share.kind) == (0, "assumed")
 
 
 def test_what_is_skipped_and_what_was_not_measured_is_said(samples: Samples) -> None:

@@ -132,7 +132,7 @@ def test_the_closed_forms_are_the_least_of_squares(law: Law) -> None:
 
     spans = {
         "factor": (1, 5), "slope": (0, 4), "demand": (0, 1), "share": (0, 0.333), "knee": (0, 2.99),
-        "exponent": (0.25, 4),
+        "exponent": (0.25, 4), "cost": (0, 5),
     }  # fmt: skip
     tried = (np.linspace(*spans[name], 120) for name in CONSTANTS[law])
     assert loss(found) <= min(map(loss, itertools.product(*tried))) + 0.02

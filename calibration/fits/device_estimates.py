@@ -157,7 +157,8 @@ class DeviceSteps:
         A single cell of the precision may still wait for launches, which looks like a gap: then the
         median of the other precisions' cells limits it.
         """
-        own, others = [], []
+        own: list[float] = []
+        others: list[float] = []
         for cell in self.kernels:
             if cell not in self.held_out and self.bounded_by_device(cell):
                 step = statistics.median(s.median for s in self.counted[cell])
@@ -179,7 +180,10 @@ class DeviceSteps:
         if kernel is None:
             return None
         if self.bounded_by_device(cell):
-            what = "median step, which the device bounds: of each visit, then over visits"
+            what = (
+                f"median step, which the device bounds (kernel time {1e3 * kernel.value:.4g} ms): of "
+                "each visit, then over visits"
+            )
             return _over_visits(self.counted[cell], lambda s: s.median, what)
         between, origin = self.gap(cell.precision)
         note = (
