@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from simstrag.analysis.text.number_format import number
 from simstrag.calibration import samples
 from simstrag.calibration.calibrate import derive
 from simstrag.calibration.fits.device_estimates import DeviceSteps
@@ -99,7 +100,7 @@ def contention() -> str:
             law = clean.full.value * float(evaluate(response, level.level))
             rows.append([
                 response.load, f"{level.level:g}", f"{1e3 * seconds:.2f}", f"{1e3 * law:.2f}",
-                f"{100 * (law / seconds - 1):+.1f}".replace("-", "−"),
+                number(100 * (law / seconds - 1), 2, sign=True),
                 "held out" if level.held_out else "in the fit",
             ])  # fmt: skip
     return table(["load", "level", "measured", "by the law", "off by (%)", ""], rows)
@@ -137,11 +138,11 @@ def held_out() -> str:
     """The errors of the fits at cells that they did not see, derived anew from the samples."""
     rows = []
     for model, name in NAMES.items():
-        for part in derive(CALIBRATION / "measurements" / name).held_out:
-            rows.append([
-                model, part.part, str(len(part.cells)), f"{100 * part.median:.1f}",
-                f"{100 * part.worst:.1f}", max(part.cells, key=lambda c: abs(c.error)).cell,
-            ])  # fmt: skip
+        rows += [
+            [model, part.part, str(len(part.cells)), f"{100 * part.median:.1f}",
+             f"{100 * part.worst:.1f}", max(part.cells, key=lambda c: abs(c.error)).cell]
+            for part in derive(CALIBRATION / "measurements" / name).held_out
+        ]  # fmt: skip
     return table(["", "part", "cells", "median (%)", "worst (%)", "which"], rows)
 
 

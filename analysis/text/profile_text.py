@@ -80,8 +80,8 @@ def caution(
         found.setdefault(doubt.reason, []).append(doubt.name)
     if not found:
         return []
-    each = "; ".join(f"{join(names)} {reason}" for reason, names in found.items())
-    return [f"Caution, of the profile {profile.name}: {each}."]
+    each = "; ".join(f"{join(names)}: {reason}" for reason, names in found.items())
+    return [f"Constants of the profile {profile.name} to be taken with caution. {each}."]
 
 
 def text(quantity: Quantity | None, scale: float = 1.0) -> str:

@@ -47,6 +47,7 @@ from simstrag.calibration.fits.visit_statistics import (
 )
 from simstrag.calibration.samples import Samples, calm_visits
 from simstrag.profile.batch_laws import seconds
+from simstrag.profile.doubtful import ONE_VISIT
 from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.quantity import NoiseSamples, Quantity
 
@@ -180,15 +181,14 @@ class DeviceSteps:
         if kernel is None:
             return None
         if self.bounded_by_device(cell):
-            what = (
-                f"median step, which the device bounds (kernel time {1e3 * kernel.value:.4g} ms): of "
-                "each visit, then over visits"
-            )
+            kernels = f"kernel time {1e3 * kernel.value:.4g} ms"
+            what = f"median step, which the device bounds ({kernels}): each visit's, then over them"
             return _over_visits(self.counted[cell], lambda s: s.median, what)
         between, origin = self.gap(cell.precision)
         note = (
             f"kernel time, {1e3 * kernel.value:.4g} ms by the profiler, and "
             f"{1e3 * between:.3g} ms between kernels, by {origin}"
+            + (f"; {ONE_VISIT}" if kernel.visits == 1 else "")
         )
         return fitted_quantity(kernel.value + between, note, n=kernel.visits)
 

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from simstrag.calibration.fits.visit_statistics import CellEstimate, draw_values, fitted_quantity
 from simstrag.profile.batch_laws import batch_seconds
+from simstrag.profile.doubtful import ONCE
 from simstrag.profile.measurements import CONSTANTS, BatchLaw, Law
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import apply_law, interpolate
@@ -79,7 +80,7 @@ class LawFit(Generic[Name]):
         """
         interval = (None, None) if self.intervals is None else self.intervals[name]
         how = (
-            f"no interval: some {each} was visited once" if self.intervals is None
+            f"no interval: some {each} {ONCE}" if self.intervals is None
             else f"interval: refits to draws within each {each}'s error"
         )  # fmt: skip
         note = f"{what}{self.law} law; {how}"

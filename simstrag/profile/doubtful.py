@@ -24,6 +24,10 @@ UNSTABLE = "unstable: "
 """In the note of a response, before the levels whose visits repeat no single number."""
 
 
+ONCE = "was visited once"
+"""Ends the note of a constant whose fit has no interval."""
+
+
 class Doubt(NamedTuple):
     """A constant, in the words of a scenario, and why it is doubtful."""
 
@@ -32,7 +36,7 @@ class Doubt(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.reason}"
+        return f"{self.name}: {self.reason}"
 
 
 def factor(quantity: Quantity) -> float:
@@ -53,15 +57,17 @@ def why_doubtful(quantity: Quantity) -> str:
     """The reason in words, or "" for none."""
     wide = factor(quantity)
     if wide == float("inf"):
-        return "has an interval that reaches 0"
+        return "an interval that reaches 0"
     if wide >= ABSURD:
-        return "has an interval too wide to be of use, from few visits that differ"
+        return "an interval too wide to be of use, from few visits that differ"
     if wide >= WIDE:
-        return f"has an interval that spans a factor of {wide:.2g}"
+        return f"an interval that spans a factor of {wide:.2g}"
     if quantity.note.endswith(ONE_VISIT):
-        return "rests on one visit, without an interval"
+        return "one visit, no interval"
+    if quantity.note.endswith(ONCE):
+        return "a fit to values that were visited once, no interval"
     if quantity.kind == "assumed" and quantity.note.startswith("at most"):
-        return "was not measured; it is at most this long, and taken as that"
+        return "not measured; at most this long, and taken as that"
     return ""
 
 
@@ -89,11 +95,11 @@ def doubts(profile: Profile, times: StepTimes | None = None) -> list[Doubt]:
             found += _of(f"{where}.{name}", quantity)
         once = [f"{at.level:g}" for at in response.levels if at.slowdown.note.endswith(ONE_VISIT)]
         if once:
-            reason = f"rests on levels that were visited once ({', '.join(once)})"
+            reason = f"levels that were visited once ({', '.join(once)})"
             found.append(Doubt(where, response.levels[0].slowdown, reason))
         _, unstable, levels = response.note.partition(UNSTABLE)
         if unstable:
-            reason = f"rests on unstable levels ({levels})"
+            reason = f"unstable levels ({levels})"
             found.append(Doubt(where, response.levels[0].slowdown, reason))
     return found
 
@@ -122,7 +128,7 @@ def _unstable(profile: Profile, step: StepTimes | None) -> Iterator[Doubt]:
     for cell in profile.cells:
         if cell.unstable and cell.precision in precisions:
             which = f"batch {cell.batch} in {cell.precision}"
-            reason = f"rests on an unstable cell ({which}: {cell.unstable})"
+            reason = f"an unstable cell ({which}: {cell.unstable})"
             if step.launch is not None:
                 name = f"step.launch.{precisions[cell.precision]}"
                 yield Doubt(name, cell.seconds, reason)
