@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lay into build/gpu-kit what a machine with a GPU and no network needs to measure: the wheels, the
-# tests and run.sh.  PYTHON_THERE: the machine's Python, 3.12 by default.
+# tests and the scripts.  PYTHON_THERE: the machine's Python, 3.12 by default.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=build/gpu-kit
@@ -11,12 +11,10 @@ there=(--only-binary :all: --implementation cp --python-version "${PYTHON_THERE:
 rm -rf "$kit"
 mkdir -p "$kit/wheels" "$kit/tests"
 "${pip[@]}" wheel --no-deps --wheel-dir "$kit/wheels" .
-# Later pyarrows are larger, and the kit must stay below 60 MiB.
-sed 's/^pyarrow==.*/pyarrow<19/' constraints.txt >build/gpu-constraints.txt
 "${pip[@]}" download --no-deps "${there[@]}" --dest "$kit/wheels" \
-    --constraint build/gpu-constraints.txt --requirement tools/gpu_kit/wheels.txt
+    --constraint constraints.txt --requirement tools/gpu_kit/wheels.txt
 cp tests/*.py "$kit/tests"
-cp tools/gpu_kit/run.sh "$kit"
+cp tools/gpu_kit/run.sh tools/gpu_kit/record_ranks.py "$kit"
 size=$(du -sm "$kit" | cut -f1)
 echo "$kit: $size MiB; on the machine with the GPU: $kit/run.sh --help"
 [ "$size" -lt 60 ] || { echo "$kit: must be below 60 MiB" >&2; exit 1; }

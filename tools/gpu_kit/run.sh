@@ -1,110 +1,125 @@
 #!/usr/bin/env bash
-# Measure on a GPU, part by part, into $OUT.  A part that fails stops no other.
+# Measure on a GPU, part by part, into $OUT/results.tgz.  A part that fails stops no other.
 #
-#   run.sh [PART...]       all parts in this order, or those named; `install` comes first
+#   run.sh [PART...]       all parts in this order, or those named
 #
-#   install      a virtual environment with this kit, on top of what the machine has   1 minute
-#   doctor       what is installed, the devices, and the tests that use a device       3
-#   calibrate    step times of resnet50 and gpt2 in all precisions                    10
-#   contention   those of TF32 and bf16 beside other processes on the GPU              8
-#   ranks        real ranks under bsp, amp_all and korel, GEMM load beside one         6
-#   more         step times of bert_base and vit_b16                                   5
+#   install      this kit beside the machine's packages
+#   doctor       what is installed, the devices, and the tests that use a device
+#   steps        step times of resnet50 and gpt2 at batches that fill the device, and power
+#   contention   those of resnet50 in TF32 and bf16 beside one and two processes on the GPU
+#   record       simstrag.ddp.record of two ranks, without and with a slow one, and whatif
+#   ranks        real ranks under bsp, amp_all and korel, matrix products coming and going
+#   allreduce    all-reduces of CUDA tensors over gloo
+#   compile      the nominal steps of resnet50 under torch.compile
 #
-# OUT: results, by default `results` in this folder.  VENV: the environment.  PYTHON: the Python to
-# make it of.  DEVICE=cpu tries the script with small workloads where there is no GPU.
+# The same command goes on where it stopped: parts that ended are not run again, and calibrations
+# keep their samples.  On another machine put the archive beside this script first.
+#
+# BUDGET: seconds until it stops, 345 by default.  OUT: folder of the archive.  PYTHON: a Python with
+# torch.  SITE: folder for the packages.  DEVICE=cpu tries it with small workloads, no GPU needed.
 set -uo pipefail
 kit=$(cd "$(dirname "$0")" && pwd)
 out=$(realpath -m "${OUT:-$kit/results}")
-venv=$(realpath -m "${VENV:-$kit/venv}")
-device=${DEVICE:-cuda}
-[ $# -gt 0 ] || set -- install doctor calibrate contention ranks more
-failed=0
+site=$(realpath -m "${SITE:-/tmp/simstrag-site}")
+python=${PYTHON:-python3} device=${DEVICE:-cuda} budget=${BUDGET:-345}
+work=$site/results failed=0
+[ $# -gt 0 ] || set -- install doctor steps contention record ranks allreduce compile
+export PYTHONPATH=$site PYTHONUNBUFFERED=1
 
 if [ "$device" = cpu ]; then
-    first=(mlp digits) later=(transformer) pairs=("fp64 fp32_of_fp64") ranked=(digits) load=cpu
+    models=(mlp transformer) precisions=(fp64 fp32_of_fp64) ranked=digits load=cpu fill=64
+    tests=(tests/test_workloads.py)
 else
-    first=(resnet50 gpt2) later=(bert_base vit_b16) pairs=("tf32 bf16" "fp32 fp16")
-    ranked=(digits gpt2) load=gemm
+    models=(resnet50 gpt2) precisions=(tf32 bf16) ranked=resnet50 load=gemm fill=64
+    tests=(tests/test_workloads.py tests/test_calibration_steps.py tests/test_ddp_precision.py
+        tests/test_learning_on_gpu.py)
 fi
 
-# do_for NAME SECONDS COMMAND...: run a command, keep what it prints, note how it ended.
-do_for() {
-    local name=$1 limit=$2 code=0 begun=$SECONDS
+# part NAME LIMIT COMMAND...: run a command within LIMIT seconds, keep what it prints, archive.
+part() {
+    local name=$1 limit=$2 code=0 begun=$SECONDS left=$((budget - SECONDS - 10))
     shift 2
-    timeout --signal INT --kill-after 20 "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
-    echo "$name: exit code $code after $((SECONDS - begun)) s" | tee -a "$out/summary.txt"
-    if [ "$code" != 0 ]; then
+    [ ! -e "$work/$name.done" ] || return 0
+    [ "$limit" -lt "$left" ] || limit=$left
+    if [ "$limit" -lt 10 ]; then
+        echo "[$SECONDS s] $name: no time left; the same command goes on"
         failed=1
-        tail -n 5 "$out/$name.log"
+        return 1
     fi
+    timeout --signal INT --kill-after 8 "$limit" "$@" >>"$work/$name.log" 2>&1 || code=$?
+    echo "[$SECONDS s] $name: exit code $code after $((SECONDS - begun)) s" |
+        tee -a "$work/summary.txt"
+    [ "$code" = 0 ] && touch "$work/$name.done" || { failed=1; tail -n 4 "$work/$name.log"; }
+    tar czf "$out/results.tgz" -C "$work" .
     return "$code"
 }
 
-# calibrate NAME MINUTES WORKLOAD PAIR PARTS...: parts of a calibration in a pair of precisions.
-calibrate() {
-    local minutes=$2 workload=$3 full=${4% *} reduced=${4#* } options=() needed part
-    local name=$1-$workload-$reduced
-    shift 4
-    for part in "$@"; do options+=(--part "$part"); done
-    options+=(--workload "$workload" --device "$device" --precision "$full" --precision "$reduced")
-    options+=(--out "$out/$name")
-    do_for "$name" $((60 * minutes + 120)) simstrag calibrate "${options[@]}" --minutes "$minutes"
-    needed=$(sed -n 's/.* take about \([0-9]*\).[0-9]* minutes; give.*/\1/p' "$out/$name.log")
-    [ -z "$needed" ] ||  # too few were refused
-        do_for "$name" $((60 * needed + 180)) simstrag calibrate "${options[@]}" \
-            --minutes $((needed + 1))
+simstrag() { part "$1" "$2" "$python" -m simstrag "${@:3}"; }
+
+# measure NAME LIMIT MINUTES OPTIONS...: a calibration in this folder of results.
+measure() {
+    simstrag "$1" "$2" calibrate --device "$device" --minutes "$3" --out "$work/$1" "${@:4}"
 }
 
 install() {
-    do_for environment 60 "${PYTHON:-python3}" -m venv --system-site-packages "$venv" &&
-        do_for install 120 python -m pip install --no-index --no-deps "$kit"/wheels/*.whl
+    [ -d "$site/simstrag" ] || part install 60 "$python" -m pip install --quiet \
+        --no-index --no-deps --no-compile --upgrade --target "$site" "$kit"/wheels/*.whl
 }
 
 doctor() {
-    do_for doctor 60 simstrag doctor
-    do_for packages 30 python -m pip list
-    [ "$device" = cpu ] || do_for nvidia-smi 30 nvidia-smi -q
-    cd "$kit" && do_for tests 150 python -m pytest -c /dev/null -q -m "not thorough" \
-        tests/test_workloads.py tests/test_calibration_steps.py tests/test_ddp_hook.py \
-        tests/test_ddp_precision.py tests/test_ddp_trainer.py tests/test_learning_on_gpu.py
+    simstrag doctor 40 doctor
+    [ "$device" = cpu ] || part nvidia-smi 15 nvidia-smi -q
+    part packages 20 "$python" -m pip list
+    (cd "$kit" && part tests 60 "$python" -m pytest -c /dev/null -q -p no:cacheprovider \
+        -m "not thorough" "${tests[@]}")
+}
+
+record() {
+    local slow name
+    for slow in -1 1; do
+        name=record-slow$slow
+        part "$name" 40 "$python" -m torch.distributed.run --nproc-per-node 2 \
+            "$kit/record_ranks.py" --workload "$ranked" --device "${device/cuda/cuda:0}" \
+            --batch "$fill" --slow "$slow" --seconds 12 --out "$work/$name" &&
+            simstrag "whatif-slow$slow" 30 whatif "$work/$name" --json
+    done
 }
 
 ranks() {
-    local workload policy
-    python - "$load" "$out/load.json" <<'SCHEDULE'
+    local policy
+    [ -e "$work/load.json" ] || "$python" - "$load" "$work/load.json" <<'SCHEDULE'
 import sys
 from simstrag.validation import Schedule
 
 kind, path = sys.argv[1:]
-Schedule.drawn([1], 600, 0, (kind,), (0.5, 1.0), mean_on=5, mean_off=5).write(path)
+Schedule.drawn([1], 600, 0, (kind,), (1.0,), mean_on=6, mean_off=6).write(path)
 SCHEDULE
-    for workload in "${ranked[@]}"; do
-        for policy in bsp amp_all korel; do
-            do_for "ranks-$workload-$policy" 100 simstrag ddp "$workload" --ranks 2 \
-                --policy "$policy" --load "$out/load.json" --out "$out/ranks-$workload-$policy"
-        done
+    for policy in bsp amp_all korel; do
+        simstrag "ranks-$policy" 60 ddp "$ranked" --ranks 2 --policy "$policy" --batch "$fill" \
+            --load "$work/load.json" --out "$work/ranks-$policy"
     done
 }
 
-mkdir -p "$out"
-export PATH="$venv/bin:$PATH"
-for part in "$@"; do
-    case $part in
+mkdir -p "$work" "$out"
+cd "$work" || exit 1 # a checkout in the current folder would hide the installed package
+[ ! -e "$kit/results.tgz" ] || [ -e "$work/summary.txt" ] || tar xzf "$kit/results.tgz" -C "$work"
+for each in "$@"; do
+    case $each in
         install) install || exit 1 ;;
         doctor) doctor ;;
-        calibrate)
-            for each in "${first[@]}"; do
-                for pair in "${pairs[@]}"; do calibrate steps 2 "$each" "$pair" step; done
+        steps)
+            for model in "${models[@]}"; do
+                measure "steps-$model" 100 1.4 --workload "$model" --part step --part power
             done ;;
         contention)
-            for each in "${first[@]}"; do
-                calibrate contention 4 "$each" "${pairs[0]}" step contention
-            done ;;
+            measure contention 120 1.8 --workload "${models[0]}" --part step --part contention \
+                --precision "${precisions[0]}" --precision "${precisions[1]}" ;;
+        record) record ;;
         ranks) ranks ;;
-        more)
-            for each in "${later[@]}"; do
-                for pair in "${pairs[@]}"; do calibrate steps 1 "$each" "$pair" step; done
-            done ;;
+        allreduce) measure allreduce 70 0.9 --workload "${models[0]}" --part allreduce ;;
+        compile)
+            measure compile 70 0.9 --workload "${models[0]}" --part step --compile \
+                --precision "${precisions[0]}" --precision "${precisions[1]}" ;;
         *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
