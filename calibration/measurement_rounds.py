@@ -103,6 +103,7 @@ def run(
         if visit.cell in visits:
             visits[visit.cell].append(visit)
     used = sum(visit.facts.get("took", 0.0) for visit in samples.visits)
+    process = 1 + max((visit.facts.get("process", 0) for visit in samples.visits), default=-1)
     if used >= limits.until(visits) or not _due(visits, limits):
         _check_all_visited(visits, limits)
         return samples
@@ -118,7 +119,7 @@ def run(
                     _check_all_visited(visits, limits)
                     return journal.read()
                 on_visit(used, limits.until(visits), str(cell))
-                visit = _visit(owner[cell], cell, len(visits[cell]))
+                visit = _visit(owner[cell], cell, len(visits[cell]), process)
                 journal.add(visit)
                 visits[cell].append(visit)
                 used += visit.facts["took"]
@@ -218,7 +219,8 @@ def _due(
     return cells
 
 
-def _visit(bench: Bench, cell: MeasurementCell, number: int) -> Visit:
+def _visit(bench: Bench, cell: MeasurementCell, number: int, process: int) -> Visit:
+    """One visit; process: number of this process among those that wrote to the journal."""
     start, before, began = time.monotonic(), measure_paces(), time.time()
     try:
         with Occupancy() as occupancy:
@@ -227,12 +229,16 @@ def _visit(bench: Bench, cell: MeasurementCell, number: int) -> Visit:
         took = {"took": round(time.monotonic() - start, 3)}
         return Visit(cell, number, round(began, 3), facts=took, skipped=str(reason))
     after = measure_paces()
-    facts = facts | {
-        "pace": [[core, round(before[core], 7), round(after[core], 7)] for core in before],
-        "took": round(time.monotonic() - start, 3),
-        "foreign": round(occupancy.foreign, 4),
-        "stolen": round(occupancy.stolen, 4),
-    }
+    facts = (
+        {"process": process}
+        | facts
+        | {
+            "pace": [[core, round(before[core], 7), round(after[core], 7)] for core in before],
+            "took": round(time.monotonic() - start, 3),
+            "foreign": round(occupancy.foreign, 4),
+            "stolen": round(occupancy.stolen, 4),
+        }
+    )
     if occupancy.foreign > FOREIGN_LIMIT:
         facts["disturbed"] = True
     return Visit(cell, number, round(began, 3), samples, facts)

@@ -10,13 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from simstrag.calibration.benches.anatomy import AnatomyBench, profile_cell  # noqa: E402
 from simstrag.calibration.benches.bench import Skipped  # noqa: E402
-from simstrag.calibration.benches.measured_device import Cpu, Cuda, _busy, find_device  # noqa: E402
+from simstrag.calibration.benches.measured_device import Cpu, Cuda, busy, find_device  # noqa: E402
 from simstrag.calibration.benches.steps import FEWEST, Jobs, StepBench, time_steps  # noqa: E402
-from simstrag.calibration.cells import MeasurementCell  # noqa: E402
+from simstrag.calibration.cells import MeasurementCell, Series  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
-from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402
+from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, load  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
 NOMINAL = MeasurementCell("step", precision="fp32", batch=4)
@@ -198,8 +199,8 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 
 def test_a_profiler_that_sees_no_kernel_does_not_say_that_the_gpu_was_idle() -> None:
-    assert _busy([[(0.0, 2.0), (1.0, 3.0)], [(5.0, 6.0)]]) == {"gpu_busy": 2.0}
-    assert _busy([[], []]) == {}
+    assert busy([[(0.0, 2.0), (1.0, 3.0)], [(5.0, 6.0)]]) == {"kernel": (3.0, 1.0)}
+    assert busy([[], []]) == {}
 
 
 def test_clocks_are_read_as_far_as_nvidia_smi_tells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +216,44 @@ def test_clocks_are_read_as_far_as_nvidia_smi_tells(monkeypatch: pytest.MonkeyPa
     assert gpu.state() == {"clock": 1980.0, "memory_clock": 3201.0, "temperature": 41.0}
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError()))
     assert gpu.state() == {}
+
+
+class Traced(Cpu):
+    """A device with kernels and a launching thread, which notes what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(cores()[-1])
+        self.asked: list[str] = []
+
+    def launches(
+        self, job: TrainingTask, batch: object, steps: int
+    ) -> dict[str, tuple[float, ...]]:
+        self.asked.append("launches")
+        return {"launch": (0.01,) * steps}
+
+    def kernels(self, job: TrainingTask, batch: object, steps: int) -> Series:
+        self.asked.append("kernels")
+        return {"kernel": (0.02,) * steps}
+
+
+def test_timed_visits_ask_for_no_profile_of_kernels() -> None:
+    device = Traced()
+    found = StepBench(Jobs(TINY, device), CHOSEN, span=0.02)
+    samples, _ = found.visit(NOMINAL)
+    assert samples["launch"] == (0.01,) * FEWEST
+    assert device.asked == ["launches"]
+
+
+def test_the_anatomy_of_a_step_has_the_seconds_of_its_kernels() -> None:
+    device = Traced()
+    samples, reason = profile_cell(Jobs(TINY, device), ("fp32", 4))
+    assert (samples, reason) == ({"kernel": (0.02,) * FEWEST}, "")
+
+
+def test_anatomy_is_taken_in_a_process_of_its_own() -> None:
+    """Without a GPU its process says that it saw no kernel."""
+    jobs = Jobs(load("mlp").with_batches((8,)), find_device("cpu"))
+    bench = AnatomyBench(jobs, [MeasurementCell("step", precision="fp32", batch=8)])
+    assert [str(cell) for cell in bench.cells] == ["anatomy fp32 batch 8"]
+    with bench, pytest.raises(Skipped, match="the profiler saw no kernel"):
+        bench.visit(bench.cells[0])

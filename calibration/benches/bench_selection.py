@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from simstrag.calibration.benches.allreduce import AllReduceBench, rank_counts, sizes_of
+from simstrag.calibration.benches.anatomy import AnatomyBench
 from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.overlap import OverlapBench
@@ -50,7 +51,8 @@ def build_benches(
     kind: Literal["cpu", "cuda"] = "cuda" if gpus else "cpu"
     benches: list[Bench] = []
     if "step" in parts:
-        benches.append(StepBench(jobs, chosen))
+        steps = StepBench(jobs, chosen)
+        benches += [steps, AnatomyBench(jobs, steps.cells)] if gpus else [steps]
     if "contention" in parts:
         benches.append(ContentionBench(jobs, chosen))
     if "allreduce" in parts:

@@ -3,7 +3,8 @@
 On a CPU a step is wall clock, and `cpu` is the thread's CPU time in the same span.  On a GPU steps
 are launched one after the other without waiting, as in a training loop; a step is the time between
 two events in the stream, and `host` the time until the launching thread came back from it.  While
-the launch queue is full, `host` follows the GPU; the fact `host_alone` is the time of launching.
+the launch queue is full, `host` follows the GPU; `launch` is the time of launching into an empty
+one.  Kernels are timed in a process of its own, because a profiler slows every launch after it.
 `update` (the optimizer, and clearing gradients) lies between steps and is a series of its own.
 
 Beside a load a slowdown is a ratio of steps timed within seconds of each other, so that drift over
@@ -164,7 +165,7 @@ class StepBench(Bench):
         return self._took.get(cell, 1.5 * self.span)
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
-        """Steps of one cell; facts: `state`, and at the first visit the anatomy of a step."""
+        """Steps of one cell; facts: `state`, and at the first visit what a step is made of."""
         start, device = time.perf_counter(), self.jobs.device
         with skip_on_failure(self.jobs, cell), device.on_core():
             job = self.jobs.of(cell.precision)
@@ -172,9 +173,10 @@ class StepBench(Bench):
             if cell not in self._took:  # caches and pages are cold
                 time_steps(job, batches, device, self.span)
             samples = time_steps(job, batches, device, self.span)
+            samples |= device.launches(job, batches[0], FEWEST)
             facts: dict[str, Any] = {"state": device.state()}
             if cell not in self._took:
-                facts |= device.anatomy(job, batches[0], FEWEST)
+                facts |= device.describe_step(job, batches[0], FEWEST)
         self._took[cell] = time.perf_counter() - start
         return samples, facts
 
