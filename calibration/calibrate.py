@@ -29,7 +29,7 @@ from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.machine_state import describe_software, slug
 from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.power import PowerBench
-from simstrag.calibration.benches.steps import Jobs
+from simstrag.calibration.benches.steps import Jobs, filling_batch, require_compiler
 from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.measurement_rounds import (
@@ -70,6 +70,7 @@ class CalibrationRequest:
     precisions: full and reduced, and no others.
     minutes: limit of the whole; by default ten, or more where the fewest rounds take more.
     seed: determines the order of the visits.
+    compile: whether `torch.compile` compiles the model.
     """
 
     workload: str | None = None
@@ -79,6 +80,7 @@ class CalibrationRequest:
     precisions: tuple[str, ...] = ()
     minutes: float | None = None
     seed: int = 0
+    compile: bool = False
 
     def command(self, folder: Path) -> str:
         """The command line of this request.
@@ -89,7 +91,9 @@ class CalibrationRequest:
         words = ["simstrag", "calibrate"]
         for name, value in asdict(self).items():
             for each in value if isinstance(value, tuple) else (value,):
-                if each is not None:
+                if isinstance(each, bool):
+                    words += [f"--{name}"] * each
+                elif each is not None:
                     shown = f"{each:g}" if isinstance(each, float) else str(each)
                     words += [f"--{OPTIONS.get(name, name)}", shown]
         return shlex.join([*words, "--out", folder.name])
@@ -168,7 +172,7 @@ class Calibration:
         self.folder = Path(folder or Path("profiles") / name)
         refuse_file(self.folder)
         self.parts: tuple[Part, ...] = tuple(p for p in PARTS if p in (request.parts or PARTS))
-        self.jobs = Jobs(workload, device)
+        self.jobs = Jobs(workload, device, request.compile)
         self.journal = VisitJournal(self.folder)
 
     @cached_property
@@ -198,6 +202,9 @@ class Calibration:
         """
         import torch
 
+        if self.request.compile:
+            require_compiler(self.jobs, self.precisions.full)
+        self._settle_nominal()
         gpus = 0 if self.device.name == "cpu" else torch.cuda.device_count()
         benches = build_benches(self.jobs, self.precisions, self.parameters[1], gpus, self.parts)
         for bench in benches:
@@ -212,6 +219,22 @@ class Calibration:
                 "--device cpu, or leave it out"
             )
         return benches
+
+    def _settle_nominal(self) -> None:
+        """Take the nominal batch of the folder's samples, or on a GPU the smallest that fills it.
+
+        The requested batches have their own.
+        """
+        path = files.find(self.folder)
+        if path is not None:
+            nominal = files.read(path).header["workload"]["nominal_batch"]
+        elif self.request.batches or self.device.name == "cpu":
+            return
+        else:
+            nominal = filling_batch(self.jobs, self.precisions.full)
+        if nominal in self.workload.batches:  # else the folder has another workload's samples
+            self.workload = self.workload.with_batches(self.workload.batches, nominal)
+            self.jobs.workload = self.workload
 
     @cached_property
     def minutes(self) -> float:
@@ -357,6 +380,7 @@ class Calibration:
                 "target": TARGET,
                 "parts": list(request.parts),
                 "precisions": list(request.precisions),
+                **({"compile": True} if request.compile else {}),
                 "cells": [cell.document for cell in cells],
                 "held_out": [
                     cell.document for cell in (() if self.only else choose_held_out(cells))
@@ -374,9 +398,10 @@ def _check_same(kept: dict[str, Any], now: dict[str, Any], path: Path) -> None:
                     f"{path}: was measured with {name} {key} {kept[name].get(key)}, now it is "
                     f"{value}; choose another --out"
                 )
-    for key in ("parts", "precisions", "seed"):
-        if kept["plan"][key] != now["plan"][key]:
+    for key in ("parts", "precisions", "seed", "compile"):
+        before, after = (plan["plan"].get(key, False) for plan in (kept, now))
+        if before != after:
             raise InputError(
-                f"{path}: was measured with {key} {kept['plan'][key]}, now {key} is "
-                f"{now['plan'][key]}; choose another --out"
+                f"{path}: was measured with {key} {before}, now {key} is {after}; choose another "
+                "--out"
             )

@@ -43,6 +43,9 @@ NOISY = 0.03
 EARLY, MARGIN = 1 / 8, 1.25
 """Share of the first round that tells how long it takes; by how much it must be too long."""
 
+BOUND = 1.25
+"""Step over launching from which the device bounds a step, ASSUMED: launching varies by less."""
+
 SHOWN = 5
 """Number of cells that one remark names."""
 
@@ -272,7 +275,37 @@ def remarks(samples: Samples) -> list[str]:
         lines.append(
             f"the hypervisor used {np.mean(stolen):.2g} cores for other machines on average"
         )
-    return [*lines, *_describe_widths(samples)]
+    return [*lines, *_describe_nominal(samples), *_describe_widths(samples)]
+
+
+def _describe_nominal(samples: Samples) -> Iterator[str]:
+    """What bounds a step of the nominal batch, and what `torch.compile` did to it."""
+    stated = samples.header["workload"]
+    precision, batch = stated["full"], stated["nominal_batch"]
+    visits = samples.of(MeasurementCell("step", precision=precision, batch=batch))
+    if not visits:
+        return
+    step = float(np.median([visit.median() for visit in visits]))
+    launches = [visit.median("launch") for visit in visits if visit.samples.get("launch")]
+    launch = float(np.median(launches)) if launches else None
+    before = next((v.facts["uncompiled"] for v in visits if "uncompiled" in v.facts), None)
+    if before is not None:
+        what, now = ("launching", launch) if launch is not None else ("a step", step)
+        then = before["seconds" if launch is None else "launch"]
+        yield (
+            f"torch.compile: {what} takes {1e3 * now:.3g} ms, and {1e3 * then:.3g} ms without it "
+            f"({precision}, batch {batch})"
+        )
+    if launch is None:
+        return
+    times = f"a step takes {1e3 * step:.3g} ms in {precision}, its launching {1e3 * launch:.3g} ms"
+    if step >= BOUND * launch:
+        yield f"the device bounds a step of batch {batch}: {times}"
+    else:
+        yield (
+            f"launching bounds a step of batch {batch}: {times}; a larger --batch, --compile or "
+            "CUDA graphs fill the device, and reduced precision gains little before"
+        )
 
 
 def _describe_widths(samples: Samples) -> Iterator[str]:

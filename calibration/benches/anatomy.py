@@ -7,6 +7,7 @@ processes that time anything else may have one.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,7 +32,7 @@ class AnatomyBench(Bench):
     steps: these cells.
     """
 
-    def __init__(self, jobs: Jobs, steps: list[MeasurementCell]) -> None:
+    def __init__(self, jobs: Jobs, steps: Sequence[MeasurementCell]) -> None:
         self.jobs = jobs
         self.cells = [
             MeasurementCell("anatomy", precision=cell.precision, batch=cell.batch) for cell in steps
@@ -39,8 +40,8 @@ class AnatomyBench(Bench):
         self._took: dict[MeasurementCell, float] = {}
         device = jobs.device
         self.workers = WorkerGroup(
-            _run_profiler, 1, jobs.workload, device.name, device.core, starting=STALL, lazy=True,
-            name="profiler",
+            _run_profiler, 1, jobs.workload, device.name, device.core, jobs.compiles,
+            starting=STALL, lazy=True, name="profiler",
         )  # fmt: skip
         self.held = (self.workers,)
 
@@ -81,6 +82,7 @@ def profile_cell(jobs: Jobs, request: tuple[str, int]) -> tuple[Series, str]:
 
 
 def _run_profiler(
-    pipe: Connection, _rank: int, workload: Workload, device_name: str, core: int
+    pipe: Connection, _rank: int, workload: Workload, device_name: str, core: int, compiles: bool
 ) -> None:
-    serve(pipe, partial(profile_cell, Jobs(workload, find_device(device_name, core))))
+    jobs = Jobs(workload, find_device(device_name, core), compiles)
+    serve(pipe, partial(profile_cell, jobs))

@@ -51,8 +51,8 @@ def build_benches(
     kind: Literal["cpu", "cuda"] = "cuda" if gpus else "cpu"
     benches: list[Bench] = []
     if "step" in parts:
-        steps = StepBench(jobs, chosen)
-        benches += [steps, AnatomyBench(jobs, steps.cells)] if gpus else [steps]
+        timed = StepBench(jobs, chosen)
+        benches += [timed, AnatomyBench(jobs, timed.cells)] if gpus else [timed]
     if "contention" in parts:
         benches.append(ContentionBench(jobs, chosen))
     if "allreduce" in parts:

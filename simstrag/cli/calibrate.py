@@ -64,6 +64,10 @@ def calibrate(
     precision: Annotated[
         list[str] | None, option("Full, then reduced precision.", "WORD", group=CELLS)
     ] = None,
+    compile_: Annotated[
+        bool,
+        flag("Compile the model (torch.compile); say what that did.", "--compile", group=CELLS),
+    ] = False,
     seed: Seed = 0,
     plan: Annotated[
         bool,
@@ -80,7 +84,7 @@ def calibrate(
     calibration = Calibration(
         CalibrationRequest(
             workload, device, tuple(part or ()), tuple(batch or ()), tuple(precision or ()),
-            minutes, seed,
+            minutes, seed, compile_,
         ),
         out,
     )  # fmt: skip
