@@ -28,6 +28,7 @@ from simstrag.calibration.benches.machine_state import (
 )
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits.visit_statistics import relative_half_width, visit_statistic
+from simstrag.calibration.regimes import is_device_bound, is_host_bound
 from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError
 
@@ -43,8 +44,8 @@ NOISY = 0.03
 EARLY, MARGIN = 1 / 8, 1.25
 """Share of the first round that tells how long it takes; by how much it must be too long."""
 
-BOUND = 1.25
-"""Step over launching from which the device bounds a step, ASSUMED: launching varies by less."""
+OPEN = 0.5
+"""Relative half-width above which an interval says nothing, as after two visits that differ."""
 
 SHOWN = 5
 """Number of cells that one remark names."""
@@ -214,8 +215,12 @@ def _due(
         cells = [cell for cell, of in measurable.items() if len(of) == number]
     else:
         open_cells = {c: of for c, of in measurable.items() if len(of) < MOST}
+        everything = [visit for of in visits.values() for visit in of]
         usual = usual_paces(visit for of in open_cells.values() for visit in of)
-        widths = interval_widths({c: calm_visits(of, usual) for c, of in open_cells.items()})
+        widths = interval_widths({
+            c: calm_visits(of, usual if is_host_bound(c, everything) else {})
+            for c, of in open_cells.items()
+        })  # fmt: skip
         cells = [cell for cell, width in widths.items() if width > limits.target]
         number = max((len(measurable[c]) for c in cells), default=0)
     random.Random(f"{limits.seed} {number} {len(cells)}").shuffle(cells)
@@ -253,8 +258,8 @@ def remarks(samples: Samples) -> list[str]:
     lines = [f"skipped: {visit.cell}: {visit.skipped}" for visit in visits if visit.skipped]
     off = [visit.cell for visit in visits if visit.facts.get("load_off")]
     if off:
-        cells = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))
-        lines.append(f"loads did less or more than their level in {len(off)} visits: {cells}")
+        shown = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))
+        lines.append(f"loads did less or more than their level in {len(off)} visits: {shown}")
     disturbed = [v.facts["foreign"] for v in visits if v.facts.get("disturbed")]
     if disturbed:
         lines.append(
@@ -263,12 +268,17 @@ def remarks(samples: Samples) -> list[str]:
             "the median; these visits do not count for a cell that has enough calm ones"
         )
     usual = usual_paces(visits)
-    slowed = sum(visit_deviation(visit, usual) > PACE_LIMIT for visit in visits)
+    cells = dict.fromkeys(visit.cell for visit in visits)
+    paced = {cell for cell in cells if is_host_bound(cell, visits)}
+    felt = [visit for visit in visits if visit.cell in paced]
+    slowed = sum(visit_deviation(visit, usual) > PACE_LIMIT for visit in felt)
     if slowed:
+        whose = "" if len(felt) == len(visits) else " to cells that the host bounds"
         lines.append(
-            f"this machine has neighbours that change: around {slowed} of {len(visits)} "
-            f"visits the pace of a core differed from its usual pace by more than a factor of "
-            f"{PACE_LIMIT:g}; these visits do not count for a cell with as many usual ones"
+            f"this machine has neighbours that change: around {slowed} of {len(felt)} "
+            f"visits{whose} the pace of a core differed from its usual pace by more than a factor "
+            f"of {PACE_LIMIT:g}; {_count_left_out(felt, usual)} of them do not count, the others "
+            "are of cells with too few usual visits"
         )
     stolen = [v.facts.get("stolen", 0.0) for v in visits]
     if stolen and np.mean(stolen) > FOREIGN_LIMIT / 10:
@@ -278,11 +288,20 @@ def remarks(samples: Samples) -> list[str]:
     return [*lines, *_describe_nominal(samples), *_describe_widths(samples)]
 
 
+def _count_left_out(visits: Sequence[Visit], usual: Mapping[int, float]) -> int:
+    """Number of visits that do not count because of the pace of cores."""
+    by_cell: dict[MeasurementCell, list[Visit]] = {}
+    for visit in visits:
+        by_cell.setdefault(visit.cell, []).append(visit)
+    return sum(len(calm_visits(of, {})) - len(calm_visits(of, usual)) for of in by_cell.values())
+
+
 def _describe_nominal(samples: Samples) -> Iterator[str]:
     """What bounds a step of the nominal batch, and what `torch.compile` did to it."""
     stated = samples.header["workload"]
     precision, batch = stated["full"], stated["nominal_batch"]
-    visits = samples.of(MeasurementCell("step", precision=precision, batch=batch))
+    cell = MeasurementCell("step", precision=precision, batch=batch)
+    visits = samples.of(cell)
     if not visits:
         return
     step = float(np.median([visit.median() for visit in visits]))
@@ -299,7 +318,7 @@ def _describe_nominal(samples: Samples) -> Iterator[str]:
     if launch is None:
         return
     times = f"a step takes {1e3 * step:.3g} ms in {precision}, its launching {1e3 * launch:.3g} ms"
-    if step >= BOUND * launch:
+    if is_device_bound(cell, samples.visits):
         yield f"the device bounds a step of batch {batch}: {times}"
     else:
         yield (
@@ -309,23 +328,39 @@ def _describe_nominal(samples: Samples) -> Iterator[str]:
 
 
 def _describe_widths(samples: Samples) -> Iterator[str]:
+    """Cells without an interval, and with too wide a one."""
     timed = {cell: samples.of(cell) for cell in samples.cells if cell.part != "gradient"}
-    widths = interval_widths(timed)
+    single = [cell for cell, visits in timed.items() if len(visits) == 1]
+    widths = interval_widths({c: visits for c, visits in timed.items() if len(visits) > 1})
+    if single:
+        yield (
+            f"one visit, no interval: {len(single)} of {len(timed)} cells, such as {single[0]}; "
+            "give more --minutes, or leave out parts or batches"
+        )
     target = float(samples.header["plan"]["target"])
     wide = [cell for cell, width in widths.items() if width > target]
     if not wide:
         return
-    fewest = min(map(len, timed.values()))
+    fewest = min(len(timed[cell]) for cell in widths)
     if fewest < FEWEST:
         yield f"the minutes sufficed for only {fewest} visits to some cells; give more --minutes"
     middle = float(np.median([*widths.values()]))
-    if middle > NOISY:
+    if middle > NOISY and fewest > 2:
         yield (
-            f"this machine is too noisy: the median interval is {middle:.1%} to either side, above "
-            f"{NOISY:.0%}; measure when the machine is idle, or give more --minutes"
+            f"this machine is too noisy: the median interval is {_percent(middle)} to either side, "
+            f"above {NOISY:.0%}; measure when the machine is idle, or give more --minutes"
         )
-    worst = ", ".join(f"{cell} {widths[cell]:.1%}" for cell in wide[:SHOWN])
+    worst = ", ".join(f"{cell} {_percent(widths[cell])}" for cell in wide[:SHOWN])
     yield (
         f"the 95 % intervals of {len(wide)} of {len(widths)} cells are wider than {target:.0%} to "
         f"either side; the widest: {worst}"
     )
+
+
+def _percent(width: float) -> str:
+    """A half-width in percent, up to one that leaves a number open.
+
+    >>> _percent(0.235), _percent(14.2)
+    ('23.5%', 'over 50%')
+    """
+    return f"{width:.1%}" if width <= OPEN else f"over {OPEN:.0%}"
