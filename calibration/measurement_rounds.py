@@ -26,6 +26,7 @@ from simstrag.calibration.benches.machine_state import (
     usual_paces,
     visit_deviation,
 )
+from simstrag.calibration.cell_choice import describe
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits.visit_statistics import relative_half_width, visit_statistic
 from simstrag.calibration.regimes import is_device_bound, is_host_bound
@@ -34,6 +35,9 @@ from simstrag.errors import InputError
 
 FEWEST, MOST = 5, 24
 """Least and most visits to a cell: fewer give no interval, more hardly narrow it."""
+
+FEWEST_ON_GPU = 3
+"""Least visits on a GPU, whose kernels repeat to .1 % (measured on an H200)."""
 
 TARGET = 0.02
 """Relative half-width of a cell's 95 % interval at which its visits end."""
@@ -63,6 +67,7 @@ class CampaignLimits:
 
     seconds: limit of the whole campaign.
     first_round: limit of the first round, in which every cell is visited once; `seconds` if more.
+    fewest: least visits to a cell.
     target: relative half-width of an interval that is narrow enough.
     seed: determines the order within rounds.
     """
@@ -71,18 +76,19 @@ class CampaignLimits:
     target: float = TARGET
     seed: int = 0
     first_round: float = 0.0
+    fewest: int = FEWEST
 
     def until(self, visits: Mapping[MeasurementCell, Sequence[Visit]]) -> float:
         """The seconds after which no visit begins."""
         return self.seconds if all(visits.values()) else max(self.seconds, self.first_round)
 
-    def check(self, round_seconds: float, cells: int) -> None:
-        """Raise `InputError` where not even the fewest rounds fit."""
-        needed = FEWEST * round_seconds
+    def check(self, needed: float, cells: int) -> None:
+        """Raise `InputError` where not even the fewest rounds fit, which take so many seconds."""
         if needed > self.seconds:
             raise InputError(
-                f"{self.seconds / 60:g} minutes of calibration: {FEWEST} rounds of {cells} cells "
-                f"take about {needed / 60:.1f} minutes; give as many, or leave out parts or batches"
+                f"{self.seconds / 60:g} minutes of calibration: {self.fewest} rounds of {cells} "
+                f"cells take about {needed / 60:.1f} minutes; give as many, or leave out parts or "
+                "batches"
             )
 
 
@@ -152,9 +158,9 @@ def _check_pace(
         raise InputError(
             f"{limits.until(visits) / 60:.3g} minutes of calibration: the first {len(begun)} of "
             f"{len(visits)} cells took {ratio:.1f} times as long here as planned, so that one "
-            f"round takes about {one / 60:.2g} minutes and {FEWEST} rounds "
-            f"{_minutes_of_fewest(one)}; the visits are kept: the same command with that many "
-            "minutes goes on, or leave out parts or batches"
+            f"round takes about {one / 60:.2g} minutes and {limits.fewest} rounds "
+            f"{_minutes(limits.fewest * one)}; the visits are kept: the same command with that "
+            "many minutes goes on, or leave out parts or batches"
         )
 
 
@@ -166,20 +172,19 @@ def _describe_round(
     """What does not fit by the time of the first round; empty if all rounds fit."""
     took = {cell: of[0].facts["took"] for cell, of in visits.items() if not of[0].skipped}
     one, whole = sum(took.values()), max(limits.seconds, limits.first_round)
-    if FEWEST * one <= MARGIN * whole:
+    if limits.fewest * one <= MARGIN * whole:
         return ""
     return (
         f"{whole / 60:.3g} minutes of calibration: a round of {len(took)} cells took "
         f"{one / 60:.2g} minutes here, {one / sum(planned[cell] for cell in took):.1f} times as "
-        f"long as planned, so that {whole // one:.0f} of {FEWEST} rounds fit and intervals will be "
-        f"wide; all take about {_minutes_of_fewest(one)} minutes. Visits are kept: stop, and the "
-        "same command with that many minutes goes on, or leave out parts or batches"
+        f"long as planned, so that {whole // one:.0f} of {limits.fewest} rounds fit and intervals "
+        f"will be wide; all take about {_minutes(limits.fewest * one)} minutes. Visits are kept: "
+        "stop, and the same command with that many minutes goes on, or leave out parts or batches"
     )
 
 
-def _minutes_of_fewest(one: float) -> int:
-    """Whole minutes of the fewest rounds; one: seconds of a round."""
-    return math.ceil(FEWEST * one / 60)
+def _minutes(seconds: float) -> int:
+    return math.ceil(seconds / 60)
 
 
 def interval_widths(
@@ -210,8 +215,8 @@ def _due(
 ) -> list[MeasurementCell]:
     """The cells of the next round, in its order; none at the end."""
     measurable = {c: of for c, of in visits.items() if not any(v.skipped for v in of)}
-    number = min((len(of) for of in measurable.values()), default=FEWEST)
-    if number < FEWEST:
+    number = min((len(of) for of in measurable.values()), default=limits.fewest)
+    if number < limits.fewest:
         cells = [cell for cell, of in measurable.items() if len(of) == number]
     else:
         open_cells = {c: of for c, of in measurable.items() if len(of) < MOST}
@@ -256,6 +261,8 @@ def remarks(samples: Samples) -> list[str]:
     """What went wrong in a campaign, a line each: skipped cells, disturbances, wide intervals."""
     visits = samples.visits
     lines = [f"skipped: {visit.cell}: {visit.skipped}" for visit in visits if visit.skipped]
+    left = samples.header["plan"].get("left_out", ())
+    lines += [text] if (text := describe(MeasurementCell(**cell) for cell in left)) else []
     off = [visit.cell for visit in visits if visit.facts.get("load_off")]
     if off:
         shown = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))
@@ -342,7 +349,7 @@ def _describe_widths(samples: Samples) -> Iterator[str]:
     if not wide:
         return
     fewest = min(len(timed[cell]) for cell in widths)
-    if fewest < FEWEST:
+    if fewest < samples.header["plan"].get("fewest", FEWEST):
         yield f"the minutes sufficed for only {fewest} visits to some cells; give more --minutes"
     middle = float(np.median([*widths.values()]))
     if middle > NOISY and fewest > 2:

@@ -13,7 +13,14 @@ torch = pytest.importorskip("torch")
 from simstrag.calibration.benches.anatomy import AnatomyBench, profile_cell  # noqa: E402
 from simstrag.calibration.benches.bench import Skipped  # noqa: E402
 from simstrag.calibration.benches.measured_device import Cpu, Cuda, busy, find_device  # noqa: E402
-from simstrag.calibration.benches.steps import FEWEST, Jobs, StepBench, time_steps  # noqa: E402
+from simstrag.calibration.benches.steps import (  # noqa: E402
+    FEWEST,
+    Jobs,
+    StepBench,
+    filling_batch,
+    time_steps,
+)
+from simstrag.calibration.benches.visit_forecast import VisitForecast, probe  # noqa: E402
 from simstrag.calibration.cells import MeasurementCell, Series  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
@@ -253,7 +260,53 @@ def test_the_anatomy_of_a_step_has_the_seconds_of_its_kernels() -> None:
 def test_anatomy_is_taken_in_a_process_of_its_own() -> None:
     """Without a GPU its process says that it saw no kernel."""
     jobs = Jobs(load("mlp").with_batches((8,)), find_device("cpu"))
-    bench = AnatomyBench(jobs, [MeasurementCell("step", precision="fp32", batch=8)])
+    forecast = VisitForecast(8, {"fp32": 0.01}, launch=0.0, draw=0.0)
+    bench = AnatomyBench(jobs, [MeasurementCell("step", precision="fp32", batch=8)], forecast)
     assert [str(cell) for cell in bench.cells] == ["anatomy fp32 batch 8"]
     with bench, pytest.raises(Skipped, match="the profiler saw no kernel"):
         bench.visit(bench.cells[0])
+
+
+class Launching(Traced):
+    """A GPU whose steps take a millisecond a sample, and launching 3 ms."""
+
+    now = 0.0
+
+    def mark(self) -> float:
+        return self.now
+
+    def launches(self, job: TrainingTask, batch: object, steps: int) -> Series:
+        return {"launch": (0.003,) * steps}
+
+
+def launching(memory: int = 8) -> Jobs:
+    """Jobs of `TINY`, whose batches above `memory` find no room."""
+    device = Launching()
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        if len(batch) > memory:
+            raise torch.OutOfMemoryError
+        device.now += 0.001 * len(batch)
+        out: torch.Tensor = model(batch).square().mean()
+        return out
+
+    return Jobs(replace(TINY, batches=(2, 4, 5, 8), make=lambda: linear(loss)), device)
+
+
+@pytest.mark.parametrize(("memory", "batch"), [(8, 5), (4, 4)])
+def test_the_nominal_batch_of_a_gpu_takes_half_as_long_again_as_its_launching(
+    memory: int, batch: int
+) -> None:
+    """4.5 ms: of the batches 2, 4, 5 and 8 the third, or the largest that memory takes."""
+    assert filling_batch(launching(memory), "fp32") == batch
+
+
+def test_a_forecast_knows_what_steps_take_in_each_precision() -> None:
+    forecast = probe(launching(), ("fp32", "bf16"))
+    assert forecast.steps == pytest.approx({"fp32": 0.004, "bf16": 0.004})
+    assert (forecast.batch, forecast.launch) == (4, 0.003)
+
+
+def test_a_forecast_without_memory_for_any_step_is_an_error() -> None:
+    with pytest.raises(InputError, match="fp32 at batch 4 needs more than the memory there is"):
+        probe(launching(memory=2), ("fp32",))

@@ -15,15 +15,13 @@ from typing import Any
 from simstrag.calibration.benches.bench import Bench, Skipped
 from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.steps import WARM_UP, Jobs, skip_on_failure
+from simstrag.calibration.benches.visit_forecast import VisitForecast
 from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
 from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.workloads import Workload
 
 STEPS = 5
 """Profiled steps of a visit: kernels repeat to .1 % (measured on an H200)."""
-
-STARTING = 20.0
-"""Expected seconds of the first visit: the process starts, and loads torch and the model."""
 
 
 class AnatomyBench(Bench):
@@ -32,8 +30,10 @@ class AnatomyBench(Bench):
     steps: these cells.
     """
 
-    def __init__(self, jobs: Jobs, steps: Sequence[MeasurementCell]) -> None:
-        self.jobs = jobs
+    def __init__(
+        self, jobs: Jobs, steps: Sequence[MeasurementCell], forecast: VisitForecast
+    ) -> None:
+        self.jobs, self.forecast = jobs, forecast
         self.cells = [
             MeasurementCell("anatomy", precision=cell.precision, batch=cell.batch) for cell in steps
         ]
@@ -46,8 +46,8 @@ class AnatomyBench(Bench):
         self.held = (self.workers,)
 
     def seconds(self, cell: MeasurementCell) -> float:
-        """Of profiled steps and the process's start."""
-        return self._took.get(cell, STARTING if not self._took else 2.0)
+        """The time of the last visit; before the first, that of its steps and the profiler."""
+        return self._took.get(cell, self.forecast.anatomy(cell))
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
         """`kernel`: seconds of each profiled step in which some kernel ran.

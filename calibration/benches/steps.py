@@ -19,7 +19,7 @@ import copy
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.background_load import Loads, levels
 from simstrag.calibration.benches.bench import Bench, Skipped
@@ -28,6 +28,9 @@ from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions
+
+if TYPE_CHECKING:
+    from simstrag.calibration.benches.visit_forecast import VisitForecast
 
 WARM_UP = 3
 """Uncounted steps at the start of a block.
@@ -214,10 +217,14 @@ class StepBench(Bench):
     chosen: the nominal pair and its probed gain: a bf16 that is slower than fp32 by more than a
         factor of two (a CPU without instructions for it) is timed at the nominal batch only.
     span: seconds of samples in a visit.
+    forecast: of a GPU; without one a visit is expected to take 1.5 spans.
     """
 
-    def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 0.4) -> None:
-        self.jobs, self.span = jobs, span
+    def __init__(
+        self, jobs: Jobs, chosen: Precisions, span: float = 0.4,
+        forecast: VisitForecast | None = None,
+    ) -> None:  # fmt: skip
+        self.jobs, self.span, self.forecast = jobs, span, forecast
         workload = jobs.workload
         self.cells = [
             MeasurementCell("step", precision=precision, batch=batch)
@@ -229,7 +236,13 @@ class StepBench(Bench):
 
     def seconds(self, cell: MeasurementCell) -> float:
         """The time of the last visit; before the first, a guess from the span."""
-        return self._took.get(cell, 1.5 * self.span)
+        if cell in self._took:
+            return self._took[cell]
+        return 1.5 * self.span if self.forecast is None else self.forecast.first(cell, self.span)
+
+    def later(self, cell: MeasurementCell) -> float:
+        """The same without what only the first visit does."""
+        return self.seconds(cell) if self.forecast is None else self.forecast.visit(cell, self.span)
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
         """Steps of one cell; facts: `state`, and at the first visit what a step is made of."""
@@ -262,10 +275,14 @@ class ContentionBench(Bench):
 
     span: seconds of clean steps in a visit; the loaded ones, which are longer, take half as much
         again.
+    forecast: of a GPU.
     """
 
-    def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 0.4) -> None:
-        self.jobs, self.span = jobs, span
+    def __init__(
+        self, jobs: Jobs, chosen: Precisions, span: float = 0.4,
+        forecast: VisitForecast | None = None,
+    ) -> None:  # fmt: skip
+        self.jobs, self.span, self.forecast = jobs, span, forecast
         device = jobs.device
         gpu = device.name if device.name != "cpu" else ""
         kinds = ("gemm", "copy", "cpu", "memory") if gpu else ("cpu", "memory")
@@ -282,6 +299,8 @@ class ContentionBench(Bench):
 
     def seconds(self, cell: MeasurementCell) -> float:
         """Both blocks, the settling, and the warm-up."""
+        if self.forecast is not None:
+            return self.forecast.contention(cell, self.span)
         return 2.5 * self.span + 2 * SETTLE
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:

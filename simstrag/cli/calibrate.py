@@ -191,6 +191,7 @@ def _show_plan(forecast: Forecast, folder: Path, as_json: bool) -> None:
         f"{forecast.workload} on {forecast.device}, {' and '.join(forecast.precisions)}: "
         f"{sum(forecast.cells.values())} cells, {forecast.held_out} of them held out of every fit; "
         f"{least:.1f} to {most:.1f} minutes, into {folder}"
+        + (f"; {forecast.left_out}" if forecast.left_out else "")
     )
     rows = [
         [part, str(count), f"{forecast.rounds[part]:.0f}"] for part, count in forecast.cells.items()
