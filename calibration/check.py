@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simstrag.calibration.calibrate import Calibration, CalibrationRequest
-from simstrag.calibration.cells import MeasurementCell
+from simstrag.calibration.cells import PARTS, MeasurementCell
 from simstrag.calibration.compare import ComparedNumber, SideBySide, compare, median_half_width
 from simstrag.calibration.fits.contention_estimates import cell_of_level
 from simstrag.calibration.measurement_rounds import OnVisit
@@ -81,7 +81,7 @@ def check(
         request = CalibrationRequest(
             workload.name,
             device or str(profile.device.get("kind", "cpu")),
-            tuple(dict.fromkeys(cell.part for cell in cells)),
+            tuple(dict.fromkeys(cell.part for cell in cells if cell.part in PARTS)),
             tuple(sorted({cell.batch for cell in cells if cell.batch})),
             (workload.full, workload.amp),
             minutes,
@@ -94,8 +94,8 @@ def cells_to_check(profile: Profile) -> frozenset[MeasurementCell]:
     """The cells that a check measures again.
 
     They are steps at the nominal batch in both precisions and at the largest batch in full
-    precision, the first level of each load from 1 on, messages of the gradient's size, and ranks in
-    lockstep without load.
+    precision, with their kernels on a GPU, the first level of each load from 1 on, messages of the
+    gradient's size, and ranks in lockstep without load.
     """
     workload = profile.workload
     assert workload is not None
@@ -107,6 +107,8 @@ def cells_to_check(profile: Profile) -> frozenset[MeasurementCell]:
     ):  # fmt: skip
         if (precision, batch) in timed:
             cells.add(MeasurementCell("step", precision=precision, batch=batch))
+            if profile.step is not None and profile.step.streams is not None:
+                cells.add(MeasurementCell("anatomy", precision=precision, batch=batch))
     for response in profile.responses:
         if response.precision == workload.full:
             level = min((each.level for each in response.levels if each.level >= 1), default=0.0)

@@ -96,7 +96,7 @@ def test_a_pause_or_a_second_anatomy_of_a_cell_begins_a_process() -> None:
 
 def test_kernels_profiled_in_a_process_of_their_own_spoil_no_visit() -> None:
     anatomy = Visit(
-        MeasurementCell("anatomy", precision="tf32", batch=8), 0, 9.0,  # type: ignore[arg-type,unused-ignore]
+        MeasurementCell("anatomy", precision="tf32", batch=8), 0, 9.0,
         {"kernel": (0.006,)}, {"process": 1},
     )  # fmt: skip
     timed = [visit(8, k, 0.016, 20.0 + k, {"process": 0}) for k in range(3)]
