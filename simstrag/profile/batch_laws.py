@@ -8,7 +8,7 @@ import numpy.typing as npt
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import PrecisionSeconds, Profile, StepTimes
-from simstrag.profile.quantity import Quantity
+from simstrag.profile.quantity import Kind, Quantity
 
 
 def batch_seconds(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -130,7 +130,8 @@ def gain_of(times: StepTimes, batch: int) -> Quantity | None:
     ends: dict[str, float] = {}
     if full.low and full.high and amp.low and amp.high:
         ends = {"low": full.low / amp.high, "high": full.high / amp.low}
-    return Quantity(value=full.value / amp.value, kind="fitted", note=note, **ends)
+    kind: Kind = "assumed" if "assumed" in (full.kind, amp.kind) else "fitted"
+    return Quantity(value=full.value / amp.value, kind=kind, note=note, **ends)
 
 
 def _fixed_share(profile: Profile, batch: int) -> Quantity | None:
