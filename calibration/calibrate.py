@@ -14,7 +14,7 @@ import hashlib
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,11 +29,14 @@ from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.machine_state import describe_software, slug
 from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.power import PowerBench
-from simstrag.calibration.benches.steps import Jobs
+from simstrag.calibration.benches.steps import Jobs, filling_batch, require_compiler
+from simstrag.calibration.benches.visit_forecast import NEW_JOB, probe
+from simstrag.calibration.cell_choice import describe, leave_out, total
 from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.measurement_rounds import (
     FEWEST,
+    FEWEST_ON_GPU,
     TARGET,
     CampaignLimits,
     OnPlan,
@@ -70,6 +73,7 @@ class CalibrationRequest:
     precisions: full and reduced, and no others.
     minutes: limit of the whole; by default ten, or more where the fewest rounds take more.
     seed: determines the order of the visits.
+    compile: whether `torch.compile` compiles the model.
     """
 
     workload: str | None = None
@@ -79,6 +83,7 @@ class CalibrationRequest:
     precisions: tuple[str, ...] = ()
     minutes: float | None = None
     seed: int = 0
+    compile: bool = False
 
     def command(self, folder: Path) -> str:
         """The command line of this request.
@@ -89,7 +94,9 @@ class CalibrationRequest:
         words = ["simstrag", "calibrate"]
         for name, value in asdict(self).items():
             for each in value if isinstance(value, tuple) else (value,):
-                if each is not None:
+                if isinstance(each, bool):
+                    words += [f"--{name}"] * each
+                elif each is not None:
                     shown = f"{each:g}" if isinstance(each, float) else str(each)
                     words += [f"--{OPTIONS.get(name, name)}", shown]
         return shlex.join([*words, "--out", folder.name])
@@ -103,6 +110,7 @@ class Forecast(NamedTuple):
     least: seconds of the fewest rounds.
     most: the limit in seconds; rounds continue up to it where intervals are wide.
     held_out: number of cells that no fit sees.
+    left_out: what is left out for want of minutes, in words; empty for nothing.
     """
 
     workload: str
@@ -113,6 +121,7 @@ class Forecast(NamedTuple):
     least: float
     most: float
     held_out: int
+    left_out: str = ""
 
 
 def derive(folder: str | Path) -> Profile:
@@ -167,7 +176,7 @@ class Calibration:
         self.folder = Path(folder or Path("profiles") / name)
         refuse_file(self.folder)
         self.parts: tuple[Part, ...] = tuple(p for p in PARTS if p in (request.parts or PARTS))
-        self.jobs = Jobs(workload, device)
+        self.jobs = Jobs(workload, device, request.compile)
         self.journal = VisitJournal(self.folder)
 
     @cached_property
@@ -197,8 +206,19 @@ class Calibration:
         """
         import torch
 
+        if self.request.compile:
+            require_compiler(self.jobs, self.precisions.full)
+        self._settle_nominal()
         gpus = 0 if self.device.name == "cpu" else torch.cuda.device_count()
-        benches = build_benches(self.jobs, self.precisions, self.parameters[1], gpus, self.parts)
+        forecast = None
+        if gpus and not {*self.parts}.isdisjoint(("step", "contention", "power")):
+            timed = available_precisions(self.device.name) if "step" in self.parts else ()
+            pair = self.precisions.full, self.precisions.amp
+            wanted = self.request.precisions or dict.fromkeys((*pair, *timed))
+            forecast = probe(self.jobs, wanted)
+        benches = build_benches(
+            self.jobs, self.precisions, self.parameters[1], gpus, self.parts, forecast
+        )
         for bench in benches:
             without = bench.why_not if isinstance(bench, GradientBench | PowerBench) else ""
             if without and self.request.parts:
@@ -212,17 +232,64 @@ class Calibration:
             )
         return benches
 
+    def _settle_nominal(self) -> None:
+        """Take the nominal batch of the folder's samples, or on a GPU the smallest that fills it.
+
+        The requested batches have their own.
+        """
+        path = files.find(self.folder)
+        if path is not None:
+            nominal = files.read(path).header["workload"]["nominal_batch"]
+        elif self.request.batches or self.device.name == "cpu":
+            return
+        else:
+            nominal = filling_batch(self.jobs, self.precisions.full)
+        if nominal in self.workload.batches:  # else the folder has another workload's samples
+            self.workload = self.workload.with_batches(self.workload.batches, nominal)
+            self.jobs.workload = self.workload
+
     @cached_property
     def minutes(self) -> float:
         """The limit of the whole: as requested, else ten or, if more, as the fewest rounds take."""
         if self.request.minutes is not None:
             return self.request.minutes
-        return float(max(DEFAULT_MINUTES, math.ceil(FEWEST * sum(self._round.values()) / 60)))
+        return float(max(DEFAULT_MINUTES, math.ceil(self._least(self._wanted) / 60)))
+
+    def _least(self, cells: Mapping[MeasurementCell, tuple[float, float]]) -> float:
+        """Seconds of the fewest visits to cells."""
+        return total(cells, self._fewest, 0.0 if self.device.name == "cpu" else NEW_JOB)
+
+    @property
+    def _fewest(self) -> int:
+        """Least visits to a cell."""
+        return FEWEST if self.device.name == "cpu" else FEWEST_ON_GPU
 
     @cached_property
-    def _round(self) -> dict[MeasurementCell, float]:
-        """The cells to measure, and the seconds of each in a round."""
-        return {c: b.seconds(c) for b in self.benches for c in b.cells if self.is_wanted(c)}
+    def _wanted(self) -> dict[MeasurementCell, tuple[float, float]]:
+        """The cells that the request wants, and the seconds of a first visit and of a later one."""
+        return {
+            cell: (bench.seconds(cell), bench.later(cell))
+            for bench in self.benches for cell in bench.cells if self.is_wanted(cell)
+        }  # fmt: skip
+
+    @cached_property
+    def left_out(self) -> list[MeasurementCell]:
+        """Cells that are left out for want of minutes (`cell_choice`); of a folder as it began."""
+        path = files.find(self.folder)
+        if path is not None:
+            kept = {MeasurementCell(**cell) for cell in files.read(path).header["plan"]["cells"]}
+            return [cell for cell in self._wanted if cell not in kept]
+        if self.device.name == "cpu" or self.request.minutes is None or self.only:
+            return []
+        pair = self.precisions.full, self.precisions.amp
+        limit, nominal = 60 * self.minutes, self.workload.nominal
+        return leave_out(self._wanted, limit, self._fewest, pair, nominal)
+
+    @cached_property
+    def _planned(self) -> dict[MeasurementCell, tuple[float, float]]:
+        """The cells to measure, with their seconds."""
+        left = {*self.left_out}
+        return {cell: seconds for cell, seconds in self._wanted.items() if cell not in left}
 
     def is_wanted(self, cell: MeasurementCell) -> bool:
         """Whether a cell is to be measured; a request for precisions excludes all others."""
@@ -236,16 +303,16 @@ class Calibration:
 
         Raises `InputError` where the minutes do not suffice for the fewest rounds.
         """
-        cells = self._round
+        cells = self._planned
         rounds: defaultdict[str, float] = defaultdict(float)
-        for cell, seconds in cells.items():
-            rounds[cell.part] += seconds
-        limits = self._limits(self.minutes)
-        limits.check(sum(rounds.values()), len(cells))
+        for cell, (_, later) in cells.items():
+            rounds[cell.part] += later
+        limits, least = self._limits(self.minutes), self._least(cells)
+        limits.check(least, len(cells))
         return Forecast(
             self.workload.name, self.device.name, (self.precisions.full, self.precisions.amp),
             dict(Counter(cell.part for cell in cells)), dict(rounds),
-            FEWEST * sum(rounds.values()), limits.seconds, len(choose_held_out(cells)),
+            least, limits.seconds, len(choose_held_out(cells)), describe(self.left_out),
         )  # fmt: skip
 
     def run(
@@ -320,11 +387,13 @@ class Calibration:
         return f"{count} visits are kept in {self.folder}; the same command goes on from there"
 
     def _limits(self, minutes: float) -> CampaignLimits:
-        return CampaignLimits(60 * minutes, TARGET, self.request.seed, 60 * self.minutes)
+        return CampaignLimits(
+            60 * minutes, TARGET, self.request.seed, 60 * self.minutes, self._fewest
+        )
 
     def _header(self) -> dict[str, Any]:
         """Machine, software, workload and plan: all that `assemble` needs beside the samples."""
-        cells = [c for b in self.benches for c in b.cells if self.is_wanted(c)]
+        cells = [*self._planned]
         request = replace(self.request, minutes=self.minutes)
         parameters, gradient_bytes = self.parameters
         gain = self.precisions.probed_gain
@@ -354,9 +423,12 @@ class Calibration:
                 "minutes": request.minutes,
                 "seed": request.seed,
                 "target": TARGET,
+                "fewest": self._fewest,
                 "parts": list(request.parts),
                 "precisions": list(request.precisions),
+                **({"compile": True} if request.compile else {}),
                 "cells": [cell.document for cell in cells],
+                "left_out": [cell.document for cell in self.left_out],
                 "held_out": [
                     cell.document for cell in (() if self.only else choose_held_out(cells))
                 ],
@@ -373,9 +445,10 @@ def _check_same(kept: dict[str, Any], now: dict[str, Any], path: Path) -> None:
                     f"{path}: was measured with {name} {key} {kept[name].get(key)}, now it is "
                     f"{value}; choose another --out"
                 )
-    for key in ("parts", "precisions", "seed"):
-        if kept["plan"][key] != now["plan"][key]:
+    for key in ("parts", "precisions", "seed", "compile"):
+        before, after = (plan["plan"].get(key, False) for plan in (kept, now))
+        if before != after:
             raise InputError(
-                f"{path}: was measured with {key} {kept['plan'][key]}, now {key} is "
-                f"{now['plan'][key]}; choose another --out"
+                f"{path}: was measured with {key} {before}, now {key} is {after}; choose another "
+                "--out"
             )

@@ -14,10 +14,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 Part = Literal[
-    "step", "contention", "allreduce", "overlap", "lockstep", "server", "gradient", "power"
+    "step", "anatomy", "contention", "allreduce", "overlap", "lockstep", "server", "gradient",
+    "power",
 ]  # fmt: skip
 
-PARTS: tuple[Part, ...] = get_args(Part)
+PARTS: tuple[Part, ...] = tuple(part for part in get_args(Part) if part != "anatomy")
+"""The parts that can be asked for; the anatomy of steps comes with part "step" on a GPU."""
 
 Series = dict[str, tuple[float, ...]]
 """Samples of a visit by the name of their series."""

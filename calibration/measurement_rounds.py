@@ -26,13 +26,18 @@ from simstrag.calibration.benches.machine_state import (
     usual_paces,
     visit_deviation,
 )
+from simstrag.calibration.cell_choice import describe
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits.visit_statistics import relative_half_width, visit_statistic
+from simstrag.calibration.regimes import is_device_bound, is_host_bound
 from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError
 
 FEWEST, MOST = 5, 24
 """Least and most visits to a cell: fewer give no interval, more hardly narrow it."""
+
+FEWEST_ON_GPU = 3
+"""Least visits on a GPU, whose kernels repeat to .1 % (measured on an H200)."""
 
 TARGET = 0.02
 """Relative half-width of a cell's 95 % interval at which its visits end."""
@@ -42,6 +47,9 @@ NOISY = 0.03
 
 EARLY, MARGIN = 1 / 8, 1.25
 """Share of the first round that tells how long it takes; by how much it must be too long."""
+
+OPEN = 0.5
+"""Relative half-width above which an interval says nothing, as after two visits that differ."""
 
 SHOWN = 5
 """Number of cells that one remark names."""
@@ -59,6 +67,7 @@ class CampaignLimits:
 
     seconds: limit of the whole campaign.
     first_round: limit of the first round, in which every cell is visited once; `seconds` if more.
+    fewest: least visits to a cell.
     target: relative half-width of an interval that is narrow enough.
     seed: determines the order within rounds.
     """
@@ -67,18 +76,19 @@ class CampaignLimits:
     target: float = TARGET
     seed: int = 0
     first_round: float = 0.0
+    fewest: int = FEWEST
 
     def until(self, visits: Mapping[MeasurementCell, Sequence[Visit]]) -> float:
         """The seconds after which no visit begins."""
         return self.seconds if all(visits.values()) else max(self.seconds, self.first_round)
 
-    def check(self, round_seconds: float, cells: int) -> None:
-        """Raise `InputError` where not even the fewest rounds fit."""
-        needed = FEWEST * round_seconds
+    def check(self, needed: float, cells: int) -> None:
+        """Raise `InputError` where not even the fewest rounds fit, which take so many seconds."""
         if needed > self.seconds:
             raise InputError(
-                f"{self.seconds / 60:g} minutes of calibration: {FEWEST} rounds of {cells} cells "
-                f"take about {needed / 60:.1f} minutes; give as many, or leave out parts or batches"
+                f"{self.seconds / 60:g} minutes of calibration: {self.fewest} rounds of {cells} "
+                f"cells take about {needed / 60:.1f} minutes; give as many, or leave out parts or "
+                "batches"
             )
 
 
@@ -103,6 +113,7 @@ def run(
         if visit.cell in visits:
             visits[visit.cell].append(visit)
     used = sum(visit.facts.get("took", 0.0) for visit in samples.visits)
+    process = 1 + max((visit.facts.get("process", 0) for visit in samples.visits), default=-1)
     if used >= limits.until(visits) or not _due(visits, limits):
         _check_all_visited(visits, limits)
         return samples
@@ -118,7 +129,7 @@ def run(
                     _check_all_visited(visits, limits)
                     return journal.read()
                 on_visit(used, limits.until(visits), str(cell))
-                visit = _visit(owner[cell], cell, len(visits[cell]))
+                visit = _visit(owner[cell], cell, len(visits[cell]), process)
                 journal.add(visit)
                 visits[cell].append(visit)
                 used += visit.facts["took"]
@@ -147,9 +158,9 @@ def _check_pace(
         raise InputError(
             f"{limits.until(visits) / 60:.3g} minutes of calibration: the first {len(begun)} of "
             f"{len(visits)} cells took {ratio:.1f} times as long here as planned, so that one "
-            f"round takes about {one / 60:.2g} minutes and {FEWEST} rounds "
-            f"{_minutes_of_fewest(one)}; the visits are kept: the same command with that many "
-            "minutes goes on, or leave out parts or batches"
+            f"round takes about {one / 60:.2g} minutes and {limits.fewest} rounds "
+            f"{_minutes(limits.fewest * one)}; the visits are kept: the same command with that "
+            "many minutes goes on, or leave out parts or batches"
         )
 
 
@@ -161,20 +172,19 @@ def _describe_round(
     """What does not fit by the time of the first round; empty if all rounds fit."""
     took = {cell: of[0].facts["took"] for cell, of in visits.items() if not of[0].skipped}
     one, whole = sum(took.values()), max(limits.seconds, limits.first_round)
-    if FEWEST * one <= MARGIN * whole:
+    if limits.fewest * one <= MARGIN * whole:
         return ""
     return (
         f"{whole / 60:.3g} minutes of calibration: a round of {len(took)} cells took "
         f"{one / 60:.2g} minutes here, {one / sum(planned[cell] for cell in took):.1f} times as "
-        f"long as planned, so that {whole // one:.0f} of {FEWEST} rounds fit and intervals will be "
-        f"wide; all take about {_minutes_of_fewest(one)} minutes. Visits are kept: stop, and the "
-        "same command with that many minutes goes on, or leave out parts or batches"
+        f"long as planned, so that {whole // one:.0f} of {limits.fewest} rounds fit and intervals "
+        f"will be wide; all take about {_minutes(limits.fewest * one)} minutes. Visits are kept: "
+        "stop, and the same command with that many minutes goes on, or leave out parts or batches"
     )
 
 
-def _minutes_of_fewest(one: float) -> int:
-    """Whole minutes of the fewest rounds; one: seconds of a round."""
-    return math.ceil(FEWEST * one / 60)
+def _minutes(seconds: float) -> int:
+    return math.ceil(seconds / 60)
 
 
 def interval_widths(
@@ -205,20 +215,25 @@ def _due(
 ) -> list[MeasurementCell]:
     """The cells of the next round, in its order; none at the end."""
     measurable = {c: of for c, of in visits.items() if not any(v.skipped for v in of)}
-    number = min((len(of) for of in measurable.values()), default=FEWEST)
-    if number < FEWEST:
+    number = min((len(of) for of in measurable.values()), default=limits.fewest)
+    if number < limits.fewest:
         cells = [cell for cell, of in measurable.items() if len(of) == number]
     else:
         open_cells = {c: of for c, of in measurable.items() if len(of) < MOST}
+        everything = [visit for of in visits.values() for visit in of]
         usual = usual_paces(visit for of in open_cells.values() for visit in of)
-        widths = interval_widths({c: calm_visits(of, usual) for c, of in open_cells.items()})
+        widths = interval_widths({
+            c: calm_visits(of, usual if is_host_bound(c, everything) else {})
+            for c, of in open_cells.items()
+        })  # fmt: skip
         cells = [cell for cell, width in widths.items() if width > limits.target]
         number = max((len(measurable[c]) for c in cells), default=0)
     random.Random(f"{limits.seed} {number} {len(cells)}").shuffle(cells)
     return cells
 
 
-def _visit(bench: Bench, cell: MeasurementCell, number: int) -> Visit:
+def _visit(bench: Bench, cell: MeasurementCell, number: int, process: int) -> Visit:
+    """One visit; process: number of this process among those that wrote to the journal."""
     start, before, began = time.monotonic(), measure_paces(), time.time()
     try:
         with Occupancy() as occupancy:
@@ -227,12 +242,16 @@ def _visit(bench: Bench, cell: MeasurementCell, number: int) -> Visit:
         took = {"took": round(time.monotonic() - start, 3)}
         return Visit(cell, number, round(began, 3), facts=took, skipped=str(reason))
     after = measure_paces()
-    facts = facts | {
-        "pace": [[core, round(before[core], 7), round(after[core], 7)] for core in before],
-        "took": round(time.monotonic() - start, 3),
-        "foreign": round(occupancy.foreign, 4),
-        "stolen": round(occupancy.stolen, 4),
-    }
+    facts = (
+        {"process": process}
+        | facts
+        | {
+            "pace": [[core, round(before[core], 7), round(after[core], 7)] for core in before],
+            "took": round(time.monotonic() - start, 3),
+            "foreign": round(occupancy.foreign, 4),
+            "stolen": round(occupancy.stolen, 4),
+        }
+    )
     if occupancy.foreign > FOREIGN_LIMIT:
         facts["disturbed"] = True
     return Visit(cell, number, round(began, 3), samples, facts)
@@ -242,10 +261,12 @@ def remarks(samples: Samples) -> list[str]:
     """What went wrong in a campaign, a line each: skipped cells, disturbances, wide intervals."""
     visits = samples.visits
     lines = [f"skipped: {visit.cell}: {visit.skipped}" for visit in visits if visit.skipped]
+    left = samples.header["plan"].get("left_out", ())
+    lines += [text] if (text := describe(MeasurementCell(**cell) for cell in left)) else []
     off = [visit.cell for visit in visits if visit.facts.get("load_off")]
     if off:
-        cells = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))
-        lines.append(f"loads did less or more than their level in {len(off)} visits: {cells}")
+        shown = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))
+        lines.append(f"loads did less or more than their level in {len(off)} visits: {shown}")
     disturbed = [v.facts["foreign"] for v in visits if v.facts.get("disturbed")]
     if disturbed:
         lines.append(
@@ -254,39 +275,99 @@ def remarks(samples: Samples) -> list[str]:
             "the median; these visits do not count for a cell that has enough calm ones"
         )
     usual = usual_paces(visits)
-    slowed = sum(visit_deviation(visit, usual) > PACE_LIMIT for visit in visits)
+    cells = dict.fromkeys(visit.cell for visit in visits)
+    paced = {cell for cell in cells if is_host_bound(cell, visits)}
+    felt = [visit for visit in visits if visit.cell in paced]
+    slowed = sum(visit_deviation(visit, usual) > PACE_LIMIT for visit in felt)
     if slowed:
+        whose = "" if len(felt) == len(visits) else " to cells that the host bounds"
         lines.append(
-            f"this machine has neighbours that change: around {slowed} of {len(visits)} "
-            f"visits the pace of a core differed from its usual pace by more than a factor of "
-            f"{PACE_LIMIT:g}; these visits do not count for a cell with as many usual ones"
+            f"this machine has neighbours that change: around {slowed} of {len(felt)} "
+            f"visits{whose} the pace of a core differed from its usual pace by more than a factor "
+            f"of {PACE_LIMIT:g}; {_count_left_out(felt, usual)} of them do not count, the others "
+            "are of cells with too few usual visits"
         )
     stolen = [v.facts.get("stolen", 0.0) for v in visits]
     if stolen and np.mean(stolen) > FOREIGN_LIMIT / 10:
         lines.append(
             f"the hypervisor used {np.mean(stolen):.2g} cores for other machines on average"
         )
-    return [*lines, *_describe_widths(samples)]
+    return [*lines, *_describe_nominal(samples), *_describe_widths(samples)]
+
+
+def _count_left_out(visits: Sequence[Visit], usual: Mapping[int, float]) -> int:
+    """Number of visits that do not count because of the pace of cores."""
+    by_cell: dict[MeasurementCell, list[Visit]] = {}
+    for visit in visits:
+        by_cell.setdefault(visit.cell, []).append(visit)
+    return sum(len(calm_visits(of, {})) - len(calm_visits(of, usual)) for of in by_cell.values())
+
+
+def _describe_nominal(samples: Samples) -> Iterator[str]:
+    """What bounds a step of the nominal batch, and what `torch.compile` did to it."""
+    stated = samples.header["workload"]
+    precision, batch = stated["full"], stated["nominal_batch"]
+    cell = MeasurementCell("step", precision=precision, batch=batch)
+    visits = samples.of(cell)
+    if not visits:
+        return
+    step = float(np.median([visit.median() for visit in visits]))
+    launches = [visit.median("launch") for visit in visits if visit.samples.get("launch")]
+    launch = float(np.median(launches)) if launches else None
+    before = next((v.facts["uncompiled"] for v in visits if "uncompiled" in v.facts), None)
+    if before is not None:
+        what, now = ("launching", launch) if launch is not None else ("a step", step)
+        then = before["seconds" if launch is None else "launch"]
+        yield (
+            f"torch.compile: {what} takes {1e3 * now:.3g} ms, and {1e3 * then:.3g} ms without it "
+            f"({precision}, batch {batch})"
+        )
+    if launch is None:
+        return
+    times = f"a step takes {1e3 * step:.3g} ms in {precision}, its launching {1e3 * launch:.3g} ms"
+    if is_device_bound(cell, samples.visits):
+        yield f"the device bounds a step of batch {batch}: {times}"
+    else:
+        yield (
+            f"launching bounds a step of batch {batch}: {times}; a larger --batch, --compile or "
+            "CUDA graphs fill the device, and reduced precision gains little before"
+        )
 
 
 def _describe_widths(samples: Samples) -> Iterator[str]:
+    """Cells without an interval, and with too wide a one."""
     timed = {cell: samples.of(cell) for cell in samples.cells if cell.part != "gradient"}
-    widths = interval_widths(timed)
+    single = [cell for cell, visits in timed.items() if len(visits) == 1]
+    widths = interval_widths({c: visits for c, visits in timed.items() if len(visits) > 1})
+    if single:
+        yield (
+            f"one visit, no interval: {len(single)} of {len(timed)} cells, such as {single[0]}; "
+            "give more --minutes, or leave out parts or batches"
+        )
     target = float(samples.header["plan"]["target"])
     wide = [cell for cell, width in widths.items() if width > target]
     if not wide:
         return
-    fewest = min(map(len, timed.values()))
-    if fewest < FEWEST:
+    fewest = min(len(timed[cell]) for cell in widths)
+    if fewest < samples.header["plan"].get("fewest", FEWEST):
         yield f"the minutes sufficed for only {fewest} visits to some cells; give more --minutes"
     middle = float(np.median([*widths.values()]))
-    if middle > NOISY:
+    if middle > NOISY and fewest > 2:
         yield (
-            f"this machine is too noisy: the median interval is {middle:.1%} to either side, above "
-            f"{NOISY:.0%}; measure when the machine is idle, or give more --minutes"
+            f"this machine is too noisy: the median interval is {_percent(middle)} to either side, "
+            f"above {NOISY:.0%}; measure when the machine is idle, or give more --minutes"
         )
-    worst = ", ".join(f"{cell} {widths[cell]:.1%}" for cell in wide[:SHOWN])
+    worst = ", ".join(f"{cell} {_percent(widths[cell])}" for cell in wide[:SHOWN])
     yield (
         f"the 95 % intervals of {len(wide)} of {len(widths)} cells are wider than {target:.0%} to "
         f"either side; the widest: {worst}"
     )
+
+
+def _percent(width: float) -> str:
+    """A half-width in percent, up to one that leaves a number open.
+
+    >>> _percent(0.235), _percent(14.2)
+    ('23.5%', 'over 50%')
+    """
+    return f"{width:.1%}" if width <= OPEN else f"over {OPEN:.0%}"

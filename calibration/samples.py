@@ -20,6 +20,7 @@ import numpy as np
 from simstrag.calibration.benches.machine_state import PACE_LIMIT, usual_paces, visit_deviation
 from simstrag.calibration.cells import MeasurementCell, Part, Visit
 from simstrag.calibration.fits.counted_visits import number_visits
+from simstrag.calibration.regimes import is_host_bound
 from simstrag.documents.file_io import lock_file, write_atomically
 from simstrag.errors import InputError
 
@@ -44,7 +45,8 @@ class Samples:
     def of(self, cell: MeasurementCell) -> tuple[Visit, ...]:
         """The calm visits to one cell, without skipped ones."""
         visits = [v for v in self.visits if v.cell == cell and not v.skipped]
-        return calm_visits(visits, usual_paces(self.visits))
+        host_bound = is_host_bound(cell, self.visits)
+        return calm_visits(visits, usual_paces(self.visits) if host_bound else {})
 
     @property
     def cells(self) -> tuple[MeasurementCell, ...]:
@@ -60,6 +62,8 @@ def calm_visits(visits: Sequence[Visit], usual: Mapping[int, float]) -> tuple[Vi
     """The visits without other processes at work, and with cores at their usual pace around them.
 
     Each of the two conditions is dropped if less than half of the visits meet it.
+
+    usual: usual pace of each core; {} where the pace does not matter to the cell.
     """
     calm = tuple(visits)
     for is_calm in (

@@ -274,7 +274,8 @@ def test_a_noisy_machine_is_called_so_and_by_how_much() -> None:
         Visit(cell, k, 0.0, {"seconds": (t,) * 3}, {"foreign": 0.6, "disturbed": True})
         for k, t in enumerate(times)
     )
-    said = " ".join(remarks(Samples({"plan": {"target": 0.02}}, visits)))
+    header = {"workload": {"full": "fp32", "nominal_batch": 8}, "plan": {"target": 0.02}}
+    said = " ".join(remarks(Samples(header, visits)))
     assert "too noisy: the median interval is" in said
     assert "other processes were at work: during 4 of 4 visits" in said
     assert "0.6 in the median" in said

@@ -213,7 +213,7 @@ def test_minutes_for_less_than_the_fewest_rounds_are_refused_with_what_is_needed
     with pytest.raises(
         InputError, match=r"1 minutes of calibration: 5 rounds of 30 cells .* 2.5 minutes"
     ):
-        CampaignLimits(seconds=60).check(round_seconds=30, cells=30)
+        CampaignLimits(seconds=60).check(needed=150, cells=30)
 
 
 def some() -> Samples:

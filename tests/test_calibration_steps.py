@@ -10,13 +10,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from simstrag.calibration.benches.anatomy import AnatomyBench, profile_cell  # noqa: E402
 from simstrag.calibration.benches.bench import Skipped  # noqa: E402
-from simstrag.calibration.benches.measured_device import Cpu, Cuda, _busy, find_device  # noqa: E402
-from simstrag.calibration.benches.steps import FEWEST, Jobs, StepBench, time_steps  # noqa: E402
-from simstrag.calibration.cells import MeasurementCell  # noqa: E402
+from simstrag.calibration.benches.measured_device import Cpu, Cuda, busy, find_device  # noqa: E402
+from simstrag.calibration.benches.steps import (  # noqa: E402
+    FEWEST,
+    Jobs,
+    StepBench,
+    filling_batch,
+    time_steps,
+)
+from simstrag.calibration.benches.visit_forecast import VisitForecast, probe  # noqa: E402
+from simstrag.calibration.cells import MeasurementCell, Series  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
-from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402
+from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, load  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
 NOMINAL = MeasurementCell("step", precision="fp32", batch=4)
@@ -198,8 +206,8 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 
 def test_a_profiler_that_sees_no_kernel_does_not_say_that_the_gpu_was_idle() -> None:
-    assert _busy([[(0.0, 2.0), (1.0, 3.0)], [(5.0, 6.0)]]) == {"gpu_busy": 2.0}
-    assert _busy([[], []]) == {}
+    assert busy([[(0.0, 2.0), (1.0, 3.0)], [(5.0, 6.0)]]) == {"kernel": (3.0, 1.0)}
+    assert busy([[], []]) == {}
 
 
 def test_clocks_are_read_as_far_as_nvidia_smi_tells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +223,90 @@ def test_clocks_are_read_as_far_as_nvidia_smi_tells(monkeypatch: pytest.MonkeyPa
     assert gpu.state() == {"clock": 1980.0, "memory_clock": 3201.0, "temperature": 41.0}
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError()))
     assert gpu.state() == {}
+
+
+class Traced(Cpu):
+    """A device with kernels and a launching thread, which notes what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(cores()[-1])
+        self.asked: list[str] = []
+
+    def launches(
+        self, job: TrainingTask, batch: object, steps: int
+    ) -> dict[str, tuple[float, ...]]:
+        self.asked.append("launches")
+        return {"launch": (0.01,) * steps}
+
+    def kernels(self, job: TrainingTask, batch: object, steps: int) -> Series:
+        self.asked.append("kernels")
+        return {"kernel": (0.02,) * steps}
+
+
+def test_timed_visits_ask_for_no_profile_of_kernels() -> None:
+    device = Traced()
+    found = StepBench(Jobs(TINY, device), CHOSEN, span=0.02)
+    samples, _ = found.visit(NOMINAL)
+    assert samples["launch"] == (0.01,) * FEWEST
+    assert device.asked == ["launches"]
+
+
+def test_the_anatomy_of_a_step_has_the_seconds_of_its_kernels() -> None:
+    device = Traced()
+    samples, reason = profile_cell(Jobs(TINY, device), ("fp32", 4))
+    assert (samples, reason) == ({"kernel": (0.02,) * FEWEST}, "")
+
+
+def test_anatomy_is_taken_in_a_process_of_its_own() -> None:
+    """Without a GPU its process says that it saw no kernel."""
+    jobs = Jobs(load("mlp").with_batches((8,)), find_device("cpu"))
+    forecast = VisitForecast(8, {"fp32": 0.01}, launch=0.0, draw=0.0)
+    bench = AnatomyBench(jobs, [MeasurementCell("step", precision="fp32", batch=8)], forecast)
+    assert [str(cell) for cell in bench.cells] == ["anatomy fp32 batch 8"]
+    with bench, pytest.raises(Skipped, match="the profiler saw no kernel"):
+        bench.visit(bench.cells[0])
+
+
+class Launching(Traced):
+    """A GPU whose steps take a millisecond a sample, and launching 3 ms."""
+
+    now = 0.0
+
+    def mark(self) -> float:
+        return self.now
+
+    def launches(self, job: TrainingTask, batch: object, steps: int) -> Series:
+        return {"launch": (0.003,) * steps}
+
+
+def launching(memory: int = 8) -> Jobs:
+    """Jobs of `TINY`, whose batches above `memory` find no room."""
+    device = Launching()
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        if len(batch) > memory:
+            raise torch.OutOfMemoryError
+        device.now += 0.001 * len(batch)
+        out: torch.Tensor = model(batch).square().mean()
+        return out
+
+    return Jobs(replace(TINY, batches=(2, 4, 5, 8), make=lambda: linear(loss)), device)
+
+
+@pytest.mark.parametrize(("memory", "batch"), [(8, 5), (4, 4)])
+def test_the_nominal_batch_of_a_gpu_takes_half_as_long_again_as_its_launching(
+    memory: int, batch: int
+) -> None:
+    """4.5 ms: of the batches 2, 4, 5 and 8 the third, or the largest that memory takes."""
+    assert filling_batch(launching(memory), "fp32") == batch
+
+
+def test_a_forecast_knows_what_steps_take_in_each_precision() -> None:
+    forecast = probe(launching(), ("fp32", "bf16"))
+    assert forecast.steps == pytest.approx({"fp32": 0.004, "bf16": 0.004})
+    assert (forecast.batch, forecast.launch) == (4, 0.003)
+
+
+def test_a_forecast_without_memory_for_any_step_is_an_error() -> None:
+    with pytest.raises(InputError, match="fp32 at batch 4 needs more than the memory there is"):
+        probe(launching(memory=2), ("fp32",))

@@ -30,6 +30,10 @@ class Bench(ABC):
     def seconds(self, cell: MeasurementCell) -> float:
         """Expected seconds of one visit to a cell, for the plan."""
 
+    def later(self, cell: MeasurementCell) -> float:
+        """Expected seconds of a visit after the first, for the plan."""
+        return self.seconds(cell)
+
     @abstractmethod
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
         """Samples and facts of one more visit. Raises `Skipped` if the cell cannot be measured."""

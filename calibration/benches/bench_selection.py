@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from simstrag.calibration.benches.allreduce import AllReduceBench, rank_counts, sizes_of
+from simstrag.calibration.benches.anatomy import AnatomyBench
 from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.overlap import OverlapBench
@@ -14,6 +15,7 @@ from simstrag.calibration.benches.power import PowerBench
 from simstrag.calibration.benches.server import SIZES, ServerBench
 from simstrag.calibration.benches.steps import ContentionBench, Jobs, StepBench
 from simstrag.calibration.benches.training_ranks import LEVELS, TrainingBench
+from simstrag.calibration.benches.visit_forecast import VisitForecast
 from simstrag.calibration.cells import PARTS, Part
 from simstrag.processes.affinity import cores
 
@@ -35,7 +37,12 @@ NET_LEVELS = (0.25, 0.5, 1.0)
 
 
 def build_benches(
-    jobs: Jobs, chosen: Precisions, gradient_bytes: int, gpus: int, parts: Sequence[Part] = PARTS
+    jobs: Jobs,
+    chosen: Precisions,
+    gradient_bytes: int,
+    gpus: int,
+    parts: Sequence[Part] = PARTS,
+    forecast: VisitForecast | None = None,
 ) -> list[Bench]:
     """Build the benches of some parts, and start none.
 
@@ -44,15 +51,19 @@ def build_benches(
 
     gradient_bytes: bytes of one gradient, one of the sizes to time.
     gpus: number of GPUs; 0 on a CPU.
+    forecast: of visits on a GPU, where steps are timed.
     """
     workload, pair = jobs.workload, (chosen.full, chosen.amp)
     backend: Literal["gloo", "nccl"] = "nccl" if gpus > 1 else "gloo"
     kind: Literal["cpu", "cuda"] = "cuda" if gpus else "cpu"
     benches: list[Bench] = []
     if "step" in parts:
-        benches.append(StepBench(jobs, chosen))
+        timed = StepBench(jobs, chosen, forecast=forecast)
+        benches.append(timed)
+        if forecast is not None:
+            benches.append(AnatomyBench(jobs, timed.cells, forecast))
     if "contention" in parts:
-        benches.append(ContentionBench(jobs, chosen))
+        benches.append(ContentionBench(jobs, chosen, forecast=forecast))
     if "allreduce" in parts:
         ranks = rank_counts(_rank_limit(gpus))
         benches.append(AllReduceBench(
@@ -69,7 +80,7 @@ def build_benches(
     if "gradient" in parts:
         benches.append(GradientBench(jobs))
     if "power" in parts:
-        benches.append(PowerBench(jobs, chosen))
+        benches.append(PowerBench(jobs, chosen, forecast=forecast))
     if gpus or not (chosen.full == "fp32" or chosen.stand_in):  # precisions of `simstrag.ddp`
         return benches
     training = partial(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.energy_counters import Nvml, Rapl
 from simstrag.calibration.benches.machine_state import query_gpu
+from simstrag.calibration.cells import Series
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores, keep_memory, pin
 from simstrag.workloads import map_tensors
@@ -104,8 +105,8 @@ class Cpu:
         """Of all processor packages.  Raises `InputError` where there is none."""
         return Rapl()
 
-    def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
-        """The parts of a step.
+    def describe_step(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
+        """The parts of a step and its memory; torch's own profiler attaches nothing for good.
 
         host_share: median part of a profiled step outside torch's operators: Python, the autograd
             engine, and time between operators.  An upper bound, because it includes the profiler's
@@ -134,6 +135,14 @@ class Cpu:
             "profiled_stretch": statistics.median(profiled) / statistics.median(plain),
             "peak_bytes": growth[0] + _bytes_before_step(job, batch),
         }
+
+    def launches(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+        """None: on a CPU computing follows launching."""
+        return {}
+
+    def kernels(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+        """None: a CPU has no kernels."""
+        return {}
 
     def release(self) -> None:
         """Do nothing: torch caches no memory of a CPU."""
@@ -203,28 +212,40 @@ class Cuda:
 
         return Nvml(str(torch.cuda.get_device_properties(self.name).uuid))
 
-    def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
-        """The parts of a step, which takes about the longer of the first two.
+    def describe_step(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
+        """Its memory.
 
-        gpu_busy: seconds in which some kernel or copy ran (profiler, median); absent if the
-            profiler sees no kernels.  1 - gpu_busy / step is the part that neither reduced
-            precision shortens nor contention of the GPU slows.
-        host_alone: seconds until the launching thread comes back from a step that starts with an
-            empty queue: the time of launching itself.
         peak_bytes: most that torch's allocator held at a time, parameters and other jobs included.
         """
         import torch
+
+        torch.cuda.reset_peak_memory_stats(self.name)
+        for _ in range(steps):
+            job.gradient(batch)
+            job.update()
+        self.finish()
+        return {"peak_bytes": torch.cuda.max_memory_allocated(self.name)}
+
+    def launches(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+        """`launch`: seconds until the launching thread comes back, from an empty queue."""
+        alone = []
+        for _ in range(steps):
+            self.finish()
+            alone.append(round(time_call(lambda: job.gradient(batch)), 7))
+            job.update()
+        self.finish()
+        return {"launch": tuple(alone)}
+
+    def kernels(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+        """`kernel`: seconds of a step in which some kernel or copy ran; {} if none are seen.
+
+        Afterwards launching takes up to twice as long for the rest of the process: the profiler's
+        callbacks (CUPTI) stay (pytorch issue 144455).  So nothing may be timed in it any more.
+        """
         from torch.profiler import ProfilerActivity, profile
 
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else two lines on stderr per profile
-        torch.cuda.reset_peak_memory_stats(self.name)
-        alone, profiles = [], []
-        for _ in range(steps):
-            self.finish()
-            alone.append(time_call(lambda: job.gradient(batch)))
-            job.update()
-        self.finish()
-        peak = torch.cuda.max_memory_allocated(self.name)
+        profiles = []
         for _ in range(steps):
             with profile(activities=[ProfilerActivity.CUDA]) as result:
                 job.gradient(batch)
@@ -236,7 +257,7 @@ class Cuda:
                 for e in result.events()
                 if str(e.device_type).endswith("CUDA")
             ])  # fmt: skip
-        return {**_busy(profiles), "host_alone": statistics.median(alone), "peak_bytes": peak}
+        return busy(profiles)
 
     def release(self) -> None:
         import torch
@@ -293,10 +314,14 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _busy(profiles: Iterable[Sequence[tuple[float, float]]]) -> dict[str, float]:
-    """`gpu_busy` of some profiles; absent if one is empty, as without CUPTI."""
-    busy = [covered(spans) for spans in profiles]
-    return {"gpu_busy": statistics.median(busy)} if all(busy) else {}
+def busy(profiles: Iterable[Sequence[tuple[float, float]]]) -> Series:
+    """`kernel` of some profiles; {} if one is empty, as without CUPTI.
+
+    >>> busy([[(0.0, 2.0), (1.0, 3.0)], [(5.0, 6.0)]]), busy([[], []])
+    ({'kernel': (3.0, 1.0)}, {})
+    """
+    seconds = tuple(round(covered(spans), 7) for spans in profiles)
+    return {"kernel": seconds} if all(seconds) else {}
 
 
 def _pin_threads(allowed: set[int]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.energy_counters import EnergyCounter, mean_watts
 from simstrag.calibration.benches.steps import Jobs, skip_on_failure, time_steps
+from simstrag.calibration.benches.visit_forecast import VisitForecast
 from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.errors import InputError
 from simstrag.workloads import Precisions
@@ -23,10 +24,15 @@ class PowerBench(Bench):
 
     span: seconds over which the mean is.
     why_not: why this machine has no cells; empty where it has.
+    forecast: of a GPU.
     """
 
-    def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 1.0) -> None:
+    def __init__(
+        self, jobs: Jobs, chosen: Precisions, span: float = 1.0,
+        forecast: VisitForecast | None = None,
+    ) -> None:  # fmt: skip
         self.jobs, self.span, self.why_not, self.cells = jobs, span, "", []
+        self.forecast = forecast
         self._counter: EnergyCounter | None = None
         try:
             self._counter = jobs.device.energy_counter()
@@ -43,7 +49,7 @@ class PowerBench(Bench):
 
     def seconds(self, cell: MeasurementCell) -> float:
         """The span, and as much again for warm-up."""
-        return 2 * self.span
+        return 2 * self.span if self.forecast is None else self.forecast.power(self.span)
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
         """`watts`, one number; the facts name the counter."""

@@ -3,7 +3,8 @@
 On a CPU a step is wall clock, and `cpu` is the thread's CPU time in the same span.  On a GPU steps
 are launched one after the other without waiting, as in a training loop; a step is the time between
 two events in the stream, and `host` the time until the launching thread came back from it.  While
-the launch queue is full, `host` follows the GPU; the fact `host_alone` is the time of launching.
+the launch queue is full, `host` follows the GPU; `launch` is the time of launching into an empty
+one.  Kernels are timed in a process of its own, because a profiler slows every launch after it.
 `update` (the optimizer, and clearing gradients) lies between steps and is a series of its own.
 
 Beside a load a slowdown is a ratio of steps timed within seconds of each other, so that drift over
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import statistics
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.background_load import Loads, levels
 from simstrag.calibration.benches.bench import Bench, Skipped
@@ -27,6 +29,9 @@ from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions
 
+if TYPE_CHECKING:
+    from simstrag.calibration.benches.visit_forecast import VisitForecast
+
 WARM_UP = 3
 """Uncounted steps at the start of a block.
 
@@ -34,6 +39,12 @@ Measured on two Xeon cores with AMX, 32 cells of four workloads, three visits ea
 after a change of cell takes 1.2 to 2 times the visit's median (4 at the very first), the second
 1.0 to 1.5 times, the third 1.0 to 1.1 times (1.3 at most); of later ones a few stray up to 1.6.
 """
+
+FILLS = 1.5
+"""Seconds of the device over those of launching from which a batch fills a GPU, ASSUMED."""
+
+COMPILER = ("torch._inductor", "torch._dynamo", "torch.fx", "triton")
+"""Modules of the errors of `torch.compile`."""
 
 FEWEST = 5
 """Least number of steps of a block, however long they take."""
@@ -56,16 +67,30 @@ class Jobs:
     twice, not once per precision.  `of` restores the initial weights: after thousands of steps on
     the same few batches, gradients and momenta are so small (denormal) that a CPU computes up to
     three times slower with them.
+
+    compiles: whether `torch.compile` compiles the model.
     """
 
-    def __init__(self, workload: Workload, device: Device) -> None:
-        self.workload, self.device = workload, device
+    def __init__(self, workload: Workload, device: Device, compiles: bool = False) -> None:
+        self.workload, self.device, self.compiles = workload, device, compiles
         self._parts: dict[bool, Parts] = {}
         self._weights: dict[bool, dict[str, Any]] = {}
         self._jobs: dict[str, TrainingTask] = {}
 
     def of(self, precision: str) -> TrainingTask:
         """The job in a precision. Raises any error of making it, memory errors included."""
+        parts = self._restored(precision)
+        if precision not in self._jobs:  # kept, so that fp16 keeps its gradient scale
+            name = self.device.name
+            self._jobs[precision] = TrainingTask(parts, precision, name, self.compiles)
+        return self._jobs[precision]
+
+    def uncompiled(self, precision: str) -> TrainingTask:
+        """The same without `torch.compile`, with the same parameters."""
+        return TrainingTask(self._restored(precision), precision, self.device.name)
+
+    def _restored(self, precision: str) -> Parts:
+        """The parts of a number format, with their initial weights."""
         double = precision in ("fp64", "fp32_of_fp64")
         if double not in self._parts:
             self._parts[double] = self.workload.build()
@@ -73,9 +98,7 @@ class Jobs:
         parts = self._parts[double]
         parts.model.load_state_dict(self._weights[double])
         parts.optimizer.state.clear()
-        if precision not in self._jobs:  # kept, so that fp16 keeps its gradient scale
-            self._jobs[precision] = TrainingTask(parts, precision, self.device.name)
-        return self._jobs[precision]
+        return parts
 
     def clear(self) -> None:
         """Drop gradients and release memory for the next bench."""
@@ -130,6 +153,8 @@ def skip_on_failure(jobs: Jobs, cell: MeasurementCell) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             reason = f"{cell.precision} at batch {cell.batch} needs more than the memory there is"
+        elif jobs.compiles and (why := describe_compiler_error(error)):
+            reason = why
         elif jobs.workload.user_defined:
             reason = str(jobs.workload.describe_failure(f"a step of batch {cell.batch}", error))
         else:
@@ -140,16 +165,66 @@ def skip_on_failure(jobs: Jobs, cell: MeasurementCell) -> Iterator[None]:
         raise Skipped(reason)
 
 
+def describe_compiler_error(error: Exception) -> str:
+    """Why `torch.compile` failed, in one line; empty for another error."""
+    if not any(type(each).__module__.startswith(COMPILER) for each in (error, error.__cause__)):
+        return ""
+    (first, *_) = str(error).strip().splitlines() or [type(error).__name__]
+    return f"torch.compile failed: {first}"
+
+
+def require_compiler(jobs: Jobs, precision: str) -> None:
+    """Raise `InputError` where `torch.compile` cannot compile a workload's smallest step."""
+    cell = MeasurementCell("step", precision=precision, batch=jobs.workload.batches[0])
+    try:
+        with skip_on_failure(jobs, cell), jobs.device.on_core():
+            job = jobs.of(precision)
+            job.gradient(job.batch(cell.batch))
+    except Skipped as reason:
+        raise InputError(str(reason)) from None
+
+
+def filling_batch(jobs: Jobs, precision: str) -> int:
+    """The smallest batch of a workload at which the device takes `FILLS` times the launching.
+
+    It is the largest that memory takes where none does, and the declared one on a CPU.  Raises
+    `InputError` where not even the smallest fits.
+    """
+    device, found = jobs.device, 0
+    for batch in jobs.workload.batches:
+        cell = MeasurementCell("step", precision=precision, batch=batch)
+        try:
+            with skip_on_failure(jobs, cell), device.on_core():
+                job = jobs.of(precision)
+                drawn = job.batch(batch)
+                steps = time_steps(job, [drawn], device, 0.0)["seconds"]
+                launches = device.launches(job, drawn, FEWEST).get("launch")
+        except Skipped as reason:
+            if not found:
+                raise InputError(str(reason)) from None
+            break
+        if launches is None:
+            return jobs.workload.nominal
+        found = batch
+        if statistics.median(steps) >= FILLS * statistics.median(launches):
+            break
+    return found
+
+
 class StepBench(Bench):
     """Steps without load, in every precision and batch size of a workload.
 
     chosen: the nominal pair and its probed gain: a bf16 that is slower than fp32 by more than a
         factor of two (a CPU without instructions for it) is timed at the nominal batch only.
     span: seconds of samples in a visit.
+    forecast: of a GPU; without one a visit is expected to take 1.5 spans.
     """
 
-    def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 0.4) -> None:
-        self.jobs, self.span = jobs, span
+    def __init__(
+        self, jobs: Jobs, chosen: Precisions, span: float = 0.4,
+        forecast: VisitForecast | None = None,
+    ) -> None:  # fmt: skip
+        self.jobs, self.span, self.forecast = jobs, span, forecast
         workload = jobs.workload
         self.cells = [
             MeasurementCell("step", precision=precision, batch=batch)
@@ -161,10 +236,16 @@ class StepBench(Bench):
 
     def seconds(self, cell: MeasurementCell) -> float:
         """The time of the last visit; before the first, a guess from the span."""
-        return self._took.get(cell, 1.5 * self.span)
+        if cell in self._took:
+            return self._took[cell]
+        return 1.5 * self.span if self.forecast is None else self.forecast.first(cell, self.span)
+
+    def later(self, cell: MeasurementCell) -> float:
+        """The same without what only the first visit does."""
+        return self.seconds(cell) if self.forecast is None else self.forecast.visit(cell, self.span)
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
-        """Steps of one cell; facts: `state`, and at the first visit the anatomy of a step."""
+        """Steps of one cell; facts: `state`, and at the first visit what a step is made of."""
         start, device = time.perf_counter(), self.jobs.device
         with skip_on_failure(self.jobs, cell), device.on_core():
             job = self.jobs.of(cell.precision)
@@ -172,11 +253,21 @@ class StepBench(Bench):
             if cell not in self._took:  # caches and pages are cold
                 time_steps(job, batches, device, self.span)
             samples = time_steps(job, batches, device, self.span)
+            samples |= device.launches(job, batches[0], FEWEST)
             facts: dict[str, Any] = {"state": device.state()}
             if cell not in self._took:
-                facts |= device.anatomy(job, batches[0], FEWEST)
+                facts |= device.describe_step(job, batches[0], FEWEST)
+                if self.jobs.compiles:
+                    facts["uncompiled"] = self._uncompiled(cell, batches)
         self._took[cell] = time.perf_counter() - start
         return samples, facts
+
+    def _uncompiled(self, cell: MeasurementCell, batches: Sequence[Any]) -> dict[str, float]:
+        """Median seconds of a step, and of its launching, of the model without `torch.compile`."""
+        job, device = self.jobs.uncompiled(cell.precision), self.jobs.device
+        series = time_steps(job, batches, device, 0.0) | device.launches(job, batches[0], FEWEST)
+        names = [name for name in ("seconds", "launch") if name in series]
+        return {name: statistics.median(series[name]) for name in names}
 
 
 class ContentionBench(Bench):
@@ -184,10 +275,14 @@ class ContentionBench(Bench):
 
     span: seconds of clean steps in a visit; the loaded ones, which are longer, take half as much
         again.
+    forecast: of a GPU.
     """
 
-    def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 0.4) -> None:
-        self.jobs, self.span = jobs, span
+    def __init__(
+        self, jobs: Jobs, chosen: Precisions, span: float = 0.4,
+        forecast: VisitForecast | None = None,
+    ) -> None:  # fmt: skip
+        self.jobs, self.span, self.forecast = jobs, span, forecast
         device = jobs.device
         gpu = device.name if device.name != "cpu" else ""
         kinds = ("gemm", "copy", "cpu", "memory") if gpu else ("cpu", "memory")
@@ -204,6 +299,8 @@ class ContentionBench(Bench):
 
     def seconds(self, cell: MeasurementCell) -> float:
         """Both blocks, the settling, and the warm-up."""
+        if self.forecast is not None:
+            return self.forecast.contention(cell, self.span)
         return 2.5 * self.span + 2 * SETTLE
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:

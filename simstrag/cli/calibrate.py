@@ -64,6 +64,10 @@ def calibrate(
     precision: Annotated[
         list[str] | None, option("Full, then reduced precision.", "WORD", group=CELLS)
     ] = None,
+    compile_: Annotated[
+        bool,
+        flag("Compile the model (torch.compile); say what that did.", "--compile", group=CELLS),
+    ] = False,
     seed: Seed = 0,
     plan: Annotated[
         bool,
@@ -80,7 +84,7 @@ def calibrate(
     calibration = Calibration(
         CalibrationRequest(
             workload, device, tuple(part or ()), tuple(batch or ()), tuple(precision or ()),
-            minutes, seed,
+            minutes, seed, compile_,
         ),
         out,
     )  # fmt: skip
@@ -187,6 +191,7 @@ def _show_plan(forecast: Forecast, folder: Path, as_json: bool) -> None:
         f"{forecast.workload} on {forecast.device}, {' and '.join(forecast.precisions)}: "
         f"{sum(forecast.cells.values())} cells, {forecast.held_out} of them held out of every fit; "
         f"{least:.1f} to {most:.1f} minutes, into {folder}"
+        + (f"; {forecast.left_out}" if forecast.left_out else "")
     )
     rows = [
         [part, str(count), f"{forecast.rounds[part]:.0f}"] for part, count in forecast.cells.items()

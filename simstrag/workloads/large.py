@@ -23,11 +23,15 @@ def model_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def resnet50(side: int = 224, **sizes: Any) -> Parts:
-    """ResNet-50 on 3x224x224 images and 1000 classes, 25.6 million parameters; SGD."""
+    """ResNet-50 on 3x224x224 images and 1000 classes, 25.6 million parameters; SGD.
+
+    Images and weights are channels-last, as a GPU's convolutions want them.
+    """
     import torch
 
     library = _import_transformers("resnet50")
     model = library.ResNetForImageClassification(library.ResNetConfig(num_labels=1000, **sizes))
+    model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     return Parts(model, model_loss, optimizer, _images(side))
 
@@ -80,7 +84,15 @@ def _name(names: tuple[str, str], draw: Callable[[int], Batch]) -> Callable[[int
 
 
 def _images(side: int) -> Callable[[int], Batch]:
-    return _name(("pixel_values", "labels"), random_images(3, side, side, classes=1000))
+    draw = random_images(3, side, side, classes=1000)
+
+    def channels_last(samples: int) -> Batch:
+        import torch
+
+        images, labels = draw(samples)
+        return images.contiguous(memory_format=torch.channels_last), labels
+
+    return _name(("pixel_values", "labels"), channels_last)
 
 
 def _tokens(tokens: int, vocabulary: int) -> Callable[[int], Batch]:
@@ -88,8 +100,8 @@ def _tokens(tokens: int, vocabulary: int) -> Callable[[int], Batch]:
 
 
 LARGE = (
-    Workload("resnet50", resnet50, (8, 16, 32, 64, 128), 32, "cuda"),
-    Workload("vit_b16", vit_b16, (8, 16, 32, 64, 128), 32, "cuda"),
-    Workload("bert_base", bert_base, (4, 8, 16, 32, 64), 16, "cuda"),
-    Workload("gpt2", gpt2, (2, 4, 8, 16, 32), 8, "cuda"),
+    Workload("resnet50", resnet50, (8, 16, 32, 64, 128, 256, 512), 128, "cuda"),
+    Workload("vit_b16", vit_b16, (8, 16, 32, 64, 128, 256, 512), 128, "cuda"),
+    Workload("bert_base", bert_base, (8, 16, 32, 64, 128, 256, 512), 128, "cuda"),
+    Workload("gpt2", gpt2, (2, 4, 8, 16, 32, 64, 128), 32, "cuda"),
 )

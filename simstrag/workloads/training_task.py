@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from simstrag.workloads.precision import (
     available_precisions,
@@ -25,6 +25,7 @@ from simstrag.workloads.workload import map_tensors
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from simstrag.workloads.workload import Batch, Parts, Workload
 
@@ -41,7 +42,8 @@ class TrainingTask:
 
     parts: moved to the device and cast in place.
     precision: one of `PRECISIONS`.
-    device: a torch device.
+    device: a torch device; on a GPU convolutions take the fastest of cuDNN's algorithms.
+    compiles: whether `torch.compile` compiles the model, at its first steps.
 
     >>> from simstrag.workloads import load
     >>> task = TrainingTask(load("mlp").build(), precision="bf16")
@@ -49,7 +51,13 @@ class TrainingTask:
     >>> task.update()
     """
 
-    def __init__(self, parts: Parts, precision: str = "fp32", device: str = "cpu") -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        precision: str = "fp32",
+        device: str = "cpu",
+        compiles: bool = False,
+    ) -> None:
         import torch
 
         self.precision = precision
@@ -57,6 +65,10 @@ class TrainingTask:
         self.dtype = parameter_dtype(precision)
         self.parts = parts
         self.model = parts.model.to(self.device, self.dtype).train()
+        if compiles:
+            self.model = cast("nn.Module", torch.compile(self.model))
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
         self.optimizer = parts.optimizer
         self._loss = (
             reduced_loss(self.model, parts.loss)

@@ -1,0 +1,100 @@
+"""Which cells are left out where minutes are short, before anything is measured.
+
+The order, until each cell that is left has its visits in the time:
+
+1. precisions beyond the nominal pair, at the batches farthest from the nominal one first;
+2. batches of the nominal pair, the farthest first; its smallest batch, whose kernels are the
+   shortest, and the nominal one stay;
+3. loads on the host's processor and memory, beside steps;
+4. levels .75, 3 and 2 of the loads on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from simstrag.calibration.benches.background_load import ON_GPU
+from simstrag.calibration.benches.visit_forecast import NEW_JOB
+from simstrag.calibration.cells import MeasurementCell
+
+LEVELS = (0.75, 3.0, 2.0)
+"""Levels in the order in which they are left out."""
+
+Seconds = Mapping[MeasurementCell, tuple[float, float]]
+"""Expected seconds of a cell's first visit, and of a later one."""
+
+
+def total(seconds: Seconds, visits: int, new_job: float = NEW_JOB) -> float:
+    """Expected seconds of that many visits to each cell; new_job: for each precision."""
+    jobs = {cell.precision for cell in seconds if cell.precision}
+    return new_job * len(jobs) + sum(
+        first + (visits - 1) * later for first, later in seconds.values()
+    )
+
+
+def leave_out(
+    seconds: Seconds, limit: float, visits: int, pair: tuple[str, str], nominal: int
+) -> list[MeasurementCell]:
+    """The cells to leave out so that all others have their visits within the limit, if they can.
+
+    >>> cells = [
+    ...     MeasurementCell("step", precision=p, batch=b)
+    ...     for p in ("fp32", "tf32", "bf16") for b in (8, 64, 128)
+    ... ]
+    >>> left = leave_out(dict.fromkeys(cells, (2.0, 1.0)), 30.0, 3, ("tf32", "bf16"), 64)
+    >>> [str(cell) for cell in left]
+    ['step fp32 batch 8', 'step fp32 batch 128', 'step fp32 batch 64']
+    """
+    kept, left = dict(seconds), []
+    for group in _order(seconds, pair, nominal):
+        if total(kept, visits) <= limit:
+            break
+        left += group
+        for cell in group:
+            del kept[cell]
+    return left
+
+
+def describe(cells: Iterable[MeasurementCell]) -> str:
+    """Cells that were left out, in a sentence; empty for none.
+
+    >>> describe([MeasurementCell("step", precision="fp32", batch=b) for b in (128, 8)])
+    'left out for want of minutes: steps in fp32 at batch 8, 128'
+    """
+    steps: dict[str, set[int]] = {}
+    loads: dict[str, set[float]] = {}
+    for cell in cells:
+        if cell.load:
+            loads.setdefault(cell.load, set()).add(cell.level)
+        elif cell.part == "step":
+            steps.setdefault(cell.precision, set()).add(cell.batch)
+    parts = [f"steps in {name} at batch {_listed(of)}" for name, of in steps.items()]
+    parts += [f"load {name} at level {_listed(of)}" for name, of in loads.items()]
+    return f"left out for want of minutes: {'; '.join(parts)}" if parts else ""
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{number:g}" for number in sorted(numbers))
+
+
+def _order(
+    cells: Iterable[MeasurementCell], pair: tuple[str, str], nominal: int
+) -> list[list[MeasurementCell]]:
+    """Groups of cells that are left out together, the first to go first."""
+    timed = [cell for cell in cells if cell.part in ("step", "anatomy")]
+    loaded = [cell for cell in cells if cell.part == "contention"]
+    smallest = min((cell.batch for cell in timed), default=nominal)
+    by_step: dict[tuple[bool, float, str, int], list[MeasurementCell]] = {}
+    for cell in timed:
+        is_of_pair = cell.precision in pair
+        if is_of_pair and cell.batch in (nominal, smallest):
+            continue
+        distance = abs(math.log2(cell.batch / nominal))
+        key = is_of_pair, -distance, cell.precision, cell.batch
+        by_step.setdefault(key, []).append(cell)
+    steps = [by_step[key] for key in sorted(by_step)]
+    on_host = [cell for cell in loaded if cell.load not in ON_GPU]
+    on_device = [cell for cell in loaded if cell.load in ON_GPU]
+    levels = [[cell for cell in on_device if cell.level == level] for level in LEVELS]
+    return [group for group in (*steps, on_host, *levels) if group]
