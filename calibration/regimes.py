@@ -12,11 +12,11 @@ import numpy as np
 
 from simstrag.calibration.benches.background_load import ON_GPU
 from simstrag.calibration.cells import MeasurementCell, Visit
+from simstrag.calibration.fits.counted_visits import bounded_by_device
 
 BOUND = 1.25
-"""Step over launching from which the device bounds a step, and step over kernels up to which it
-does, ASSUMED: launching varies by less.
-"""
+"""Step over launching from which the device bounds a step whose kernels are unknown, ASSUMED:
+launching varies by less."""
 
 
 def is_device_bound(step: MeasurementCell, visits: Iterable[Visit]) -> bool:
@@ -41,7 +41,7 @@ def is_device_bound(step: MeasurementCell, visits: Iterable[Visit]) -> bool:
     seconds = _numbers([visit for visit in found if visit.cell == step], "seconds")
     kernels = _numbers(found, "kernel", "gpu_busy")
     if kernels:
-        return bool(np.median(seconds) <= BOUND * np.median(kernels))
+        return bounded_by_device(*(float(np.median(of)) for of in (seconds, kernels, launches)))
     return bool(np.median(seconds) > BOUND * np.median(launches))
 
 

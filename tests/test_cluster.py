@@ -52,8 +52,19 @@ def study(**changes: Any) -> ClusterStudy:
     "policy", ["bsp", "asgd", "backup", "dssp", "cgp", "lb_bsp", "star_h", "tree"]
 )
 def test_a_job_alone_on_nodes_that_it_cannot_fill_runs_as_a_single_job(policy: str) -> None:
+    run_as_a_single_job(policy, STEP)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asgd", "lb_bsp"])
+def test_so_does_a_job_whose_launching_overlaps_the_device(policy: str) -> None:
+    run_as_a_single_job(policy, {"launch": 0.15, "device": 0.2, "cv": 0.1})
+
+
+def run_as_a_single_job(policy: str, step: dict[str, float]) -> None:
+    workload = {"scenario": WORKLOAD["scenario"] | {"step": step}}
     job = {"workload": "small", "workers": 4, "samples": 6400}
-    alone = study(jobs=[job], nodes=[{"gpus": 2, "cores": 8, "count": 2}])
+    nodes = [{"gpus": 2, "cores": 8, "count": 2}]
+    alone = study(jobs=[job], nodes=nodes, workloads={"small": workload})
     end = simulate_cluster(alone, policy, seed=3).jobs[0]["end"]
     scenario = alone.scenario("small", 4, samples=6400, nodes=(0, 0, 1, 1))
     seed = int(keys(3, [0])[0])  # of the study's third seed and the first job

@@ -25,7 +25,7 @@ from tests.full_profile import full_profile, without
 U = [0.0, 0.25, 0.5, 1.0, 2.0]
 SOME = {
     "none": {}, "constant": {"factor": 1.5},
-    "linear": {"slope": 0.9}, "fair_share": {"demand": 0.7},
+    "linear": {"slope": 0.9}, "fair_share": {"demand": 0.7}, "time_slices": {"cost": 0.7},
     "reciprocal": {"share": 0.3}, "power": {"slope": 0.9, "exponent": 2.0},
     "hinge": {"slope": 1.2, "knee": 0.4},
 }  # fmt: skip

@@ -86,10 +86,10 @@ def test_every_update_of_every_vector_is_reproduced(
     for number, case in enumerate(cases(name)):
         expect = case["expect"]
         summary, log = engine(Scenario.of(case["case"]), plan_of(case["plan"]))
-        for name in COUNTS:
-            assert summary[name] == expect[name], (number, name)
-        for name in ("makespan", "progress", "mean_staleness"):
-            assert summary[name] == pytest.approx(expect[name], rel=1e-9, abs=0), (number, name)
+        for key in COUNTS:
+            assert summary[key] == expect[key], (number, key)
+        for key in ("makespan", "progress", "mean_staleness"):
+            assert summary[key] == pytest.approx(expect[key], rel=1e-9, abs=0), (number, key)
         assert list(summary["staleness_by_rank"]) == pytest.approx(expect["staleness_by_rank"])
         assert [time for time, *_ in log] == pytest.approx(
             [entry["time"] for entry in expect["log"]], rel=1e-9, abs=0

@@ -46,7 +46,7 @@ def main() -> None:
     while not over:
         for _ in range(10):
             parts.optimizer.zero_grad()
-            parts.loss(model, batch).backward()
+            parts.loss(model, batch).backward()  # type: ignore[no-untyped-call]
             parts.optimizer.step()
             steps += 1
         over.fill_(time.monotonic() > until)

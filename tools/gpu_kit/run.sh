@@ -71,7 +71,7 @@ doctor() {
     [ "$device" = cpu ] || part nvidia-smi 15 nvidia-smi -q
     part packages 20 "$python" -m pip list
     (cd "$kit" && part tests 60 "$python" -m pytest -c /dev/null -q -p no:cacheprovider \
-        -m "not thorough" "${tests[@]}")
+        -m "not thorough" "${tests[@]}") || failed=1
 }
 
 record() {
