@@ -14,7 +14,7 @@ import hashlib
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.power import PowerBench
 from simstrag.calibration.benches.steps import Jobs, filling_batch, require_compiler
 from simstrag.calibration.benches.visit_forecast import NEW_JOB, probe
-from simstrag.calibration.cell_choice import describe, leave_out, total
+from simstrag.calibration.cell_choice import SLACK, describe, leave_out, order, total
 from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.measurement_rounds import (
@@ -253,7 +253,8 @@ class Calibration:
         """The limit of the whole: as requested, else ten or, if more, as the fewest rounds take."""
         if self.request.minutes is not None:
             return self.request.minutes
-        return float(max(DEFAULT_MINUTES, math.ceil(self._least(self._wanted) / 60)))
+        slack = 1.0 if self.device.name == "cpu" else SLACK
+        return float(max(DEFAULT_MINUTES, math.ceil(slack * self._least(self._wanted) / 60)))
 
     def _least(self, cells: Mapping[MeasurementCell, tuple[float, float]]) -> float:
         """Seconds of the fewest visits to cells."""
@@ -279,11 +280,15 @@ class Calibration:
         if path is not None:
             kept = {MeasurementCell(**cell) for cell in files.read(path).header["plan"]["cells"]}
             return [cell for cell in self._wanted if cell not in kept]
-        if self.device.name == "cpu" or self.request.minutes is None or self.only:
+        if self.request.minutes is None:
             return []
-        pair = self.precisions.full, self.precisions.amp
-        limit, nominal = 60 * self.minutes, self.workload.nominal
-        return leave_out(self._wanted, limit, self._fewest, pair, nominal)
+        return leave_out(self._wanted, 60 * self.minutes, self._fewest, self._order(self._wanted))
+
+    def _order(self, cells: Iterable[MeasurementCell]) -> list[list[MeasurementCell]]:
+        """Groups of cells to leave out for want of minutes, the first to go first."""
+        if self.device.name == "cpu" or self.only:
+            return []
+        return order(cells, (self.precisions.full, self.precisions.amp), self.workload.nominal)
 
     @cached_property
     def _planned(self) -> dict[MeasurementCell, tuple[float, float]]:
@@ -349,6 +354,7 @@ class Calibration:
                 samples = measurement_rounds.run(
                     self.benches, self.journal, self._limits(minutes),
                     on_visit or (lambda used, total, what: None), planned.__contains__, on_plan,
+                    self._order(planned),
                 )  # fmt: skip
                 files.write(Samples(header, samples.visits), self.folder)
         profile = derive(self.folder)

@@ -13,7 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from simstrag.calibration.benches.machine_state import (
     usual_paces,
     visit_deviation,
 )
-from simstrag.calibration.cell_choice import describe
+from simstrag.calibration.cell_choice import Seconds, describe, total
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits.visit_statistics import relative_half_width, visit_statistic
 from simstrag.calibration.regimes import is_device_bound, is_host_bound
@@ -99,12 +99,16 @@ def run(
     on_visit: OnVisit = lambda used, total, what: None,
     is_wanted: Callable[[MeasurementCell], bool] = lambda cell: True,
     on_plan: OnPlan = lambda text: None,
+    expendable: Sequence[Sequence[MeasurementCell]] = (),
 ) -> Samples:
     """Visit the wanted cells of all benches; visits that the journal already has count.
 
     Every visit is in the journal before the next one starts.  A visit during which other processes
     used more than `FOREIGN_LIMIT` cores has the fact `disturbed`.  Raises `InputError` if the time
     is over before every cell was visited once.
+
+    expendable: cells to leave out, unless visited, where visits take longer than planned; the
+        first group goes first.
     """
     owner = {cell: bench for bench in benches for cell in bench.cells if is_wanted(cell)}
     samples = journal.read()
@@ -117,14 +121,14 @@ def run(
     if used >= limits.until(visits) or not _due(visits, limits):
         _check_all_visited(visits, limits)
         return samples
-    planned = {cell: bench.seconds(cell) for cell, bench in owner.items()}
+    planned = {cell: (bench.seconds(cell), bench.later(cell)) for cell, bench in owner.items()}
     with contextlib.ExitStack() as stack:
         for bench in dict.fromkeys(owner.values()):
             on_visit(used, limits.seconds, "starting the benches")
             stack.enter_context(bench)
         while due := _due(visits, limits):
             is_first = not all(visits.values())
-            for cell in due:
+            for cell in filter(visits.__contains__, due):
                 if used >= limits.until(visits):
                     _check_all_visited(visits, limits)
                     return journal.read()
@@ -133,27 +137,58 @@ def run(
                 journal.add(visit)
                 visits[cell].append(visit)
                 used += visit.facts["took"]
+                if text := describe(_leave_out(visits, planned, used, limits, expendable)):
+                    on_plan(text)
                 _check_pace(visits, planned, used, limits)
             if is_first and (text := _describe_round(visits, planned, limits)):
                 on_plan(text)
     return journal.read()
 
 
+def _leave_out(
+    visits: dict[MeasurementCell, list[Visit]],
+    planned: Seconds,
+    used: float,
+    limits: CampaignLimits,
+    expendable: Sequence[Sequence[MeasurementCell]],
+) -> list[MeasurementCell]:
+    """Drop cells without a visit, group by group, until the others have their visits in time.
+
+    Returns them.  An early part of the first round must have shown how long visits take.  A step
+    and its anatomy stay together.
+    """
+    begun = {cell: seconds for cell, seconds in planned.items() if visits.get(cell)}
+    if len(begun) < EARLY * len(visits):
+        return []
+    again = sum((len(visits[cell]) - 1) * later for cell, (_, later) in begun.items())
+    ratio, left = used / (total(begun, 1) + again), list[MeasurementCell]()
+    steps = {replace(cell, part="step") for cell in begun}
+    for group in expendable:
+        kept = {cell: planned[cell] for cell in visits}
+        if ratio * total(kept, limits.fewest) <= limits.until(visits):
+            break
+        idle = [c for c in group if c in visits and replace(c, part="step") not in steps]
+        left += idle
+        for cell in idle:
+            del visits[cell]
+    return left
+
+
 def _check_pace(
     visits: Mapping[MeasurementCell, Sequence[Visit]],
-    planned: Mapping[MeasurementCell, float],
+    planned: Seconds,
     used: float,
     limits: CampaignLimits,
 ) -> None:
     """Raise `InputError` if an early part of the first round shows that it does not fit.
 
-    planned: seconds of a visit by cell, as they were expected.
+    planned: seconds of visits by cell, as they were expected.
     """
     begun = [cell for cell, of in visits.items() if of]
     if len(begun) == len(visits) or len(begun) < EARLY * len(visits):
         return
-    ratio = used / sum(planned[cell] for cell in begun)
-    one = ratio * sum(planned.values())
+    ratio = used / sum(planned[cell][0] for cell in begun)
+    one = ratio * sum(planned[cell][0] for cell in visits)
     if one > MARGIN * limits.until(visits):
         raise InputError(
             f"{limits.until(visits) / 60:.3g} minutes of calibration: the first {len(begun)} of "
@@ -166,19 +201,22 @@ def _check_pace(
 
 def _describe_round(
     visits: Mapping[MeasurementCell, Sequence[Visit]],
-    planned: Mapping[MeasurementCell, float],
+    planned: Seconds,
     limits: CampaignLimits,
 ) -> str:
     """What does not fit by the time of the first round; empty if all rounds fit."""
     took = {cell: of[0].facts["took"] for cell, of in visits.items() if not of[0].skipped}
     one, whole = sum(took.values()), max(limits.seconds, limits.first_round)
-    if limits.fewest * one <= MARGIN * whole:
+    first, later = (sum(planned[cell][k] for cell in took) for k in (0, 1))
+    later = one * (later / first)
+    needed = one + (limits.fewest - 1) * later
+    if needed <= MARGIN * whole:
         return ""
     return (
         f"{whole / 60:.3g} minutes of calibration: a round of {len(took)} cells took "
-        f"{one / 60:.2g} minutes here, {one / sum(planned[cell] for cell in took):.1f} times as "
-        f"long as planned, so that {whole // one:.0f} of {limits.fewest} rounds fit and intervals "
-        f"will be wide; all take about {_minutes(limits.fewest * one)} minutes. Visits are kept: "
+        f"{one / 60:.2g} minutes here, {one / first:.1f} times as long as planned, so that "
+        f"{1 + (whole - one) // later:.0f} of {limits.fewest} rounds fit and intervals "
+        f"will be wide; all take about {_minutes(needed)} minutes. Visits are kept: "
         "stop, and the same command with that many minutes goes on, or leave out parts or batches"
     )
 
@@ -261,8 +299,9 @@ def remarks(samples: Samples) -> list[str]:
     """What went wrong in a campaign, a line each: skipped cells, disturbances, wide intervals."""
     visits = samples.visits
     lines = [f"skipped: {visit.cell}: {visit.skipped}" for visit in visits if visit.skipped]
-    left = samples.header["plan"].get("left_out", ())
-    lines += [text] if (text := describe(MeasurementCell(**cell) for cell in left)) else []
+    plan, visited = samples.header["plan"], {visit.cell for visit in visits}
+    wanted = (MeasurementCell(**c) for c in (*plan.get("left_out", ()), *plan.get("cells", ())))
+    lines += [text] if (text := describe(c for c in wanted if c not in visited)) else []
     off = [visit.cell for visit in visits if visit.facts.get("load_off")]
     if off:
         shown = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))

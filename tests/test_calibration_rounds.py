@@ -36,6 +36,9 @@ class Fake:
     def seconds(self, cell: MeasurementCell) -> float:
         return 1.0
 
+    def later(self, cell: MeasurementCell) -> float:
+        return self.seconds(cell)
+
     def visit(
         self, cell: MeasurementCell
     ) -> tuple[dict[str, tuple[float, ...]], dict[str, object]]:
@@ -145,6 +148,25 @@ def test_a_round_that_cannot_fit_is_said_when_an_eighth_of_it_is_done(
         measurement_rounds.run([Fake(cells)], journal, CampaignLimits(seconds=120.0))
     assert "one round takes about 2.7 minutes and 5 rounds 14; " in str(it.value)
     assert len(journal.read().visits) == 2
+
+
+def test_cells_without_a_visit_are_left_out_where_visits_take_longer_than_planned(
+    journal: VisitJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 10 s a visit three visits to 16 cells take 480 s; 300 s suffice for the 8 of one group.
+
+    It shows after two visits; a cell that had one of them is left out no more.
+    """
+    taking(10.0, monkeypatch)
+    cells = [MeasurementCell("step", precision="fp32", batch=n) for n in range(1, 17)]
+    bench, said = Fake(cells), list[str]()
+    found = measurement_rounds.run(
+        [bench], journal, CampaignLimits(seconds=300.0, fewest=3),
+        on_plan=said.append, expendable=[cells[8:], cells[:8]],
+    )  # fmt: skip
+    assert {*found.cells} == {*cells[:8], *bench.visited[:2]}
+    assert {bench.visited.count(cell) for cell in found.cells} == {3}
+    assert [text.partition(":")[0] for text in said] == ["left out for want of minutes"]
 
 
 @pytest.mark.parametrize(

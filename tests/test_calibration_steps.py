@@ -159,6 +159,25 @@ def test_a_batch_without_memory_is_skipped_and_the_others_go_on(error: Exception
     assert found.visit(NOMINAL)[0]["seconds"]
 
 
+def test_batches_above_one_without_memory_are_not_tried_in_its_precision() -> None:
+    tried = []
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        tried.append(len(batch))
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError
+        out: torch.Tensor = model(batch).square().mean()
+        return out
+
+    found = bench(replace(TINY, make=lambda: linear(loss)))
+    for batch in (4, 8):
+        with pytest.raises(Skipped, match="fp32 at batch 4 needs more than the memory there is"):
+            found.visit(MeasurementCell("step", precision="fp32", batch=batch))
+    assert tried == [4]
+    with pytest.raises(Skipped, match="bf16 at batch 8"):
+        found.visit(MeasurementCell("step", precision="bf16", batch=8))
+
+
 def test_torchs_own_refusal_of_memory_is_understood() -> None:
     parts = linear()._replace(make_batch=lambda n: torch.empty(1 << 50))
     with pytest.raises(Skipped, match="needs more than the memory"):

@@ -55,6 +55,7 @@ class AnatomyBench(Bench):
         The facts say that the visit was in no process that times anything.
         """
         start = time.perf_counter()
+        self.jobs.require_memory(cell)
         self.jobs.clear()
         ((samples, reason),) = self.workers.request({0: (cell.precision, cell.batch)})
         if reason:

@@ -49,7 +49,7 @@ class PowerBench(Bench):
 
     def seconds(self, cell: MeasurementCell) -> float:
         """The span, and as much again for warm-up."""
-        return 2 * self.span if self.forecast is None else self.forecast.power(self.span)
+        return 2 * self.span if self.forecast is None else self.forecast.power(cell, self.span)
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
         """`watts`, one number; the facts name the counter."""

@@ -76,6 +76,7 @@ class Jobs:
         self._parts: dict[bool, Parts] = {}
         self._weights: dict[bool, dict[str, Any]] = {}
         self._jobs: dict[str, TrainingTask] = {}
+        self._without_memory: dict[str, int] = {}
 
     def of(self, precision: str) -> TrainingTask:
         """The job in a precision. Raises any error of making it, memory errors included."""
@@ -99,6 +100,21 @@ class Jobs:
         parts.model.load_state_dict(self._weights[double])
         parts.optimizer.state.clear()
         return parts
+
+    def require_memory(self, cell: MeasurementCell) -> None:
+        """Raise `Skipped` for a batch above one that found no memory in its precision."""
+        least = self._without_memory.get(cell.precision, cell.batch)
+        if cell.batch > least:
+            raise Skipped(
+                f"{cell.precision} at batch {least} needs more than the memory there is, so batch "
+                f"{cell.batch} was not tried"
+            )
+
+    def refuse_memory(self, cell: MeasurementCell) -> str:
+        """Note that a cell found no memory; the reason, in words."""
+        least = self._without_memory.get(cell.precision, cell.batch)
+        self._without_memory[cell.precision] = min(least, cell.batch)
+        return f"{cell.precision} at batch {cell.batch} needs more than the memory there is"
 
     def clear(self) -> None:
         """Drop gradients and release memory for the next bench."""
@@ -143,6 +159,7 @@ def time_steps(
 @contextlib.contextmanager
 def skip_on_failure(jobs: Jobs, cell: MeasurementCell) -> Iterator[None]:
     """Raise `Skipped` for an error that keeps a cell from being measured, and release memory."""
+    jobs.require_memory(cell)
     reason = ""
     try:
         yield
@@ -152,7 +169,7 @@ def skip_on_failure(jobs: Jobs, cell: MeasurementCell) -> Iterator[None]:
         reason = str(error)
     except Exception as error:
         if is_out_of_memory(error):
-            reason = f"{cell.precision} at batch {cell.batch} needs more than the memory there is"
+            reason = jobs.refuse_memory(cell)
         elif jobs.compiles and (why := describe_compiler_error(error)):
             reason = why
         elif jobs.workload.user_defined:

@@ -32,6 +32,9 @@ NEW_JOB = 1.5
 PROFILE = 0.7
 """Seconds in which a profiler starts, stops, and is read."""
 
+SWITCH, LOADED = 0.25, 1.7
+"""Seconds in which a load starts and ends, and how much longer a step takes beside most loads."""
+
 
 @dataclass(frozen=True, slots=True)
 class VisitForecast:
@@ -45,7 +48,7 @@ class VisitForecast:
     >>> forecast = VisitForecast(64, {"tf32": 0.032}, launch=0.016, draw=0.002)
     >>> cell = MeasurementCell("step", precision="tf32", batch=128)
     >>> round(forecast.step(cell), 3), round(forecast.visit(cell, span=0.4), 2)
-    (0.064, 1.57)
+    (0.064, 1.82)
     """
 
     batch: int
@@ -71,16 +74,20 @@ class VisitForecast:
 
     def anatomy(self, cell: MeasurementCell) -> float:
         """Of part "anatomy"."""
-        return PROFILE + self.draw * cell.batch + (WARM_UP + FEWEST) * self.step(cell)
+        return PREPARE + PROFILE + self.draw * cell.batch + (WARM_UP + FEWEST) * self.step(cell)
 
     def contention(self, cell: MeasurementCell, span: float) -> float:
-        """Of part "contention"; loaded steps take up to twice as long."""
-        drawn = PREPARE + 2 * self.draw * cell.batch
-        return drawn + 2.5 * span + SETTLE + 2 * WARM_UP * self.step(cell)
+        """Of part "contention": clean steps before and after, and loaded ones between."""
+        step = self.step(cell)
+        clean = WARM_UP * step + max(span / 2, FEWEST * step)
+        loaded = SETTLE + max(1.5 * span, FEWEST * LOADED * step)
+        return PREPARE + SWITCH + 2 * self.draw * cell.batch + 2 * clean + loaded
 
-    def power(self, span: float) -> float:
-        """Of part "power", with as much warm-up."""
-        return PREPARE + 2 * span
+    def power(self, cell: MeasurementCell, span: float) -> float:
+        """Of part "power": a pause or warm-up of half the span, and the span."""
+        if not cell.precision:
+            return PREPARE + 2 * span
+        return PREPARE + 2 * self.draw * cell.batch + WARM_UP * self.step(cell) + 1.5 * span
 
 
 def probe(jobs: Jobs, precisions: Iterable[str]) -> VisitForecast:
