@@ -22,6 +22,7 @@ from simstrag.calibration.fits.device_estimates import DeviceSteps
 from simstrag.calibration.fits.law_fits import choose_load_law
 from simstrag.calibration.fits.visit_statistics import estimate
 from simstrag.calibration.samples import Samples
+from simstrag.cli.compare import compare as compare_command
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import times_at
@@ -274,3 +275,15 @@ def test_a_wrong_launch_or_device_gets_one_line(
         Profile.read(file)
     assert str(caught.value).startswith(f"{file}: {message}")
     assert "\n" not in str(caught.value)
+
+
+def test_a_comparison_names_the_constants_in_doubt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = tmp_path / "case.yaml"
+    profile = CALIBRATION / "profiles" / "nvidia-h200-resnet50.json"
+    case.write_text(f"{{workers: 2, samples: 2560, profile: {profile}, learner: {{batch: 128}}}}")
+    for as_json in (False, True):
+        compare_command(case, ["bsp"], "2", tmp_path / "c", as_json=as_json)
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "to be taken with caution. step.launch.full: an interval that spans a" in shown

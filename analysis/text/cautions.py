@@ -179,8 +179,7 @@ def _profile(s: Standings) -> Iterator[str]:
             f"The fits of the profile {profile.name} miss held-out measurements, in the median: "
             f"{how}. Calibrate again on an otherwise idle machine."
         )
-    if profile is not None:
-        yield from caution(profile, times, _in_force(s.comparison.scenario))
+    yield from doubtful_constants(s)
     if beyond := list(map(str, s.comparison.beyond_measured)):
         yield (
             "Times are extrapolated beyond what the profile measured, and may be far off: "
@@ -195,6 +194,14 @@ def _profile(s: Standings) -> Iterator[str]:
             f"does less ({simulated:.2g}, by `noise.lag1`): real runs are likely to spread more "
             "than the intervals say."
         )
+
+
+def doubtful_constants(s: Standings) -> list[str]:
+    """A sentence on the constants in force of the profile that nothing pins down; none without."""
+    inputs = s.comparison.scenario.inputs
+    if inputs.profile is None:
+        return []
+    return caution(inputs.profile, inputs.times, _in_force(s.comparison.scenario))
 
 
 def _in_force(scenario: Scenario) -> set[str]:

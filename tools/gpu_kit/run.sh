@@ -5,12 +5,13 @@
 #
 #   install      this kit beside the machine's packages
 #   doctor       what is installed, the devices, and the tests that use a device
-#   steps        step times of resnet50 and gpt2 at batches that fill the device, and power
+#   steps        step times of resnet50 and gpt2 at batches that fill the device
 #   contention   those of resnet50 in TF32 and bf16 beside one and two processes on the GPU
 #   record       simstrag.ddp.record of two ranks, without and with a slow one, and whatif
 #   ranks        real ranks under bsp, amp_all and korel, matrix products coming and going
 #   allreduce    all-reduces of CUDA tensors over gloo
 #   compile      the nominal steps of resnet50 under torch.compile
+#   power        of resnet50, idle and at the nominal steps
 #
 # The same command goes on where it stopped: parts that ended are not run again, and calibrations
 # keep their samples.  On another machine put the archive beside this script first.
@@ -23,14 +24,14 @@ out=$(realpath -m "${OUT:-$kit/results}")
 site=$(realpath -m "${SITE:-/tmp/simstrag-site}")
 python=${PYTHON:-python3} device=${DEVICE:-cuda} budget=${BUDGET:-345}
 work=$site/results failed=0
-[ $# -gt 0 ] || set -- install doctor steps contention record ranks allreduce compile
+[ $# -gt 0 ] || set -- install doctor steps contention record ranks allreduce compile power
 export PYTHONPATH=$site PYTHONUNBUFFERED=1
 
 if [ "$device" = cpu ]; then
-    models=(mlp transformer) precisions=(fp64 fp32_of_fp64) ranked=digits load=cpu fill=64
+    models=(mlp transformer) precisions=(fp64 fp32_of_fp64) ranked=digits load=cpu fill=64 short=4
     tests=(tests/test_workloads.py)
 else
-    models=(resnet50 gpt2) precisions=(tf32 bf16) ranked=resnet50 load=gemm fill=64
+    models=(resnet50 gpt2) precisions=(tf32 bf16) ranked=resnet50 load=gemm fill=64 short=1.8
     tests=(tests/test_workloads.py tests/test_calibration_steps.py tests/test_ddp_precision.py
         tests/test_learning_on_gpu.py)
 fi
@@ -109,10 +110,10 @@ for each in "$@"; do
         doctor) doctor ;;
         steps)
             for model in "${models[@]}"; do
-                measure "steps-$model" 100 1.4 --workload "$model" --part step --part power
+                measure "steps-$model" 100 1.4 --workload "$model" --part step
             done ;;
         contention)
-            measure contention 120 1.8 --workload "${models[0]}" --part step --part contention \
+            measure contention 120 "$short" --workload "${models[0]}" --part step --part contention \
                 --precision "${precisions[0]}" --precision "${precisions[1]}" ;;
         record) record ;;
         ranks) ranks ;;
@@ -120,6 +121,7 @@ for each in "$@"; do
         compile)
             measure compile 70 0.9 --workload "${models[0]}" --part step --compile \
                 --precision "${precisions[0]}" --precision "${precisions[1]}" ;;
+        power) measure power 40 0.5 --workload "${models[0]}" --part power ;;
         *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
