@@ -163,6 +163,8 @@ class Calibration:
         )
         if request.batches:
             workload = workload.with_batches(request.batches, nominal)
+        else:
+            workload = workload.fill(device.name)
         for each in request.precisions:
             if each not in (available := available_precisions(device.name)):
                 listed = ", ".join(available)
