@@ -30,8 +30,8 @@ from simstrag.calibration.benches.machine_state import describe_software, slug
 from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.power import PowerBench
 from simstrag.calibration.benches.steps import Jobs, filling_batch, require_compiler
-from simstrag.calibration.benches.visit_forecast import NEW_JOB, probe
-from simstrag.calibration.cell_choice import SLACK, describe, leave_out, order, total
+from simstrag.calibration.benches.visit_forecast import probe
+from simstrag.calibration.cell_choice import SLACK, describe, leave_out, order, starting, total
 from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.measurement_rounds import (
@@ -162,6 +162,8 @@ class Calibration:
         )
         if request.batches:
             workload = workload.with_batches(request.batches, nominal)
+        else:
+            workload = workload.fill(device.name)
         for each in request.precisions:
             if each not in (available := available_precisions(device.name)):
                 listed = ", ".join(available)
@@ -258,7 +260,8 @@ class Calibration:
 
     def _least(self, cells: Mapping[MeasurementCell, tuple[float, float]]) -> float:
         """Seconds of the fewest visits to cells."""
-        return total(cells, self._fewest, 0.0 if self.device.name == "cpu" else NEW_JOB)
+        more = 0.0 if self.device.name == "cpu" else starting(cells)
+        return total(cells, self._fewest) + more
 
     @property
     def _fewest(self) -> int:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from simstrag.calibration.benches.background_load import ON_GPU
-from simstrag.calibration.benches.visit_forecast import NEW_JOB
+from simstrag.calibration.benches.visit_forecast import NEW_JOB, NEW_PROCESS
 from simstrag.calibration.cells import MeasurementCell
 
 LEVELS = (0.75, 3.0, 2.0)
@@ -30,15 +30,20 @@ Seconds = Mapping[MeasurementCell, tuple[float, float]]
 """Expected seconds of a cell's first visit, and of a later one."""
 
 
-def total(seconds: Seconds, visits: int, new_job: float = NEW_JOB) -> float:
-    """Expected seconds of that many visits to each cell.
+def total(seconds: Seconds, visits: int) -> float:
+    """Expected seconds of that many visits to each cell."""
+    return sum(first + (visits - 1) * later for first, later in seconds.values())
 
-    new_job: for each precision, and again in the process of the profiler.
+
+def starting(cells: Iterable[MeasurementCell]) -> float:
+    """Expected seconds that visits on a GPU take more in all, where jobs and processes are new.
+
+    The profiler's process has a job for each precision, too.
     """
-    jobs = {(cell.part == "anatomy", cell.precision) for cell in seconds if cell.precision}
-    return new_job * len(jobs) + sum(
-        first + (visits - 1) * later for first, later in seconds.values()
-    )
+    cells = [cell for cell in cells if cell.precision]
+    jobs = {(cell.part == "anatomy", cell.precision) for cell in cells}
+    processes = {cell.part for cell in cells} & {"anatomy", "contention"}
+    return NEW_JOB * len(jobs) + NEW_PROCESS * len(processes)
 
 
 def leave_out(
@@ -59,7 +64,7 @@ def leave_out(
     """
     kept, left = dict(seconds), list[MeasurementCell]()
     for group in groups:
-        if SLACK * total(kept, visits) <= limit:
+        if SLACK * (total(kept, visits) + starting(kept)) <= limit:
             break
         left += group
         for cell in group:

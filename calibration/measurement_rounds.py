@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median_low
 
 import numpy as np
 
@@ -118,10 +119,11 @@ def run(
             visits[visit.cell].append(visit)
     used = sum(visit.facts.get("took", 0.0) for visit in samples.visits)
     process = 1 + max((visit.facts.get("process", 0) for visit in samples.visits), default=-1)
+    planned = {cell: (bench.seconds(cell), bench.later(cell)) for cell, bench in owner.items()}
+    _leave_out(visits, planned, used, limits, expendable)  # again, what an interrupted run did
     if used >= limits.until(visits) or not _due(visits, limits):
         _check_all_visited(visits, limits)
         return samples
-    planned = {cell: (bench.seconds(cell), bench.later(cell)) for cell, bench in owner.items()}
     with contextlib.ExitStack() as stack:
         for bench in dict.fromkeys(owner.values()):
             on_visit(used, limits.seconds, "starting the benches")
@@ -157,21 +159,32 @@ def _leave_out(
     Returns them.  An early part of the first round must have shown how long visits take.  A step
     and its anatomy stay together.
     """
-    begun = {cell: seconds for cell, seconds in planned.items() if visits.get(cell)}
-    if len(begun) < EARLY * len(visits):
+    begun = {cell for cell, of in visits.items() if of}
+    if len(begun) < max(2, EARLY * len(visits)):
         return []
-    again = sum((len(visits[cell]) - 1) * later for cell, (_, later) in begun.items())
-    ratio, left = used / (total(begun, 1) + again), list[MeasurementCell]()
+    timed = [cell for cell in begun if not any(visit.skipped for visit in visits[cell])]
+    ratio, left = _pace(visits, planned), list[MeasurementCell]()
     steps = {replace(cell, part="step") for cell in begun}
     for group in expendable:
-        kept = {cell: planned[cell] for cell in visits}
-        if ratio * total(kept, limits.fewest) <= limits.until(visits):
+        new = {cell: planned[cell] for cell in visits if cell not in begun}
+        known = sum(max(0, limits.fewest - len(visits[c])) * planned[c][1] for c in timed)
+        if used + ratio * (total(new, limits.fewest) + known) <= limits.until(visits):
             break
         idle = [c for c in group if c in visits and replace(c, part="step") not in steps]
         left += idle
         for cell in idle:
             del visits[cell]
     return left
+
+
+def _pace(visits: Mapping[MeasurementCell, Sequence[Visit]], planned: Seconds) -> float:
+    """Seconds of a first visit over those planned; the lower median: some start a process, too."""
+    ratios = [
+        float(of[0].facts["took"]) / planned[cell][0]
+        for cell, of in visits.items()
+        if of and not of[0].skipped
+    ]
+    return median_low(ratios or [1.0])
 
 
 def _check_pace(
@@ -185,10 +198,10 @@ def _check_pace(
     planned: seconds of visits by cell, as they were expected.
     """
     begun = [cell for cell, of in visits.items() if of]
-    if len(begun) == len(visits) or len(begun) < EARLY * len(visits):
+    if len(begun) == len(visits) or len(begun) < max(2, EARLY * len(visits)):
         return
-    ratio = used / sum(planned[cell][0] for cell in begun)
-    one = ratio * sum(planned[cell][0] for cell in visits)
+    ratio = _pace(visits, planned)
+    one = used + ratio * sum(planned[cell][0] for cell in visits if not visits[cell])
     if one > MARGIN * limits.until(visits):
         raise InputError(
             f"{limits.until(visits) / 60:.3g} minutes of calibration: the first {len(begun)} of "

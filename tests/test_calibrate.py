@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +300,45 @@ def test_without_minutes_it_takes_ten_or_what_the_fewest_rounds_take(
     )
     forecast = Calibration(asked, here / "x").forecast()
     assert forecast.most == forecast.least == 5 * 10 * 30.0
+
+
+COMPILED = CalibrationRequest(
+    "mine:job", "cpu", ("step",), (4, 8, 16), ("fp32", "bf16"), 0.5, compile=True
+)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_compiled_model_is_timed_beside_itself_without(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a back end that needs no compiler of C++."""
+    import torch
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    calibration = Calibration(COMPILED, here / "x")
+    profile = calibration.run()
+    assert "--compile" in profile.command.split()
+    (said,) = (text for text in calibration.remarks() if "torch.compile" in text)
+    number = r"[\d.e+-]+"
+    assert re.fullmatch(
+        rf"torch\.compile: a step takes {number} ms, and {number} ms without it \(fp32, batch 8\)",
+        said,
+    )
+    with pytest.raises(InputError, match="was measured with compile True, now compile is False"):
+        Calibration(replace(COMPILED, compile=False), here / "x").run()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own use of torch.jit
+def test_a_missing_compiler_is_one_line_and_nothing_is_written(
+    here: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", (None, "/nowhere/g++"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(here / "cache"))
+    words = COMPILED.command(here / "x").split()[1:]
+    code, _, err = call(*words)
+    assert code == 2
+    assert "torch.compile failed: InvalidCxxCompiler" in err
+    assert err.count("\n") == 1
+    assert not (here / "x").exists()

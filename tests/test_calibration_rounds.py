@@ -169,6 +169,36 @@ def test_cells_without_a_visit_are_left_out_where_visits_take_longer_than_planne
     assert [text.partition(":")[0] for text in said] == ["left out for want of minutes"]
 
 
+def test_what_was_left_out_stays_so_where_an_interrupted_calibration_goes_on(
+    journal: VisitJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking(10.0, monkeypatch)
+    cells = [MeasurementCell("step", precision="fp32", batch=n) for n in range(1, 17)]
+    groups, limits = [cells[8:], cells[:8]], CampaignLimits(seconds=300.0, fewest=3)
+    first = Fake(cells, breaks_at=12)
+    with pytest.raises(KeyboardInterrupt):
+        measurement_rounds.run([first], journal, limits, expendable=groups)
+    kept = {*first.visited}
+    second = Fake(cells)
+    found = measurement_rounds.run([second], journal, limits, expendable=groups)
+    assert {*second.visited} <= kept == {*found.cells}
+
+
+def test_one_visit_that_started_a_process_does_not_make_all_others_look_slow(
+    journal: VisitJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16 visits at a second each the first takes 20, so that the round takes 35 s."""
+    now = iter([0.0, 20.0, *(t for k in range(20, 200) for t in (float(k), k + 1.0))])
+    clock = SimpleNamespace(monotonic=lambda: next(now), time=lambda: 0.0)
+    monkeypatch.setattr(measurement_rounds, "time", clock)
+    cells = [MeasurementCell("step", precision="fp32", batch=n) for n in range(1, 17)]
+    bench = Fake(cells)
+    limits = CampaignLimits(seconds=70.0, fewest=3)
+    found = measurement_rounds.run([bench], journal, limits, expendable=[cells[8:]])
+    assert {*found.cells} == {*cells}
+    assert min(counts(bench).values()) == 3
+
+
 @pytest.mark.parametrize(
     ("minutes", "sentence"),
     [

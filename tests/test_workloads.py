@@ -79,6 +79,13 @@ def test_other_batches_bring_their_middle_as_nominal() -> None:
         load("mlp").with_batches((0, 8))
 
 
+def test_a_users_workload_has_batches_that_fill_a_gpu_there_alone() -> None:
+    own = Workload("m:f", normed, (4, 8), 8, "", user_defined=True)
+    assert own.fill("cuda:0").batches == (8, 16, 32, 64, 128, 256, 512)
+    assert own.fill("cpu") is own
+    assert load("mlp").fill("cuda:0") is load("mlp")
+
+
 @pytest.mark.parametrize("name", names("cpu"))
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "fp32_of_fp64"])
 def test_every_small_workload_has_a_gradient_in_every_precision(name: str, precision: str) -> None:

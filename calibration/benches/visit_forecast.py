@@ -29,6 +29,9 @@ PREPARE = 0.4
 NEW_JOB = 1.5
 """Seconds that the first visit in a precision takes more: a model is built, kernels are loaded."""
 
+NEW_PROCESS = 5.0
+"""Seconds in which a process loads torch and opens the GPU: of the first visit beside a load."""
+
 PROFILE = 0.7
 """Seconds in which a profiler starts, stops, and is read."""
 

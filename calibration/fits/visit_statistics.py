@@ -206,6 +206,8 @@ def visit_statistic(visit: Visit) -> float:
         return visit.median("push") + visit.median("service") + visit.median("pull")
     if part == "power":
         return visit.median("watts")
+    if part == "anatomy":
+        return visit.median("kernel")
     return 1.0 if part == "gradient" else visit.median()
 
 

@@ -25,7 +25,7 @@ __all__ = [
 BUILT_IN = {workload.name: workload for workload in (*SMALL, *LARGE)}
 
 USER_BATCHES = (4, 8, 16, 32, 64)
-"""Default batch sizes of a user's workload."""
+"""Default batch sizes of a user's workload; `Workload.fill` has those on a GPU."""
 
 
 def names(device: str = "") -> tuple[str, ...]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Batch = Any
 """A tensor, or tuples, lists and dicts of tensors; dimension 0 counts the samples."""
 
+FILLING = (8, 16, 32, 64, 128, 256, 512)
+"""Default batch sizes of a user's workload on a GPU; memory cuts them."""
+
 PROTOCOL = "(model, loss, optimizer, make_batch)"
 
 
@@ -78,6 +81,11 @@ class Workload:
         if nominal not in ordered:
             raise InputError(f"nominal batch {nominal} is not one of the batches {list(ordered)}")
         return replace(self, batches=ordered, nominal=nominal)
+
+    def fill(self, device: str) -> Workload:
+        """This workload on a device: a user's gets the batch sizes that fill a GPU."""
+        is_mine = self.user_defined and device != "cpu"
+        return self.with_batches(FILLING) if is_mine else self
 
     def build(self, seed: int = 0) -> Parts:
         """Build its parts; the same seed gives the same weights. Torch's random state is kept.
