@@ -51,7 +51,7 @@ def test_no_load_is_no_slowdown_and_more_load_never_less(law: str) -> None:
 def test_every_law_has_its_formula() -> None:
     at = {law: float(apply_law(law, SOME[law], 2.0)) for law in SOME}
     assert at == pytest.approx(
-        {"none": 1.0, "constant": 1.5,
+        {"none": 1.0, "constant": 1.5, "time_slices": 1.7,
          "linear": 2.8, "fair_share": 2.7, "reciprocal": 2.5, "power": 4.6,
          "hinge": 2.92}
     )  # fmt: skip
