@@ -29,6 +29,7 @@ from simstrag.profile.doubtful import WIDE, doubts, factor
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import Scenario
+from tests.commands import Call
 
 CALIBRATION = Path(__file__).parent.parent / "calibration"
 MEASURED = CALIBRATION / "measurements"
@@ -247,6 +248,22 @@ def test_no_table_has_an_interval_of_no_use(name: str) -> None:
 def test_an_interval_of_no_use_is_said_in_words() -> None:
     wide = Quantity(value=2, kind="measured", low=0.007, high=3000)
     assert text(wide) == "2.00 (interval too wide: few visits differ)"
+
+
+def test_compare_and_its_page_name_the_doubtful_constants_in_force(
+    call: Call, tmp_path: Path
+) -> None:
+    out = tmp_path / "report"
+    code, _, err = call(
+        "compare", "examples/h200.yaml", "--policy", "bsp", "--seeds", "1", "--no-sensitivity",
+        "--out", str(out),
+    )  # fmt: skip
+    said = "step.launch.full: an interval that spans a factor of 2.2"
+    assert code == 0
+    assert said in " ".join(err.split())
+    page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
+    assert said in page
+    assert "responses.copy" not in page  # only the first response of the GPU is in force
 
 
 # -- what a person may get wrong -----------------------------------------------------------------

@@ -68,6 +68,7 @@ def compare(
 
     Ctrl-C keeps finished runs in FOLDER.partial; the same command goes on.
     """
+    from simstrag.analysis.text.cautions import doubtful_constants
     from simstrag.experiments.compare import compare as run_comparison
     from simstrag.experiments.compare import count_runs
     from simstrag.experiments.runner import RunCache
@@ -102,6 +103,7 @@ def compare(
     placeholders = comparison.placeholders
     # Where the ranking is printed, the placeholders stand above it.
     warnings += (w for w in comparison.warnings if as_json or w != str(placeholders))
+    warnings += doubtful_constants(comparison.scenario)
     document = {
         "answer": comparison.answer.to_dict(),
         "ranking": comparison.ranking.to_dict("records"),
