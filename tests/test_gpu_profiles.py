@@ -22,7 +22,6 @@ from simstrag.calibration.fits.device_estimates import DeviceSteps
 from simstrag.calibration.fits.law_fits import choose_load_law
 from simstrag.calibration.fits.visit_statistics import estimate
 from simstrag.calibration.samples import Samples
-from simstrag.cli.compare import compare as compare_command
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import times_at
@@ -30,6 +29,7 @@ from simstrag.profile.doubtful import WIDE, doubts, factor
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import Scenario
+from tests.commands import Call
 
 CALIBRATION = Path(__file__).parent.parent / "calibration"
 MEASURED = CALIBRATION / "measurements"
@@ -250,6 +250,21 @@ def test_an_interval_of_no_use_is_said_in_words() -> None:
     assert text(wide) == "2.00 (interval too wide: few visits differ)"
 
 
+def test_compare_and_its_page_name_the_doubtful_constants_in_force(
+    call: Call, tmp_path: Path
+) -> None:
+    out = tmp_path / "report"
+    code, _, err = call(
+        "compare", "examples/h200.yaml", "--policy", "bsp", "--seeds", "1", "--no-sensitivity",
+        "--out", str(out),
+    )  # fmt: skip
+    said = "step.launch.full: an interval that spans a factor of 2.2"
+    page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
+    terminal = " ".join(err.split())
+    where = [said in terminal, said in page, "responses.copy" in terminal]
+    assert (code, where) == (0, [True, True, False])  # of the GPU's responses the first is in force
+
+
 # -- what a person may get wrong -----------------------------------------------------------------
 
 
@@ -275,15 +290,3 @@ def test_a_wrong_launch_or_device_gets_one_line(
         Profile.read(file)
     assert str(caught.value).startswith(f"{file}: {message}")
     assert "\n" not in str(caught.value)
-
-
-def test_a_comparison_names_the_constants_in_doubt(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    case = tmp_path / "case.yaml"
-    profile = CALIBRATION / "profiles" / "nvidia-h200-resnet50.json"
-    case.write_text(f"{{workers: 2, samples: 2560, profile: {profile}, learner: {{batch: 128}}}}")
-    for as_json in (False, True):
-        compare_command(case, ["bsp"], "2", tmp_path / "c", as_json=as_json)
-        shown = " ".join(capsys.readouterr().out.split())
-        assert "to be taken with caution. step.launch.full: an interval that spans a" in shown

@@ -17,6 +17,7 @@ from simstrag.analysis.text.sensitivity_text import (
     leader,
 )
 from simstrag.experiments.comparison import BASELINE
+from simstrag.profile.profile import Profile
 from simstrag.profile.responses import law_of
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import THROUGH, kind_of, value_of
@@ -179,7 +180,7 @@ def _profile(s: Standings) -> Iterator[str]:
             f"The fits of the profile {profile.name} miss held-out measurements, in the median: "
             f"{how}. Calibrate again on an otherwise idle machine."
         )
-    yield from doubtful_constants(s)
+    yield from doubtful_constants(s.comparison.scenario)
     if beyond := list(map(str, s.comparison.beyond_measured)):
         yield (
             "Times are extrapolated beyond what the profile measured, and may be far off: "
@@ -196,15 +197,15 @@ def _profile(s: Standings) -> Iterator[str]:
         )
 
 
-def doubtful_constants(s: Standings) -> list[str]:
-    """A sentence on the constants in force of the profile that nothing pins down; none without."""
-    inputs = s.comparison.scenario.inputs
-    if inputs.profile is None:
+def doubtful_constants(scenario: Scenario) -> list[str]:
+    """A sentence on the constants in force that a reader must not take as they stand, if any."""
+    profile = scenario.inputs.profile
+    if profile is None:
         return []
-    return caution(inputs.profile, inputs.times, _in_force(s.comparison.scenario))
+    return caution(profile, scenario.inputs.times, _in_force(scenario, profile))
 
 
-def _in_force(scenario: Scenario) -> set[str]:
+def _in_force(scenario: Scenario, profile: Profile) -> set[str]:
     """The parts of the profile whose constants the scenario takes from it."""
     parts = {"step": scenario.inputs.times, "allreduce": scenario.allreduce is None,
              "server": scenario.server is None}  # fmt: skip
@@ -212,6 +213,10 @@ def _in_force(scenario: Scenario) -> set[str]:
         f"responses.{each.load}.{each.precision or 'all-reduce'}"
         for each in scenario.inputs.responses
     }
+    workload, batch = profile.workload, scenario.learner.batch
+    if scenario.inputs.times is not None and workload is not None:
+        measured = {cell.precision for cell in profile.cells if cell.batch == batch}
+        laws |= {f"batches.{name}" for name in {workload.full, workload.amp} - measured}
     return {part for part, is_taken in parts.items() if is_taken} | laws
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,7 +68,6 @@ def compare(
 
     Ctrl-C keeps finished runs in FOLDER.partial; the same command goes on.
     """
-    from simstrag.analysis.derived.standings import standings
     from simstrag.analysis.text.cautions import doubtful_constants
     from simstrag.experiments.compare import compare as run_comparison
     from simstrag.experiments.compare import count_runs
@@ -105,10 +103,9 @@ def compare(
     placeholders = comparison.placeholders
     # Where the ranking is printed, the placeholders stand above it.
     warnings += (w for w in comparison.warnings if as_json or w != str(placeholders))
-    doubts = doubtful_constants(standings(comparison))
+    warnings += doubtful_constants(comparison.scenario)
     document = {
         "answer": comparison.answer.to_dict(),
-        "cautions": doubts,
         "ranking": comparison.ranking.to_dict("records"),
         "thresholds": None if thresholds is None else thresholds.to_dict("records"),
         "placeholders": placeholders._asdict(),
@@ -116,7 +113,7 @@ def compare(
         "written": folder,
         "report": page,
     }
-    shown = partial(_print_ranking, comparison, doubts)
+    shown = partial(_print_ranking, comparison)
     print_result(as_json, quiet, document, shown, warnings, report=page)
     if kept.exists() and not quiet:
         warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])
@@ -134,8 +131,7 @@ def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, alone: str) -> str:
     return f"{runs}; the same command goes on from there{how}"
 
 
-def _print_ranking(comparison: Comparison, doubts: Sequence[str]) -> None:
-    """The ranking and the answer; doubts: sentences to follow."""
+def _print_ranking(comparison: Comparison) -> None:
     from simstrag.analysis.derived.standings import standings
     from simstrag.analysis.tables.comparison_tables import (
         accuracy_table,
@@ -155,4 +151,4 @@ def _print_ranking(comparison: Comparison, doubts: Sequence[str]) -> None:
     for table in (accuracy, failures_table(found)):
         if table is not None:
             print_table(table.headers, [*table.rows, *table.controls])
-    print_paragraphs(*comparison.answer.sentences, *doubts)
+    print_paragraphs(*comparison.answer.sentences)
