@@ -29,8 +29,12 @@ from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.machine_state import describe_software, slug
 from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.power import PowerBench
-from simstrag.calibration.benches.steps import Jobs, filling_batch, require_compiler
-from simstrag.calibration.benches.visit_forecast import probe
+from simstrag.calibration.benches.training_jobs import Jobs
+from simstrag.calibration.benches.visit_forecast import (
+    filling_batch,
+    probe,
+    require_compiler,
+)
 from simstrag.calibration.cell_choice import SLACK, describe, leave_out, order, starting, total
 from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out

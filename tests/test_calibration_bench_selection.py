@@ -10,7 +10,7 @@ from simstrag.calibration.benches import allreduce, bench_selection  # noqa: E40
 from simstrag.calibration.benches.allreduce import AllReduceBench  # noqa: E402
 from simstrag.calibration.benches.bench_selection import build_benches  # noqa: E402
 from simstrag.calibration.benches.measured_device import find_device  # noqa: E402
-from simstrag.calibration.benches.steps import Jobs  # noqa: E402
+from simstrag.calibration.benches.training_jobs import Jobs  # noqa: E402
 from simstrag.workloads import Precisions, load  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simstrag.calibration import samples as files
-from simstrag.calibration.benches.steps import FEWEST
+from simstrag.calibration.benches.training_jobs import FEWEST
 from simstrag.calibration.benches.visit_forecast import (
     NEW_JOB,
     NEW_PROCESS,

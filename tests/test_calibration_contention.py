@@ -18,7 +18,8 @@ from simstrag.calibration.benches import background_load as module  # noqa: E402
 from simstrag.calibration.benches.background_load import SHARED, Loads, levels, make_piece, split  # noqa: E402
 from simstrag.calibration.benches.bench import Skipped  # noqa: E402
 from simstrag.calibration.benches.measured_device import Cpu, find_device  # noqa: E402
-from simstrag.calibration.benches.steps import FEWEST, WARM_UP, ContentionBench, Jobs  # noqa: E402
+from simstrag.calibration.benches.steps import ContentionBench  # noqa: E402
+from simstrag.calibration.benches.training_jobs import FEWEST, WARM_UP, Jobs  # noqa: E402
 from simstrag.calibration.benches.workers import WorkerGroup  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.processes.children import Children  # noqa: E402

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from simstrag.calibration.benches.gradient_norms import PARTS, GradientBench  # noqa: E402
 from simstrag.calibration.benches.measured_device import find_device  # noqa: E402
-from simstrag.calibration.benches.steps import Jobs  # noqa: E402
+from simstrag.calibration.benches.training_jobs import Jobs  # noqa: E402
 from simstrag.workloads import Parts, Workload, load  # noqa: E402
 
 DIMENSIONS, SPREAD, DISTANCE = 50, 3.0, 2.0

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simstrag.calibration import calibrate as module  # noqa: E402
-from simstrag.calibration.benches import steps  # noqa: E402
+from simstrag.calibration.benches import steps, training_jobs  # noqa: E402
 from simstrag.calibration.benches.anatomy import AnatomyBench  # noqa: E402
 from simstrag.calibration.benches.bench import Skipped  # noqa: E402
 from simstrag.calibration.benches.measured_device import Cpu  # noqa: E402
@@ -84,7 +84,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(Workload, "build", lambda each: each.make())  # would seed the GPU
-    monkeypatch.setattr(steps, "TrainingTask", Task)
+    monkeypatch.setattr(training_jobs, "TrainingTask", Task)
     monkeypatch.setattr(AnatomyBench, "visit", kernels)
     monkeypatch.setattr("simstrag.calibration.measurement_rounds.measure_paces", lambda: {0: 1e-3})
     for name, value in {

@@ -13,14 +13,13 @@ torch = pytest.importorskip("torch")
 from simstrag.calibration.benches.anatomy import AnatomyBench, profile_cell  # noqa: E402
 from simstrag.calibration.benches.bench import Skipped  # noqa: E402
 from simstrag.calibration.benches.measured_device import Cpu, Cuda, busy, find_device  # noqa: E402
-from simstrag.calibration.benches.steps import (  # noqa: E402
-    FEWEST,
-    Jobs,
-    StepBench,
+from simstrag.calibration.benches.steps import StepBench  # noqa: E402
+from simstrag.calibration.benches.training_jobs import FEWEST, Jobs, time_steps  # noqa: E402
+from simstrag.calibration.benches.visit_forecast import (  # noqa: E402
+    VisitForecast,
     filling_batch,
-    time_steps,
+    probe,
 )
-from simstrag.calibration.benches.visit_forecast import VisitForecast, probe  # noqa: E402
 from simstrag.calibration.cells import MeasurementCell, Series  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402

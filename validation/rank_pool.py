@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from simstrag.calibration.benches.steps import Jobs, time_steps
+from simstrag.calibration.benches.training_jobs import Jobs, time_steps
 from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
 from simstrag.processes.affinity import cores
 

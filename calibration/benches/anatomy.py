@@ -14,11 +14,14 @@ from typing import Any
 
 from simstrag.calibration.benches.bench import Bench, Skipped
 from simstrag.calibration.benches.measured_device import find_device
-from simstrag.calibration.benches.steps import WARM_UP, Jobs, skip_on_failure
+from simstrag.calibration.benches.training_jobs import WARM_UP, Jobs, skip_on_failure
 from simstrag.calibration.benches.visit_forecast import VisitForecast
 from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
 from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.workloads import Workload
+
+COMPILING = 600.0
+"""Seconds without an answer after which a process that compiles is given up, ASSUMED."""
 
 STEPS = 5
 """Profiled steps of a visit: kernels repeat to .1 % (measured on an H200)."""
@@ -57,7 +60,8 @@ class AnatomyBench(Bench):
         start = time.perf_counter()
         self.jobs.require_memory(cell)
         self.jobs.clear()
-        ((samples, reason),) = self.workers.request({0: (cell.precision, cell.batch)})
+        limit = COMPILING if self.jobs.compiles else None
+        ((samples, reason),) = self.workers.request({0: (cell.precision, cell.batch)}, limit)
         if reason:
             raise Skipped(reason)
         self._took[cell] = time.perf_counter() - start

@@ -13,7 +13,8 @@ from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.overlap import OverlapBench
 from simstrag.calibration.benches.power import PowerBench
 from simstrag.calibration.benches.server import SIZES, ServerBench
-from simstrag.calibration.benches.steps import ContentionBench, Jobs, StepBench
+from simstrag.calibration.benches.steps import ContentionBench, StepBench
+from simstrag.calibration.benches.training_jobs import Jobs
 from simstrag.calibration.benches.training_ranks import LEVELS, TrainingBench
 from simstrag.calibration.benches.visit_forecast import VisitForecast
 from simstrag.calibration.cells import PARTS, Part

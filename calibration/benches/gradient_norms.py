@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.bench import Bench
-from simstrag.calibration.benches.steps import Jobs, skip_on_failure
+from simstrag.calibration.benches.training_jobs import Jobs, skip_on_failure
 from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.workloads import TrainingTask
 

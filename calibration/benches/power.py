@@ -9,7 +9,7 @@ from typing import Any
 
 from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.energy_counters import EnergyCounter, mean_watts
-from simstrag.calibration.benches.steps import Jobs, skip_on_failure, time_steps
+from simstrag.calibration.benches.training_jobs import Jobs, skip_on_failure, time_steps
 from simstrag.calibration.benches.visit_forecast import VisitForecast
 from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.errors import InputError

@@ -171,7 +171,7 @@ def _equally_many(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: TrainingSetup) -> None:
     from simstrag.calibration.benches.measured_device import find_device
-    from simstrag.calibration.benches.steps import time_steps
+    from simstrag.calibration.benches.training_jobs import time_steps
     from simstrag.ddp import wrap
     from simstrag.ddp.journal.journal import read_journal
     from simstrag.workloads import TrainingTask

@@ -1,4 +1,4 @@
-"""Expected seconds of visits on a GPU, from a few steps that are timed before anything is planned.
+"""What is tried before anything is planned: the batch that fills a GPU, and the seconds of visits.
 
 The constants were fitted to 166 visits on an H200 with 16 cores (27 November 2026): what a visit
 takes beside its own steps.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from simstrag.calibration.benches.bench import Skipped
-from simstrag.calibration.benches.steps import (
+from simstrag.calibration.benches.training_jobs import (
     FEWEST,
     SETTLE,
     WARM_UP,
@@ -22,6 +22,9 @@ from simstrag.calibration.benches.steps import (
 )
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.errors import InputError
+
+FILLS = 1.5
+"""Seconds of the device over those of launching from which a batch fills a GPU, ASSUMED."""
 
 PREPARE = 0.4
 """Seconds of a visit in which the paces of cores are timed and the weights restored."""
@@ -91,6 +94,44 @@ class VisitForecast:
         if not cell.precision:
             return PREPARE + 2 * span
         return PREPARE + 2 * self.draw * cell.batch + WARM_UP * self.step(cell) + 1.5 * span
+
+
+def require_compiler(jobs: Jobs, precision: str) -> None:
+    """Raise `InputError` where `torch.compile` cannot compile a workload's smallest step."""
+    cell = MeasurementCell("step", precision=precision, batch=jobs.workload.batches[0])
+    try:
+        with skip_on_failure(jobs, cell), jobs.device.on_core():
+            job = jobs.of(precision)
+            job.gradient(job.batch(cell.batch))
+    except Skipped as reason:
+        raise InputError(str(reason)) from None
+
+
+def filling_batch(jobs: Jobs, precision: str) -> int:
+    """The smallest batch of a workload at which the device takes `FILLS` times the launching.
+
+    It is the largest that memory takes where none does, and the declared one on a CPU.  Raises
+    `InputError` where not even the smallest fits.
+    """
+    device, found = jobs.device, 0
+    for batch in jobs.workload.batches:
+        cell = MeasurementCell("step", precision=precision, batch=batch)
+        try:
+            with skip_on_failure(jobs, cell), device.on_core():
+                job = jobs.of(precision)
+                drawn = job.batch(batch)
+                steps = time_steps(job, [drawn], device, 0.0)["seconds"]
+                launches = device.launches(job, drawn, FEWEST).get("launch")
+        except Skipped as reason:
+            if not found:
+                raise InputError(str(reason)) from None
+            break
+        if launches is None:
+            return jobs.workload.nominal
+        found = batch
+        if statistics.median(steps) >= FILLS * statistics.median(launches):
+            break
+    return found
 
 
 def probe(jobs: Jobs, precisions: Iterable[str]) -> VisitForecast:
