@@ -81,7 +81,9 @@ def test_visits_on_an_h200_take_what_was_forecast(name: str, draw: float) -> Non
 
     draw: seconds of drawing a sample, of later visits to batch 128 less those to batch 8.
     """
-    for path in sorted((MEASUREMENTS / f"nvidia-h200-{name}").glob("*.parquet")):
+    paths = sorted((MEASUREMENTS / f"nvidia-h200-{name}").glob("*.parquet"))
+    assert paths
+    for path in paths:
         samples = files.read(path)
         nominal = samples.header["workload"]["nominal_batch"]
         first = [v for v in samples.visits if "gpu_busy" in v.facts]
