@@ -74,7 +74,6 @@ class Hints:
     """Facts known before the run, from calibration and the job's settings; None where unknown.
 
     amp_ratio: full over reduced-precision time of a whole uncontended step.
-    step: a step whose host launches while the device computes; None for a serial one.
     host_seconds: the part of a clean serial step that reduced precision does not shorten.
     clean_seconds: the time of a clean full-precision step.
     amp_switch: the seconds that a change of precision costs.
@@ -83,10 +82,10 @@ class Hints:
     samples: samples of the whole run.
     noise_scale: the gradient noise scale in samples, from the profile or the scenario.
     nodes: the node of each rank.
+    step: a step whose host launches while the device computes; None for a serial one.
     """
 
     amp_ratio: float | None = None
-    step: OverlappingStep | None = None
     host_seconds: float | None = None
     clean_seconds: float | None = None
     amp_switch: float | None = None
@@ -95,6 +94,7 @@ class Hints:
     samples: int | None = None
     noise_scale: float | None = None
     nodes: tuple[int, ...] | None = None
+    step: OverlappingStep | None = None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Hints:

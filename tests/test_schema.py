@@ -14,6 +14,7 @@ from simstrag.experiments.study import keys
 EXAMPLES = Path(__file__).parent.parent / "examples"
 KIND = {
     "demo.yaml": "scenario",
+    "h200.yaml": "scenario",
     "real-learning.yaml": "scenario",
     "replicas.yaml": "scenario",
     "study.yaml": "study",

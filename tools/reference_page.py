@@ -49,10 +49,10 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
         "truth": ("s", "27"),
     },
     Hints: {
-        "amp_ratio": ("ratio", "3"), "step": ("", "2"), "host_seconds": ("s", "2"),
-        "clean_seconds": ("s", "2"),
+        "amp_ratio": ("ratio", "3"), "host_seconds": ("s", "2"), "clean_seconds": ("s", "2"),
         "amp_switch": ("s", "5"), "batch": ("samples", "6"), "microbatches": ("number", "6a"),
         "samples": ("samples", "23"), "noise_scale": ("samples", "25"), "nodes": ("", "9"),
+        "step": ("", "2"),
     },
     OverlappingStep: {
         "launch": ("s", "2"), "device": ("s", "2"), "amp_launch": ("s", "3"),
