@@ -4,7 +4,7 @@
 #   run.sh [PART...]       all parts in this order, or those named
 #
 #   install      this kit beside the machine's packages
-#   doctor       what is installed, the devices, and the tests that use a device
+#   doctor       what is installed, and the devices
 #   steps        step times of resnet50 and gpt2 at batches that fill the device
 #   contention   those of resnet50 in TF32 and bf16 beside one and two processes on the GPU
 #   record       simstrag.ddp.record of two ranks, without and with a slow one, and whatif
@@ -12,6 +12,7 @@
 #   allreduce    all-reduces of CUDA tensors over gloo
 #   compile      the nominal steps of resnet50 under torch.compile
 #   power        of resnet50, idle and at the nominal steps
+#   tests        those that use a device
 #
 # The same command goes on where it stopped: parts that ended are not run again, and calibrations
 # keep their samples.  On another machine put the archive beside this script first.
@@ -24,14 +25,15 @@ out=$(realpath -m "${OUT:-$kit/results}")
 site=$(realpath -m "${SITE:-/tmp/simstrag-site}")
 python=${PYTHON:-python3} device=${DEVICE:-cuda} budget=${BUDGET:-345}
 work=$site/results failed=0
-[ $# -gt 0 ] || set -- install doctor steps contention record ranks allreduce compile power
+[ $# -gt 0 ] || set -- install doctor steps contention record ranks allreduce compile power tests
 export PYTHONPATH=$site PYTHONUNBUFFERED=1
 
 if [ "$device" = cpu ]; then
     models=(mlp transformer) precisions=(fp64 fp32_of_fp64) ranked=digits load=cpu fill=64 short=4
+    fewer=(--precision fp64 --precision fp32_of_fp64)
     tests=(tests/test_workloads.py)
 else
-    models=(resnet50 gpt2) precisions=(tf32 bf16) ranked=resnet50 load=gemm fill=64 short=1.8
+    models=(resnet50 gpt2) precisions=(tf32 bf16) ranked=resnet50 load=gemm fill=64 short=1.7 fewer=()
     tests=(tests/test_workloads.py tests/test_calibration_steps.py tests/test_ddp_precision.py
         tests/test_learning_on_gpu.py)
 fi
@@ -63,7 +65,8 @@ measure() {
 }
 
 install() {
-    [ -d "$site/simstrag" ] || part install 60 "$python" -m pip install --quiet \
+    [ -d "$site/simstrag" ] || rm -f "$work/install.done" # of another machine
+    part install 60 "$python" -m pip install --quiet \
         --no-index --no-deps --no-compile --upgrade --target "$site" "$kit"/wheels/*.whl
 }
 
@@ -71,8 +74,6 @@ doctor() {
     simstrag doctor 40 doctor
     [ "$device" = cpu ] || part nvidia-smi 15 nvidia-smi -q
     part packages 20 "$python" -m pip list
-    (cd "$kit" && part tests 60 "$python" -m pytest -c /dev/null -q -p no:cacheprovider \
-        -m "not thorough" "${tests[@]}") || failed=1
 }
 
 record() {
@@ -110,7 +111,7 @@ for each in "$@"; do
         doctor) doctor ;;
         steps)
             for model in "${models[@]}"; do
-                measure "steps-$model" 100 1.4 --workload "$model" --part step
+                measure "steps-$model" 95 1.2 --workload "$model" --part step "${fewer[@]}"
             done ;;
         contention)
             measure contention 120 "$short" --workload "${models[0]}" --part step --part contention \
@@ -121,6 +122,9 @@ for each in "$@"; do
         compile)
             measure compile 70 0.9 --workload "${models[0]}" --part step --compile \
                 --precision "${precisions[0]}" --precision "${precisions[1]}" ;;
+        tests)
+            (cd "$kit" && part tests 60 "$python" -m pytest -c /dev/null -q -p no:cacheprovider \
+                -m "not thorough" "${tests[@]}") || failed=1 ;;
         power) measure power 40 0.5 --workload "${models[0]}" --part power ;;
         *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
