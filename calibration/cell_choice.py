@@ -6,7 +6,9 @@ The order, until each cell that is left has its visits in the time:
 2. batches of the nominal pair, the farthest first; its smallest batch, whose kernels are the
    shortest, and the nominal one stay;
 3. loads on the host's processor and memory, beside steps;
-4. levels .75, 3 and 2 of the loads on the device.
+4. levels .75, 3 and 2 of the loads on the device;
+5. all-reduces beside traffic and of half the ranks, then of other numbers of ranks than 2 and 4,
+   then of every second size.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from simstrag.calibration.cells import MeasurementCell
 
 LEVELS = (0.75, 3.0, 2.0)
 """Levels in the order in which they are left out."""
+
+RANKS = (2, 4)
+"""Numbers of ranks whose all-reduces stay."""
 
 SLACK = 1.1
 """Seconds that are planned over those that are forecast: forecasts of three calibrations of an H200
@@ -80,13 +85,18 @@ def describe(cells: Iterable[MeasurementCell]) -> str:
     """
     steps: dict[str, set[int]] = {}
     loads: dict[str, set[float]] = {}
+    reduces = 0
     for cell in cells:
-        if cell.load:
+        if cell.part == "allreduce":
+            reduces += 1
+        elif cell.load:
             loads.setdefault(cell.load, set()).add(cell.level)
         elif cell.part == "step":
             steps.setdefault(cell.precision, set()).add(cell.batch)
     parts = [f"steps in {name} at batch {_listed(of)}" for name, of in steps.items()]
     parts += [f"load {name} at level {_listed(of)}" for name, of in loads.items()]
+    if reduces:
+        parts.append(f"{reduces} all-reduces")
     return f"left out for want of minutes: {'; '.join(parts)}" if parts else ""
 
 
@@ -113,4 +123,13 @@ def order(
     on_host = [cell for cell in loaded if cell.load not in ON_GPU]
     on_device = [cell for cell in loaded if cell.load in ON_GPU]
     levels = [[cell for cell in on_device if cell.level == level] for level in LEVELS]
-    return [group for group in (*steps, on_host, *levels) if group]
+    reduces = _order_of_reduces([cell for cell in cells if cell.part == "allreduce"])
+    return [group for group in (*steps, on_host, *levels, *reduces) if group]
+
+
+def _order_of_reduces(cells: Sequence[MeasurementCell]) -> list[list[MeasurementCell]]:
+    beside = [cell for cell in cells if cell.load or cell.group != "all"]
+    alone = [cell for cell in cells if cell not in beside]
+    others = [cell for cell in alone if cell.ranks not in RANKS]
+    sizes = sorted({cell.bytes for cell in alone})[1::2]
+    return [beside, others, [c for c in alone if c.ranks in RANKS and c.bytes in sizes]]

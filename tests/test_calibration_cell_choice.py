@@ -75,6 +75,17 @@ def test_loads_on_the_host_go_before_levels_of_loads_on_the_device() -> None:
     )
 
 
+def test_all_reduces_of_two_and_four_ranks_are_the_last_to_go() -> None:
+    cells = [
+        MeasurementCell("allreduce", backend="gloo", ranks=ranks, bytes=1 << size, group=group)
+        for ranks in (2, 3, 4, 8) for size in (10, 20, 24, 28) for group in ("all", "half")
+    ]  # fmt: skip
+    left = [
+        (c.ranks, c.bytes.bit_length() - 1, c.group) for c in cells if str(c) in kept(cells, 1.0)
+    ]
+    assert left == [(ranks, size, "all") for ranks in (2, 4) for size in (10, 24)]
+
+
 @pytest.mark.parametrize(("name", "draw"), [("resnet50", 0.0018), ("gpt2", 0.0002)])
 def test_visits_on_an_h200_take_what_was_forecast(name: str, draw: float) -> None:
     """Of its own nominal steps alone, within a quarter.
