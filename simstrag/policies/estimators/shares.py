@@ -19,33 +19,41 @@ Floats = npt.NDArray[np.float64]
 class StreamTimes:
     """What a step of each rank takes to launch, and on its device at a nominal share.
 
-    A time tells only the longer of the two, and bounds the other.
+    A time tells only the longer of the two.  A longer one is first taken to be the device's, whose
+    share of samples can be made smaller; if the next share does not shorten it, it was launching.
 
     launch, device: seconds, shape (N,).
     fixed: share of `device` that a smaller batch does not shorten.
+    before: `device` before it was last taken to be longer, shape (N,).
+    work: part of `device` at the share at which it was, shape (N,); 0 once that has been confirmed.
     """
 
     launch: Floats
     device: Floats
     fixed: float
+    before: Floats
+    work: Floats
 
     @classmethod
     def of(cls, step: OverlappingStep, n: int) -> StreamTimes:
         """Of `n` ranks that nothing slows."""
-        return cls(np.full(n, step.launch), np.full(n, step.device), step.fixed_share)
+        device = np.full(n, step.device)
+        return cls(np.full(n, step.launch), device, step.fixed_share, device, np.zeros(n))
 
     def follow(self, batch: Floats, times: Floats, tolerance: float) -> bool:
         """Learn from recent steps; False while a rank has too few at its present share.
 
-        Where a step is longer than expected, so is the stream that was expected to bound it.  Where
-        it is shorter, neither stream takes longer than it.
+        Where a step is shorter than expected, neither stream takes longer than it.
 
         batch, times: shape (N, W), shares and seconds, newest last, NaN for none.
         tolerance: relative deviation that is taken as noise.
 
-        >>> ranks = StreamTimes(np.array([2.0, 2.0]), np.array([3.0, 3.0]), fixed=0.0)
-        >>> ranks.follow(np.ones((2, 5)), np.array([[3.0] * 5, [9.0] * 5]), 0.05), ranks.device
+        >>> ranks = StreamTimes.of(OverlappingStep(2.0, 3.0, 2.0), 2)
+        >>> longer, halved = np.array([[3.0] * 5, [9.0] * 5]), np.array([[1.0] * 5, [0.5] * 5])
+        >>> ranks.follow(np.ones((2, 5)), longer, 0.05), ranks.device
         (True, array([3., 9.]))
+        >>> ranks.follow(halved, longer, 0.05), ranks.device, ranks.launch  # no sooner at half
+        (True, array([3., 3.]), array([2., 9.]))
         """
         share = batch[:, -1]
         present = np.where(batch == share[:, np.newaxis], times, math.nan)
@@ -55,9 +63,13 @@ class StreamTimes:
         work = share + self.fixed * (1 - share)
         expected = np.maximum(self.launch, self.device * work)
         longer = is_less((1 + tolerance) * expected, seconds)
-        computes = self.device * work >= self.launch
-        self.device = np.where(longer & computes, seconds / work, self.device)
-        self.launch = np.where(longer & ~computes, seconds, self.launch)
+        launches = longer & (self.work > 0) & (work < self.work)
+        self.launch = np.where(launches, seconds, self.launch)
+        self.device = np.where(launches, self.before, self.device)
+        computes = longer & ~launches
+        self.before = np.where(computes, self.device, self.before)
+        self.device = np.where(computes, seconds / work, self.device)
+        self.work = np.where(computes, work, np.where(work < self.work, 0.0, self.work))
         shorter = is_less(seconds, (1 - tolerance) * expected)
         self.device = np.where(shorter, np.minimum(self.device, seconds / work), self.device)
         self.launch = np.where(shorter, np.minimum(self.launch, seconds), self.launch)
@@ -69,9 +81,12 @@ class StreamTimes:
         If some rank launches longer than all would compute, the others keep what they can compute
         in that time, and as nearly the nominal share as that allows.
 
-        >>> StreamTimes(np.full(2, 1.0), np.array([3.0, 9.0]), 0.0).shares(0.25, 4.0)
+        >>> ranks = StreamTimes.of(OverlappingStep(1.0, 3.0, 1.0), 2)
+        >>> ranks.device = np.array([3.0, 9.0])
+        >>> ranks.shares(0.25, 4.0)
         array([1.5, 0.5])
-        >>> StreamTimes(np.array([1.0, 8.0]), np.array([3.0, 3.0]), 0.0).shares(0.25, 4.0)
+        >>> ranks.launch, ranks.device = np.array([1.0, 8.0]), np.array([3.0, 3.0])
+        >>> ranks.shares(0.25, 4.0)
         array([1., 1.])
         """
         n, fixed = len(self.device), self.fixed
