@@ -366,7 +366,8 @@ def _describe_nominal(samples: Samples) -> Iterator[str]:
     step = float(np.median([visit.median() for visit in visits]))
     launches = [visit.median("launch") for visit in visits if visit.samples.get("launch")]
     launch = float(np.median(launches)) if launches else None
-    before = next((v.facts["uncompiled"] for v in visits if "uncompiled" in v.facts), None)
+    facts = (v.facts for v in samples.visits if v.cell == cell)
+    before = next((each["uncompiled"] for each in facts if "uncompiled" in each), None)
     if before is not None:
         what, now = ("launching", launch) if launch is not None else ("a step", step)
         then = before["seconds" if launch is None else "launch"]

@@ -67,6 +67,12 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
             f"and {seconds(device)} in reduced. A host that runs ahead into the next step is not "
             "modelled."
         )
+        if step.host >= step.gpu:
+            yield (
+                "A time does not tell whether the host or the device was slowed. Launching bounds "
+                "clean steps here, so korel takes every slow step to be the host's, which reduced "
+                "precision does not shorten."
+            )
     else:
         share = step.host / step.clean
         yield (
@@ -223,13 +229,15 @@ def _contention(scenario: Scenario) -> Iterator[str]:
         u = trace.changes
         most = float(u.value[(u.kind == "utilisation") & (u.resource == response.resource)].max())
         fitted = max(each.level for each in response.levels if not each.held_out)
-        what = "an all-reduce" if response.resource == "net" else "a whole step"
+        whole = "the device's part of a step" if response.part == "device" else "a whole step"
+        what = "an all-reduce" if response.resource == "net" else whole
+        measured = f"{response.precision} at batch {response.batch}" if response.batch else ""
         beyond = f", and is extrapolated up to {number(most)}" if most > fitted else ""
         yield (
             f"Utilisation of {response.resource} in the trace is assumed to be by other jobs and "
             f'to stretch {what} as a load "{response.load}" of that level did: by a '
             f"{response.law.replace('_', ' ')} law fitted to levels up to {number(fitted)}"
-            f"{beyond}, at any precision and batch."
+            f"{beyond}{measured and f' in {measured}'}, and at any other precision and batch."
         )
     if any(row.kind == "duration" for row in trace.rows):
         yield (

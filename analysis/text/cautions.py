@@ -221,8 +221,14 @@ def _in_force(scenario: Scenario, profile: Profile) -> set[str]:
 
 
 def _reduced_precision(s: Standings) -> Iterator[str]:
-    """A measured change of the gain by contention, and parts of a step that may be fixed."""
+    """What bounds a step, a change of the gain by contention, and parts that may be fixed."""
     inputs = s.comparison.scenario.inputs
+    if inputs.step.overlaps and inputs.step.host >= inputs.step.gpu:
+        yield (
+            f"Launching bounds a clean step: {seconds(inputs.step.host)}, and "
+            f"{seconds(inputs.step.gpu)} on the device. Compiling the model, CUDA graphs or a "
+            "larger batch change that, and no policy does."
+        )
     amp, moving = _whose(s, "amp_share"), _whose(s, "rebatched_share")
     ratio = inputs.times and inputs.times.amp_ratio
     contended = inputs.times and inputs.times.amp_ratio_contended
@@ -386,7 +392,9 @@ def contended(s: Standings) -> str:
     busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
     texts = [f"{STRETCHED[resource]} ({resource})" for resource in _slowed(s)]
     busy -= {*_slowed(s)}
-    texts += [f"steps and transfers by the utilisation of {join(sorted(busy))}"] if busy else []
+    if busy:
+        what = "transfers" if busy == {"net"} else "steps" + " and transfers" * ("net" in busy)
+        texts.append(f"{what} by the utilisation of {join(sorted(busy))}")
     if any(r.kind == "delay" and r.value > 0 for r in rows):
         texts.append("messages by a delay of each")
     if texts and (response := assumed_response(s.comparison.scenario)):

@@ -212,8 +212,13 @@ class DeviceSteps:
         calm = {id(step) for step in self._calm([step for _, step in fresh])}
         values = [value for value, step in fresh if id(step) in calm]
         if values and statistics.median(values) <= later:
-            note = "until a step is launched: median of each visit, then over visits of all batches"
-            return measured_quantity(estimate(values), note)
+            timed = sum(step.launch is not None for _, step in fresh if id(step) in calm)
+            waited = len(values) - timed
+            note = f"until a step is launched, in {timed} of {len(values)} visits" + (
+                ", else the step, where the device waits for launches" if waited else ""
+            )
+            over = "median of each visit, then over visits of all batches"
+            return measured_quantity(estimate(values), f"{note}; {over}")
         if not math.isfinite(later):
             return None
         seen = f"{len(values)} that count tell more" if values else "no visit that counts tells it"
@@ -270,7 +275,9 @@ class DeviceSteps:
         """
 
         def steps_of(each: MeasurementCell) -> list[tuple[float, ...]]:
-            return [step.seconds for step in self.counted.get(each, [])]
+            # The clean steps of a visit beside a load are two blocks, before and after it.
+            steps = self.counted.get(each, [])
+            return [step.seconds for step in steps if step.visit.cell.part == "step"]
 
         own = describe_noise(steps_of(cell))
         if own is not None or not self.bounded_by_device(cell):
@@ -282,7 +289,7 @@ class DeviceSteps:
             and self.bounded_by_device(each)
             and describe_noise(steps_of(each)) is None
         ]
-        pooled = describe_noise([steps for each in alike for steps in steps_of(each)])
+        pooled = describe_noise([steps for each in alike for steps in steps_of(each)], alike=False)
         batches = ", ".join(str(each.batch) for each in alike)
         return pooled and pooled.model_copy(
             update={"note": f"of batches {batches} together; {pooled.note}"}
@@ -336,7 +343,10 @@ class DeviceSteps:
                 continue
             cell = MeasurementCell("step", precision=each.precision, batch=each.batch)
             launch = self.launch(each.precision, self.held_out)
-            predicted = max(0.0 if launch is None else launch.value, seconds(fit, each.batch))
+            by_device = seconds(fit, each.batch)
+            if launch is not None and launch.kind == "assumed" and launch.value > by_device:
+                continue  # an upper limit predicts nothing
+            predicted = max(0.0 if launch is None else launch.value, by_device)
             found.append(CellPrediction(cell, each.seconds, predicted))
             error = abs(predicted / each.seconds.value - 1)
             errors[self.bounded_by_device(cell)].append(error)

@@ -84,8 +84,11 @@ def _anatomies(samples: Samples) -> dict[MeasurementCell, list[Visit]]:
     return found
 
 
-def describe_noise(steps: Sequence[Sequence[float]]) -> NoiseSamples | None:
-    """The spread of steps within their visits; None for too few steps."""
+def describe_noise(steps: Sequence[Sequence[float]], alike: bool = True) -> NoiseSamples | None:
+    """The spread of steps within their visits; None for too few steps.
+
+    alike: whether all visits are to one cell, so that their means tell its drift.
+    """
     steps = [each for each in steps if len(each) > 1]
     n = sum(map(len, steps))
     if n < FEWEST_STEPS:
@@ -98,14 +101,17 @@ def describe_noise(steps: Sequence[Sequence[float]]) -> NoiseSamples | None:
         if lag is None
         else "Successive steps are correlated as stated"
     )
+    apart = (
+        f"visits differ by {drift:.2%} (standard deviation), which is in the interval of the mean "
+        "and not here. "
+    )
     return NoiseSamples(
         kind="measured",
         quantiles=tuple(round_digits(value) for value in noise_quantiles(steps)),
         n=n,
         lag1_autocorrelation=None if lag is None else round(lag, 4),
         note="clean steps, each over the mean of its own visit, and of n steps sqrt(n / (n - 1)) "
-        f"times as far from it; visits differ by {drift:.2%} (standard deviation), which is in the "
-        f"interval of the mean and not here. {order}",
+        f"times as far from it; {apart if alike else ''}{order}",
     )
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self, get_args, get_origin
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
@@ -203,8 +203,9 @@ def fields(
             continue
         yield place + name, section
         for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, Section):
-                yield from fields(kind, f"{place}{name}.")
+            inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+            if isinstance(inner, type) and issubclass(inner, Section):
+                yield from fields(inner, f"{place}{name}.")
 
 
 def with_values(scenario: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -84,7 +84,7 @@ def doubts(profile: Profile, times: StepTimes | None = None) -> list[Doubt]:
     ):  # fmt: skip
         if section is not None:
             found += list(_of_section(part, section))
-    found += list(_unstable(profile, step))
+    found += [*_unstable(profile, step), *_at_odds(profile)]
     for fit in profile.batches:
         where = f"batches.{fit.precision}"
         found += [*_of(f"{where}.fixed", fit.fixed), *_of(f"{where}.per_sample", fit.per_sample)]
@@ -117,6 +117,26 @@ def _of_section(part: str, section: BaseModel) -> Iterator[Doubt]:
             yield from _of(f"{part}.{name}", value)
         elif isinstance(value, BaseModel) and name in ("launch", "device"):
             yield from _of_section(f"{part}.{name}", value)
+
+
+def _at_odds(profile: Profile) -> Iterator[Doubt]:
+    """Measured steps on a GPU that launch and device do not explain."""
+    streams = None if profile.step is None else profile.step.streams
+    workload = profile.workload
+    if streams is None or workload is None:
+        return
+    launches = {workload.full: streams[0].full, workload.amp: streams[0].amp}
+    for cell in profile.cells:
+        launch = launches.get(cell.precision)
+        if cell.seconds.kind != "measured" or cell.device is None or launch is None:
+            continue
+        expected = max(launch.value, cell.device.value)
+        if cell.seconds.value >= WIDE * expected:
+            reason = (
+                f"{1e3 * cell.seconds.value:.3g} ms were measured where launch and device take "
+                f"{1e3 * expected:.3g}"
+            )
+            yield Doubt(f"cells.{cell.precision}.{cell.batch}", cell.seconds, reason)
 
 
 def _unstable(profile: Profile, step: StepTimes | None) -> Iterator[Doubt]:

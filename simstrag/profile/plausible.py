@@ -27,6 +27,9 @@ PLAUSIBLE = {
         "s", (1e-7, 1e5), (1e-5, 60.0),
         "one kernel takes microseconds to start, and a day has 86,400 s; is it in milliseconds?",
     ),
+    **dict.fromkeys(("step.launch", "step.device"), Plausible(
+        "s", (1e-7, 1e5), (1e-5, 60.0), "one kernel takes microseconds to start; is it in ms?"
+    )),
     "allreduce.bytes": Plausible(
         "bytes", (1.0, 1e16), (1.0, 1e14), "the largest models have about 1e13 parameters"
     ),

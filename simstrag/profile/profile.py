@@ -180,6 +180,8 @@ class Profile(ProfilePart):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
+        if self.step is not None and self.step.streams and self.step.amp_ratio is not None:
+            raise ValueError("step: amp_ratio follows from launch and device; leave it out")
         if self.step is not None and self.workload is None:
             raise ValueError("step needs workload, which names the timed model")
         if self.origin == "derived" and not self.source:

@@ -14,6 +14,9 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import uses
 from simstrag.trace.row_validation import RESOURCES, UTILISATION
 
+APART = 100
+"""Factor between seconds of launching and of the device that hardly any job passes, ASSUMED."""
+
 
 class BeyondMeasured(NamedTuple):
     """A quantity that a scenario uses outside the range in which its profile was measured.
@@ -83,17 +86,28 @@ def doubts(scenario: Scenario) -> list[str]:
     start, and a day has 86,400 s; is it in milliseconds?']
     """
     step, allreduce = scenario.inputs.step, scenario.inputs.allreduce
+    streams = {"step.launch": step.host, "step.device": step.gpu}
     numbers = {
-        "step.compute": step.clean, "allreduce.bytes": allreduce.bytes,
+        **(streams if step.overlaps else {"step.compute": step.clean}),
+        "allreduce.bytes": allreduce.bytes,
         "allreduce.bandwidth": allreduce.bandwidth, "allreduce.alpha": allreduce.alpha,
         "learner.batch": scenario.learner.batch,
     }  # fmt: skip
-    return [
+    sentences = [
         sentence
         for key, value in numbers.items()
         if value and value < math.inf
         for sentence in doubt(key, value)
     ]
+    if step.amp is not None:
+        parts = (step.host, step.gpu, *step.amp)
+        if max(parts) > APART * min(parts):
+            listed = ", ".join(f"{each:g}" for each in parts)
+            sentences.append(
+                f"Doubtful: launch and device take {listed} s in full and in reduced precision, a "
+                f"factor of more than {APART}; is one in milliseconds?"
+            )
+    return sentences
 
 
 def _allreduce(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]:

@@ -120,6 +120,8 @@ class StepSection(Section):
             raise ValueError(f"{streams[0]} stands without {other}; give both, or compute")
         if bool(streams) == (self.compute is not None):
             raise ValueError("give compute, or launch and device" + ", not both" * bool(streams))
+        if self.launch is not None and self.launch.amp and self.device and not self.device.amp:
+            raise ValueError("launch.amp stands without device.amp; give both, or neither")
         for name in ("host_share", "amp_ratio"):
             if streams and name in self.model_fields_set:
                 raise ValueError(

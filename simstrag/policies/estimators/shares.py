@@ -14,31 +14,37 @@ from simstrag.view import OverlappingStep
 
 Floats = npt.NDArray[np.float64]
 
+TELLS = 0.8
+"""Work over that of before from which an unchanged time tells of launching, ASSUMED: a load that
+changes meanwhile seldom makes up for a fifth."""
+
 
 @dataclass(slots=True)
 class StreamTimes:
     """What a step of each rank takes to launch, and on its device at a nominal share.
 
     A time tells only the longer of the two.  A longer one is first taken to be the device's, whose
-    share of samples can be made smaller; if the next share does not shorten it, it was launching.
+    share of samples can be made smaller; if that leaves the time as it was, it was launching.
 
     launch, device: seconds, shape (N,).
     fixed: share of `device` that a smaller batch does not shorten.
     before: `device` before it was last taken to be longer, shape (N,).
-    work: part of `device` at the share at which it was, shape (N,); 0 once that has been confirmed.
+    seconds, work: of a step when it was, and the part of `device` in it, shape (N,); 0 for work
+        once a smaller share has told.
     """
 
     launch: Floats
     device: Floats
     fixed: float
     before: Floats
+    seconds: Floats
     work: Floats
 
     @classmethod
     def of(cls, step: OverlappingStep, n: int) -> StreamTimes:
         """Of `n` ranks that nothing slows."""
         device = np.full(n, step.device)
-        return cls(np.full(n, step.launch), device, step.fixed_share, device, np.zeros(n))
+        return cls(np.full(n, step.launch), device, step.fixed_share, device, device, np.zeros(n))
 
     def follow(self, batch: Floats, times: Floats, tolerance: float) -> bool:
         """Learn from recent steps; False while a rank has too few at its present share.
@@ -63,12 +69,14 @@ class StreamTimes:
         work = share + self.fixed * (1 - share)
         expected = np.maximum(self.launch, self.device * work)
         longer = is_less((1 + tolerance) * expected, seconds)
-        launches = longer & (self.work > 0) & (work < self.work)
+        stays = np.abs(seconds - self.seconds) <= tolerance * self.seconds
+        launches = longer & stays & (work < TELLS * self.work)
         self.launch = np.where(launches, seconds, self.launch)
         self.device = np.where(launches, self.before, self.device)
         computes = longer & ~launches
         self.before = np.where(computes, self.device, self.before)
         self.device = np.where(computes, seconds / work, self.device)
+        self.seconds = np.where(computes, seconds, self.seconds)
         self.work = np.where(computes, work, np.where(work < self.work, 0.0, self.work))
         shorter = is_less(seconds, (1 - tolerance) * expected)
         self.device = np.where(shorter, np.minimum(self.device, seconds / work), self.device)
