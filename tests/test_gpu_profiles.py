@@ -277,6 +277,8 @@ def test_compare_and_its_page_name_the_doubtful_constants_in_force(
         ({"launch": {"full": {"value": -0.01, "kind": "measured"}}},
          "step.launch.full: value -0.01 must be greater than 0"),
         ({"device": {"amp": {"value": 0.01, "kind": "measured"}}}, "step.device.full is missing"),
+        ({"amp_ratio": {"value": 1.1, "kind": "measured"}},
+         "step: amp_ratio follows from launch and device; leave it out"),
     ],
 )  # fmt: skip
 def test_a_wrong_launch_or_device_gets_one_line(

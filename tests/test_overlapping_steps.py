@@ -10,7 +10,9 @@ import pytest
 from simstrag.advice.advise import advise
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
+from simstrag.experiments.study import Study
 from simstrag.policy import Plan
+from simstrag.scenario.beyond_measured import doubts
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import AllReduce, ServerCost, Step
 from simstrag.timing.contention import Contention
@@ -119,6 +121,7 @@ def test_one_noise_factor_stretches_both_streams() -> None:
         ({"launch": 0.1, "device": {"amp": 1}}, "step.device.full is missing"),
         ({"launch": 0.1, "device": {"fp16": 1, "full": 1}}, "unknown key 'step.device.fp16'"),
         ({"launch": 0.1, "device": 1, "compute": 1}, "launch and device, not both"),
+        ({"launch": {"full": 1, "amp": 2}, "device": 1}, "launch.amp stands without device.amp"),
         ({"launch": 0.1, "device": 1, "amp_ratio": 2}, "amp_ratio belongs to compute; launch and"),
     ],
 )
@@ -172,6 +175,14 @@ def test_lb_bsp_takes_no_samples_from_a_rank_that_launching_slows() -> None:
     assert lb_bsp == bsp
 
 
+def test_lb_bsp_helps_where_a_load_slows_the_device_beyond_launching() -> None:
+    """Launching takes 31 ms, three devices 30 and one 90: all could be done after 36."""
+    step = {"launch": 0.031, "device": 0.03}
+    bsp, lb_bsp = makespans(step, slowed("gpu", 3.0), "bsp", "lb_bsp")
+    assert bsp == pytest.approx(1000 * 0.09)
+    assert lb_bsp == pytest.approx(1000 * 4 / (3 / 0.03 + 1 / 0.09), rel=0.02)
+
+
 def test_lb_bsp_shares_samples_by_what_devices_take() -> None:
     """One device takes 60 ms a batch, three take 30: all are done after 4 / (3/30 + 1/60) ms."""
     _, lb_bsp = makespans(FILLED, slowed("gpu", 2.0), "bsp", "lb_bsp")
@@ -209,3 +220,17 @@ def test_advice_on_steps_that_fill_the_device_says_nothing_of_launching() -> Non
     })  # fmt: skip
     found = advise(case, ["lb_bsp"], jobs=1)
     assert found.launching is None
+
+
+def test_milliseconds_typed_as_seconds_are_doubted() -> None:
+    case = Scenario.of({"workers": 2, "updates": 1, "step": {"launch": 14.0, "device": 0.03}})
+    (doubt,) = doubts(case)
+    assert doubt.startswith("Doubtful: launch and device take 14, 0.03, 14, 0.03 s in full and in")
+
+
+def test_a_sweep_varies_what_the_device_takes_in_reduced_precision() -> None:
+    case = {"workers": 2, "updates": 1, "step": FILLED}
+    study = Study(scenario=case, grid={"step.device.amp": [0.01, 0.02]})
+    assert [point.scenario.inputs.step.amp for point in study.points()] == [
+        (0.012, 0.01), (0.012, 0.02),
+    ]  # fmt: skip
