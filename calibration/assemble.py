@@ -23,6 +23,7 @@ from simstrag.calibration.fits.visit_statistics import (
     visit_medians,
 )
 from simstrag.calibration.samples import Samples
+from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import (
     CollectiveCell,
     OverlapCell,
@@ -216,16 +217,27 @@ def _overlapping_times(
     nominal = (workload.full, workload.batch)
     cell = next((c for c in cells if (c.precision, c.batch) == nominal), None)
     launch = device.launch(workload.full)
-    if cell is None or cell.device is None or launch is None:
+    pair = workload.full, workload.amp
+    full, amp = (_device_part(device, precision, workload.batch) for precision in pair)
+    if cell is None or full is None or launch is None:
         return None
-    amp = device.device(MeasurementCell("step", precision=workload.amp, batch=workload.batch))
     return StepTimes(
         compute=cell.mean,
         launch=PrecisionSeconds(full=launch, amp=device.launch(workload.amp)),
-        device=PrecisionSeconds(full=cell.device, amp=amp),
+        device=PrecisionSeconds(full=full, amp=amp),
         amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
         noise=cell.noise,
     )
+
+
+def _device_part(device: DeviceSteps, precision: str, batch: int) -> Quantity | None:
+    """The device's part of a step: of its cell, else by the fit of its precision."""
+    found = device.device(MeasurementCell("step", precision=precision, batch=batch))
+    fit = next((fit for fit in device.fits() if fit.precision == precision), None)
+    if found is not None or fit is None:
+        return found
+    note = "kernels at this batch were not seen; by the fit of the device's part"
+    return fitted_quantity(seconds(fit, batch), note, n=len(fit.fitted))
 
 
 def _gain(samples: Samples, workload: MeasuredWorkload) -> Quantity | None:

@@ -290,7 +290,7 @@ def _visit(bench: Bench, cell: MeasurementCell, number: int, process: int) -> Vi
         with Occupancy() as occupancy:
             samples, facts = bench.visit(cell)
     except Skipped as reason:
-        took = {"took": round(time.monotonic() - start, 3)}
+        took = {"process": process, "took": round(time.monotonic() - start, 3)}
         return Visit(cell, number, round(began, 3), facts=took, skipped=str(reason))
     after = measure_paces()
     facts = (

@@ -292,3 +292,16 @@ def test_a_wrong_launch_or_device_gets_one_line(
         Profile.read(file)
     assert str(caught.value).startswith(f"{file}: {message}")
     assert "\n" not in str(caught.value)
+
+
+def test_an_anatomy_without_memory_spoils_no_visit() -> None:
+    """It attached no profiler, whatever process its facts name."""
+    first = visit(32, 0, 0.0176, 0.0, {"process": 0})
+    skipped = Visit(MeasurementCell("anatomy", precision="tf32", batch=512), 0, 5.0, skipped="no")
+    later = visit(32, 1, 0.0176, 9.0, {"process": 0})
+    assert [each.after_profiler for each in number_visits([first, skipped, later])] == [False] * 3
+
+
+def test_three_visits_that_rise_by_half_are_unstable() -> None:
+    rising = [visit(32, k, step, 60.0 * k, {}) for k, step in enumerate((0.0176, 0.0234, 0.0373))]
+    assert describe_instability(rising) == "visits 0 to 2 rise with time, by a factor of 2.1"

@@ -234,3 +234,15 @@ def test_a_sweep_varies_what_the_device_takes_in_reduced_precision() -> None:
     assert [point.scenario.inputs.step.amp for point in study.points()] == [
         (0.012, 0.01), (0.012, 0.02),
     ]  # fmt: skip
+
+
+def test_launching_is_no_advice_where_seeds_alone_differ() -> None:
+    """.1 ms beside 50: bsp without launching takes as long under the same seeds."""
+    rows = [slowed("gpu", 3.0, since=k) | {"value": 1 + 2 * (k % 2)} for k in range(20)]
+    case = Scenario.of({
+        "workers": 4, "samples": 4 * 64 * 40, "trace": rows, "trace_end": "loop",
+        "step": {"launch": 1e-4, "device": 0.05}, "learner": {"batch": 64},
+        "trace_per_seed": "shift", "seeds": 8,
+    })  # fmt: skip
+    found = advise(case, ["drain"], jobs=1)
+    assert not found.sentences[0].startswith("First compile")

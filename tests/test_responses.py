@@ -205,8 +205,8 @@ def test_a_report_says_by_which_law_utilisation_became_slowdown(profile: Path) -
     (said,) = (s for s in assumptions(scenario, [simulate(scenario, "bsp")]) if "Utilisation" in s)
     assert said == (
         "Utilisation of gpu in the trace is assumed to be by other jobs and to stretch a whole "
-        'step as a load "cpu" of that level did: by a linear law fitted to levels up to 2.00, at '
-        "any precision and batch."
+        'step as a load "cpu" of that level did: by a linear law fitted to levels up to 2.00 in '
+        "fp32 at batch 8, and at any other precision and batch."
     )
 
 
@@ -217,7 +217,7 @@ def test_what_lies_beyond_the_levels_of_the_fit_is_said_to_be_extrapolated(profi
     profile.write_text(json.dumps(data))
     scenario = Scenario.of(BASE | {"profile": profile.name, "trace": USED}, folder=profile.parent)
     text = " ".join(assumptions(scenario, [simulate(scenario, "bsp")]))
-    assert "levels up to 0.250, and is extrapolated up to 0.800, at any" in text
+    assert "levels up to 0.250, and is extrapolated up to 0.800 in fp32 at batch 8" in text
 
 
 def test_inputs_with_a_translation_go_to_another_process(profile: Path) -> None:

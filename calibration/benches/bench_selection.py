@@ -17,7 +17,7 @@ from simstrag.calibration.benches.steps import ContentionBench, StepBench
 from simstrag.calibration.benches.training_jobs import Jobs
 from simstrag.calibration.benches.training_ranks import LEVELS, TrainingBench
 from simstrag.calibration.benches.visit_forecast import VisitForecast
-from simstrag.calibration.cells import PARTS, Part
+from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ def build_benches(
         benches.append(timed)
         if forecast is not None:
             benches.append(AnatomyBench(jobs, timed.cells, forecast))
+    elif "contention" in parts and forecast is not None:
+        nominal = [
+            MeasurementCell("step", precision=precision, batch=workload.nominal)
+            for precision in dict.fromkeys(pair)
+        ]
+        benches.append(AnatomyBench(jobs, nominal, forecast))
     if "contention" in parts:
         benches.append(ContentionBench(jobs, chosen, forecast=forecast))
     if "allreduce" in parts:

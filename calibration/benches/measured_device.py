@@ -256,6 +256,7 @@ class Cuda:
                 (e.time_range.start / 1e6, e.time_range.end / 1e6)
                 for e in result.events()
                 if str(e.device_type).endswith("CUDA")
+                and not getattr(e, "is_user_annotation", False)
             ])  # fmt: skip
         return busy(profiles)
 

@@ -99,12 +99,16 @@ def responses(
     for key, group in groups.items():
         resource = resource_of(key.load, device_kind)
         if steps is not None and resource == "gpu":
-            fits.append(_device_response(group, held_out, steps))
+            known = _knows_device(group, steps)
+            fits.append(
+                _device_response(group, held_out, steps) if known
+                else _response(group, held_out, resource)
+            )  # fmt: skip
         else:
             fits.append(_response(group, held_out, resource))
-    known = [each for each in fits if each is not None]
+    known_fits = [each for each in fits if each is not None]
     return tuple(
-        sorted(known, key=lambda r: LOADS.index(r.load) if r.load in LOADS else len(LOADS))
+        sorted(known_fits, key=lambda r: LOADS.index(r.load) if r.load in LOADS else len(LOADS))
     )
 
 
@@ -125,6 +129,12 @@ def _response(
     return _of_levels(timed, slowdowns, seen, fit, resource, what, origin)
 
 
+def _knows_device(timed: Timed, steps: DeviceSteps) -> bool:
+    """Whether the kernels of these steps were seen; else only whole steps can be compared."""
+    clean = {MeasurementCell("step", precision=c.precision, batch=c.batch) for c in timed}
+    return all(steps.device(cell) is not None for cell in clean)
+
+
 def _device_response(
     timed: Timed, held_out: frozenset[MeasurementCell], steps: DeviceSteps
 ) -> Response | None:
@@ -138,8 +148,8 @@ def _device_response(
     for cell, visits in timed.items():
         clean = MeasurementCell("step", precision=cell.precision, batch=cell.batch)
         kernel, device = steps.kernels.get(clean), steps.device(clean)
-        if kernel is None or device is None:
-            return None
+        assert kernel is not None
+        assert device is not None
         for visit in visits:
             alone, beside = visit.median("clean"), visit.median()
             by_device = alone <= (1 + NEAR) * kernel.value

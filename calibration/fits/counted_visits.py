@@ -37,12 +37,13 @@ to 490 % longer."""
 PAUSE = 30.0
 """Seconds without a visit after which another process is taken to go on."""
 
-FEWEST_VISITS = 4
+FEWEST_VISITS = 3
 """Visits from which a cell is tested."""
 
-LEVEL = 0.1
+LEVEL, LEVEL_OF_THREE = 0.1, 0.34
 """Probability with which a test calls a stable cell unstable.  Four visits in order, whose chance
-is 1 in 12, are enough; such a caution costs a reader little."""
+is 1 in 12, are enough; three in order, 1 in 3, are all that three can tell.  Such a caution costs a
+reader little, and needs a change by `LEAST_CHANGE` as well."""
 
 LEAST_CHANGE = 1.5
 """Factor below which neither trend nor groups matter, as for intervals: neighbours of a virtual
@@ -67,7 +68,7 @@ class NumberedVisit:
 
 def attaches_profiler(visit: Visit) -> bool:
     """Whether a visit attached a torch profiler, after timing what else it timed."""
-    return visit.cell.part == "anatomy" or "gpu_busy" in visit.facts
+    return not visit.skipped and (visit.cell.part == "anatomy" or "gpu_busy" in visit.facts)
 
 
 def number_visits(visits: Iterable[Visit]) -> Iterator[NumberedVisit]:
@@ -102,7 +103,8 @@ def bounded_by_device(step: float, kernel: float, launch: float | None) -> bool:
     >>> bounded_by_device(0.0322, 0.0310, 0.018), bounded_by_device(0.0322, 0.0165, 0.018)
     (True, False)
     """
-    return kernel <= step <= (1 + NEAR) * kernel and (launch is None or launch <= kernel)
+    near = (1 - NEAR) * kernel <= step <= (1 + NEAR) * kernel
+    return near and (launch is None or launch <= kernel)
 
 
 def describe_instability(
@@ -133,10 +135,13 @@ def describe_instability(
     names = [str(visit.number) for visit in ordered]
     third = max(1, len(values) // 3)
     change = float(values[-third:].mean() - values[:third].mean())
-    if abs(change) >= math.log(LEAST_CHANGE) and _trend_probability(values) <= LEVEL:
+    level = LEVEL if len(values) > FEWEST_VISITS else LEVEL_OF_THREE
+    if abs(change) >= math.log(LEAST_CHANGE) and _trend_probability(values) <= level:
         way = "rise" if change > 0 else "fall"
         factor = math.exp(abs(change))
         return f"visits {names[0]} to {names[-1]} {way} with time, by a factor of {factor:.2g}"
+    if len(values) == FEWEST_VISITS:
+        return ""  # no two groups of two
     split, left = _best_split(values)
     order = np.argsort(values, kind="stable")
     low, high = order[:split], order[split:]

@@ -218,7 +218,8 @@ class DeviceSteps:
                 ", else the step, where the device waits for launches" if waited else ""
             )
             over = "median of each visit, then over visits of all batches"
-            return measured_quantity(estimate(values), f"{note}; {over}")
+            found = measured_quantity(estimate(values), f"{note}; {over}")
+            return found.model_copy(update={"kind": "fitted"}) if waited else found
         if not math.isfinite(later):
             return None
         seen = f"{len(values)} that count tell more" if values else "no visit that counts tells it"

@@ -17,11 +17,12 @@ class Advice(Recommendation):
     """Advice for one scenario.
 
     comparison: of the finalists.
-    unlaunched: mean seconds of bsp if launching took no time; None where it is no stream.
+    unlaunched: seconds of bsp under the first seeds if launching took no time; empty where
+        launching does not overlap the device.
     """
 
     comparison: Comparison
-    unlaunched: float | None = None
+    unlaunched: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -30,7 +31,7 @@ class Advice(Recommendation):
         trials: tuple[CandidateResult, ...],
         excluded: Mapping[str, str],
         beyond: tuple[str, ...],
-        unlaunched: float | None = None,
+        unlaunched: tuple[float, ...] = (),
     ) -> Self:
         """The advice that a comparison of finalists supports."""
         d = comparison.answer.decision
@@ -65,12 +66,12 @@ class Advice(Recommendation):
     @property
     def launching(self) -> float | None:
         """Share of the time of bsp that launching costs, if no finalist gains more than it."""
-        if self.unlaunched is None:
+        if not self.unlaunched:
             return None
-        means = {policy: float(times.mean()) for policy, times in self.times.items()}
-        return (
-            1 - self.unlaunched / means[BASELINE] if self.unlaunched < min(means.values()) else None
-        )
+        seeds = len(self.unlaunched)
+        means = {policy: float(times[:seeds].mean()) for policy, times in self.times.items()}
+        without = sum(self.unlaunched) / seeds
+        return 1 - without / means[BASELINE] if without < min(means.values()) else None
 
     def hours(self, policy: str) -> float:
         """Mean GPU-hours of a run."""

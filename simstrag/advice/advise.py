@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simstrag.advice.advice import Advice
 from simstrag.advice.candidates import candidates
 from simstrag.advice.halving import UNKNOWN, CandidateRun, Search, alters
@@ -68,15 +66,15 @@ def advise(
     return Advice.of(comparison, search.ordered, found.excluded, beyond, _unlaunched(case))
 
 
-def _unlaunched(scenario: Scenario) -> float | None:
-    """Seconds of bsp if launching took no time, in the mean over some seeds; None by rule 2."""
+def _unlaunched(scenario: Scenario) -> tuple[float, ...]:
+    """Seconds of bsp if launching took no time, of the first seeds; none for a serial step."""
     if not scenario.inputs.step.overlaps or scenario.learner.is_real:
-        return None
+        return ()
     case = scenario.without_launching()
     name = "time_to_target" if scenario.has_target else "makespan"
     seeds = scenario.seed_list[:LAUNCHING_SEEDS]
     runs = (simulate(case, BASELINE, seed, record_updates=False) for seed in seeds)
-    return float(np.mean([_or_inf(run.summary[name]) for run in runs]))
+    return tuple(_or_inf(run.summary[name]) for run in runs)
 
 
 def _costs(scenario: Scenario) -> tuple[float, ...]:

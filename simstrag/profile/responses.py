@@ -35,6 +35,9 @@ from simstrag.trace.trace import Trace
 
 MOST = 0.9
 """Loads above it count as this one under an assumed law: at 1 a reciprocal has no value."""
+SHOWS = 1.08
+"""Slowdown of a whole step from which it is taken to be of its shorter stream: steps on a GPU are
+up to 8 % longer than their kernels (`simstrag.calibration.fits.counted_visits`)."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -154,7 +157,8 @@ def _stretch_of_part(slowed: Floats, part: float, step: Step, is_part: bool) -> 
     if not is_part:
         return slowed
     if step.overlaps:  # the part must become the longer one first
-        return np.where(slowed > 1, np.maximum(1.0, slowed * step.clean / part), 1.0)
+        shows = slowed > (1.0 if part == step.clean else SHOWS)
+        return np.where(shows, np.maximum(1.0, slowed * step.clean / part), 1.0)
     return np.asarray(1 + (slowed - 1) / (part / step.clean))
 
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from simstrag.workloads.workload import Batch, Parts, Workload
 
+COMPILATIONS = 64
+"""Most batch sizes and precisions for which a model is compiled."""
+
 MIN_GAIN = 1.15
 """The least measured gain at which bf16 counts as reduced precision on a CPU."""
 
@@ -66,7 +69,10 @@ class TrainingTask:
         self.parts = parts
         self.model = parts.model.to(self.device, self.dtype).train()
         if compiles:
-            self.model = cast("nn.Module", torch.compile(self.model))
+            # One kernel for each batch size, and as many as there are: beyond its limit torch would
+            # go on without compiling, and say nothing.
+            torch._dynamo.config.recompile_limit = COMPILATIONS
+            self.model = cast("nn.Module", torch.compile(self.model, dynamic=False))
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
         self.optimizer = parts.optimizer

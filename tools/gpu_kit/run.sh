@@ -26,14 +26,14 @@ site=$(realpath -m "${SITE:-/tmp/simstrag-site}")
 python=${PYTHON:-python3} device=${DEVICE:-cuda} budget=${BUDGET:-345}
 work=$site/results failed=0
 [ $# -gt 0 ] || set -- install doctor steps contention record ranks allreduce compile power tests
-export PYTHONPATH=$site PYTHONUNBUFFERED=1
+export PYTHONPATH=$site PYTHONUNBUFFERED=1 GLOO_SOCKET_IFNAME=lo
 
 if [ "$device" = cpu ]; then
     models=(mlp transformer) precisions=(fp64 fp32_of_fp64) ranked=digits load=cpu fill=64 short=4
     fewer=(--precision fp64 --precision fp32_of_fp64)
     tests=(tests/test_workloads.py)
 else
-    models=(resnet50 gpt2) precisions=(tf32 bf16) ranked=resnet50 load=gemm fill=64 short=1.7 fewer=()
+    models=(resnet50 gpt2) precisions=(tf32 bf16) ranked=resnet50 load=gemm fill=64 short=1.55 fewer=()
     tests=(tests/test_workloads.py tests/test_calibration_steps.py tests/test_ddp_precision.py
         tests/test_learning_on_gpu.py)
 fi
@@ -65,7 +65,8 @@ measure() {
 }
 
 install() {
-    [ -d "$site/simstrag" ] || rm -f "$work/install.done" # of another machine
+    [ -d "$site/simstrag" ] || # the marks are of another machine
+        (cd "$work" && rm -f install.done doctor.done nvidia-smi.done packages.done)
     part install 60 "$python" -m pip install --quiet \
         --no-index --no-deps --no-compile --upgrade --target "$site" "$kit"/wheels/*.whl
 }
@@ -97,7 +98,7 @@ kind, path = sys.argv[1:]
 Schedule.drawn([1], 600, 0, (kind,), (1.0,), mean_on=6, mean_off=6).write(path)
 SCHEDULE
     for policy in bsp amp_all korel; do
-        simstrag "ranks-$policy" 60 ddp "$ranked" --ranks 2 --policy "$policy" --batch "$fill" \
+        simstrag "ranks-$policy" 60 ddp "$ranked" --ranks 2 --policy "$policy" --batch "$fill" --samples $((fill * 160)) \
             --load "$work/load.json" --out "$work/ranks-$policy"
     done
 }
@@ -111,21 +112,21 @@ for each in "$@"; do
         doctor) doctor ;;
         steps)
             for model in "${models[@]}"; do
-                measure "steps-$model" 95 1.2 --workload "$model" --part step "${fewer[@]}"
+                measure "steps-$model" 95 1.05 --workload "$model" --part step "${fewer[@]}"
             done ;;
         contention)
             measure contention 120 "$short" --workload "${models[0]}" --part step --part contention \
                 --precision "${precisions[0]}" --precision "${precisions[1]}" ;;
         record) record ;;
         ranks) ranks ;;
-        allreduce) measure allreduce 70 0.9 --workload "${models[0]}" --part allreduce ;;
+        allreduce) measure allreduce 70 0.65 --workload "${models[0]}" --part allreduce ;;
         compile)
-            measure compile 70 0.9 --workload "${models[0]}" --part step --compile \
+            measure compile 200 0.5 --workload "${models[0]}" --part step --compile --batch "$fill" \
                 --precision "${precisions[0]}" --precision "${precisions[1]}" ;;
         tests)
             (cd "$kit" && part tests 60 "$python" -m pytest -c /dev/null -q -p no:cacheprovider \
                 -m "not thorough" "${tests[@]}") || failed=1 ;;
-        power) measure power 40 0.5 --workload "${models[0]}" --part power ;;
+        power) measure power 50 0.4 --workload "${models[0]}" --part power ;;
         *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
