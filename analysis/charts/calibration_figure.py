@@ -114,6 +114,8 @@ def _step(ax: Axes, profile: Profile) -> None:
                 dashes = "--" if fit.part == "device" else "-"
                 y = [1e3 * seconds(fit, batch) for batch in x]
                 ax.plot(x, y, color=_color(k), linestyle=dashes)
+    if any(fit.part == "device" for fit in profile.batches):
+        ax.plot([], [], color="grey", linestyle="--", label="the device's part, by its fit")
     _explain_hollow(ax, any(cell.held_out for cell in profile.cells))
     batches = sorted({cell.batch for cell in profile.cells})
     _logarithmic(ax, "median step (ms)")
