@@ -172,8 +172,8 @@ def join(parts: Sequence[Samples]) -> Samples:
             values = [p.header[name].get(key) for p in parts]
             if key != "probed_gain" and any(value != values[0] for value in values):
                 raise InputError(
-                    f"samples of {name} {key} {values[0]} and of {values[-1]} make no one profile; "
-                    "move one of the files to a folder of its own"
+                    f"samples of {name} {key} {' and of '.join(map(str, values))} make no one "
+                    "profile; move one of the files to a folder of its own"
                 )
     visits: list[Visit] = []
     seen: Counter[MeasurementCell] = Counter()
@@ -187,7 +187,10 @@ def join(parts: Sequence[Samples]) -> Samples:
     plans = [part.header["plan"] for part in parts]
     plan = {
         **plans[0],
-        **{key: [cell for plan in plans for cell in plan[key]] for key in ("cells", "held_out")},
+        **{
+            key: [cell for plan in plans for cell in plan.get(key, ())]
+            for key in ("cells", "held_out", "left_out")
+        },
     }
     words = {
         key: " and ".join(dict.fromkeys(str(part.header[key]) for part in parts))

@@ -130,7 +130,10 @@ def gain_of(times: StepTimes, batch: int) -> Quantity | None:
     ends: dict[str, float] = {}
     if full.low and full.high and amp.low and amp.high:
         ends = {"low": full.low / amp.high, "high": full.high / amp.low}
-    kind: Kind = "assumed" if "assumed" in (full.kind, amp.kind) else "fitted"
+    if launch.amp is None and amp is slow:
+        note += "; launching there is taken to be as in full precision"
+    is_assumed = "assumed" in (full.kind, amp.kind) or (launch.amp is None and amp is slow)
+    kind: Kind = "assumed" if is_assumed else "fitted"
     return Quantity(value=full.value / amp.value, kind=kind, note=note, **ends)
 
 
