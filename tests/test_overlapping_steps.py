@@ -73,7 +73,7 @@ def test_the_streams_of_a_step_do_the_work_that_was_asked_for_by_quadrature() ->
         noise = Noise(seed=0, distribution=None)
         timing = Timing(step, AllReduce(), ServerCost(), Contention.of(trace, 1), noise)
         for amp, (launch, device) in ((False, (2.0, 3.0)), (True, (2.5, 1.0))):
-            ends = timing.streams(0, 0, 0.5, amp, share)
+            ends = timing.streams(0, 0, 0.5, amp, share, False, 1.0)
             for end, work, of in zip(ends, (launch, device * 0.55), ("host", "gpu"), strict=True):
                 grid = np.linspace(0.5, end, 200_001)
                 middle = (grid[1:] + grid[:-1]) / 2
@@ -190,7 +190,7 @@ def test_lb_bsp_shares_samples_by_what_devices_take() -> None:
 
 
 def test_lb_bsp_gives_samples_back_when_the_device_is_free_again() -> None:
-    """At a share of 1/4 launching hides what the device takes, so that it is told step by step."""
+    """At a share of 1/4 launching takes longer than the device, so the shares rise in steps."""
     rows = [slowed("gpu", 8.0), slowed("gpu", 1.0, since=20.0)]
     step = {"launch": 0.02, "device": 0.03}
     case = {"workers": 4, "updates": 2000, "step": step, "trace": rows, "learner": {"batch": 64}}

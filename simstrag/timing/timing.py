@@ -104,14 +104,7 @@ class Timing:
         return finish(start, work, self.stretch(rank, amp, loaded))
 
     def streams(
-        self,
-        rank: int,
-        k: int,
-        start: float,
-        amp: bool,
-        share: float = 1.0,
-        loaded: bool = False,
-        part: float = 1.0,
+        self, rank: int, k: int, start: float, amp: bool, share: float, loaded: bool, part: float
     ) -> tuple[float, float]:
         """When launching and computing of a step end by the overlapping law: see `compute`."""
         work = self._noise.factor(rank, k) * part

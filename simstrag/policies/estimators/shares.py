@@ -28,9 +28,9 @@ class StreamTimes:
 
     launch, device: seconds, shape (N,).
     fixed: share of `device` that a smaller batch does not shorten.
-    before: `device` before it was last taken to be longer, shape (N,).
-    seconds, work: of a step when it was, and the part of `device` in it, shape (N,); 0 for work
-        once a smaller share has told.
+    before: `device` before its last increase, shape (N,).
+    seconds: of the step that caused this increase, shape (N,).
+    work: part of `device` in that step, shape (N,); 0 after a step with a smaller share.
     """
 
     launch: Floats
