@@ -46,6 +46,7 @@ from simstrag.calibration.measurement_rounds import (
     OnPlan,
     OnVisit,
 )
+from simstrag.calibration.remarks import remarks as describe_remarks
 from simstrag.calibration.samples import Samples, VisitJournal
 from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.documents.suggestions import nearest
@@ -389,7 +390,7 @@ class Calibration:
         """What went wrong, a line each."""
         reasons = (b.why_not for b in self.benches if isinstance(b, PowerBench) and b.why_not)
         lines = [f"no power was measured: {reason}" for reason in reasons]
-        return [*measurement_rounds.remarks(files.read(self.folder)), *lines]
+        return [*describe_remarks(files.read(self.folder)), *lines]
 
     @property
     def interruption_note(self) -> str:

@@ -18,7 +18,7 @@ from simstrag.calibration.calibrate import Calibration, CalibrationRequest, deri
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.check import CheckResult, cells_to_check
 from simstrag.calibration.compare import compare
-from simstrag.calibration.measurement_rounds import remarks
+from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Samples, read
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile

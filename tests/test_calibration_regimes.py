@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.calibration.measurement_rounds import remarks
 from simstrag.calibration.regimes import is_device_bound, is_host_bound
+from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Samples
 
 SMALL, LARGE = (MeasurementCell("step", precision="tf32", batch=n) for n in (8, 128))
