@@ -245,4 +245,4 @@ def test_launching_is_no_advice_where_seeds_alone_differ() -> None:
         "trace_per_seed": "shift", "seeds": 8,
     })  # fmt: skip
     found = advise(case, ["drain"], jobs=1)
-    assert not found.sentences[0].startswith("First compile")
+    assert found.launching is None  # over all eight seeds bsp takes 4 % more than over the first
