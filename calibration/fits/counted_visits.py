@@ -3,8 +3,9 @@
 A torch profiler that was attached once makes every later launch of its process dearer: CUPTI stays.
 One rule follows.  *After a profiler was attached in a process, that process's visits count for
 nothing that the host bounds*, except as an upper limit of launching.  They count for steps that the
-device bounds, since those take equally long whatever the host does: steps at most `NEAR` longer
-than the kernel time, which is no shorter than the launching seen in that visit.  The visit that
+device bounds, since those take equally long whatever the host does: steps within `NEAR` of the
+kernel time, which is no shorter than the launching seen in that visit.  (Kernels seen in another
+process may take a little longer than the step, where cuDNN chose others.)  The visit that
 attached the profiler timed its steps before, and counts.  Kernel time is the profiler's own and
 always counts.
 
@@ -30,7 +31,7 @@ import numpy.typing as npt
 from simstrag.calibration.cells import Visit
 
 NEAR = 0.08
-"""A step is the device's if it is longer than the kernel time by at most this share.  Between the
+"""A step is the device's if it differs from the kernel time by at most this share.  Between the
 kernels of 20 cells on an H200 lay 0.5 to 7 % of the kernel time; steps that the host bounds took 16
 to 490 % longer."""
 
