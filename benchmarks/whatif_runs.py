@@ -243,8 +243,8 @@ def judge(out: Path, job: Job) -> Judged:
     """Analyse the two halves of a run."""
     import numpy as np
 
+    from simstrag.records.read import read_record
     from simstrag.whatif.analysis import analyse
-    from simstrag.whatif.read_record import read_record
 
     whole = read_record(out / job.name)
     numbers = np.unique(whole.step)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
-from simstrag.whatif.record import Floats, Record
+from simstrag.records.record import Floats, Record
 
 Operation = tuple[int, int, str, float, float]
 """Replica, stage, kind, start, duration."""

@@ -25,8 +25,8 @@ from simstrag.ddp.collector.hooks import _EndOfBackward
 from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _Looks, _StepFile
 from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds, WallClock
 from simstrag.errors import InputError
-from simstrag.whatif.read_record import read_record
-from simstrag.whatif.record import Record
+from simstrag.records.read import read_record
+from simstrag.records.record import Record
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]

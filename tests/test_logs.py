@@ -16,8 +16,8 @@ import pytest
 import simstrag
 from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.errors import InputError
+from simstrag.records.log_formats import format_of
 from simstrag.scenario.scenario import Scenario
-from simstrag.trace.log_formats import format_of
 from simstrag.trace.trace import Trace
 from simstrag.traces.importers import FORMATS, import_trace, recognise
 from simstrag.traces.provenance import Labelled, scenario_of

@@ -253,8 +253,7 @@ def test_a_missing_column_is_named(file: Path, missing: str) -> None:
 def test_a_log_in_place_of_a_trace_names_the_command(file: Path) -> None:
     file.write_text("timestamp,hostname,gpu_util\n0,a,60\n")
     assert refused(file).endswith(
-        "this file timestamp, hostname, gpu_util; by its columns it is a log in format "
-        f"utilisation: `simstrag trace describe {file}` names the command that makes a trace of it"
+        f"this file timestamp, hostname, gpu_util; `simstrag diagnose {file}` reads logs"
     )
 
 

@@ -19,10 +19,11 @@ from ruamel.yaml import YAML
 from simstrag.analysis.pages.facts import log_period
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
+from simstrag.records.kineto import steps_of
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.traces.import_bytedance import bytedance_straggler
-from simstrag.traces.import_kineto import kineto, steps_of
+from simstrag.traces.import_kineto import kineto
 from simstrag.traces.import_pai import alibaba_pai_minibatch
 from simstrag.traces.import_utilisation import utilisation
 from simstrag.traces.importers import FORMATS, import_trace

@@ -10,8 +10,8 @@ import pytest
 import simstrag
 from simstrag.analysis.text.whatif_text import headline, sentences
 from simstrag.errors import InputError
+from simstrag.records.record import Floats, Record
 from simstrag.whatif.analysis import WhatIf, analyse
-from simstrag.whatif.record import Floats, Record
 from tests.job_records import drawn_pipeline, pipeline, write_parquet
 
 STEPS, REPLICAS, MICRO = 10, 4, 8

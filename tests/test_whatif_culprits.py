@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 from scipy.special import stdtr
 
+from simstrag.records.record import Record
 from simstrag.statistics.slow_workers import ALARM, excesses
 from simstrag.statistics.student import upper_tail
 from simstrag.whatif.culprits import Culprit, culprits
 from simstrag.whatif.layout import Layout
-from simstrag.whatif.record import Record
 
 STEPS, RANKS, SLOW = 40, 4, 1
 RUNS = 100

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from simstrag.errors import InputError
+from simstrag.records.read import read_record
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import metrics
-from simstrag.whatif.read_record import read_record
 from simstrag.whatif.replay import JobReplay
 
 # -- the flight recorder

@@ -15,13 +15,13 @@ from simstrag import InputError, Scenario
 from simstrag.analysis.pages.whatif_report import render
 from simstrag.analysis.text.whatif_text import policy_sentences
 from simstrag.engine.simulate import simulate
+from simstrag.records.read import read_record
+from simstrag.records.record import Record
 from simstrag.whatif.analysis import WhatIf, analyse
 from simstrag.whatif.job_scenario import JobScenario, host_shares, job_scenario
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import metrics
 from simstrag.whatif.policy_outlook import PoliciesOnRecord
-from simstrag.whatif.read_record import read_record
-from simstrag.whatif.record import Record
 from simstrag.whatif.replay import JobReplay
 from tests.commands import Call
 from tests.job_records import drawn_pipeline, pipeline

@@ -14,12 +14,12 @@ import pytest
 
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
+from simstrag.records.rank_seconds import absent_ranks
+from simstrag.records.read import read_record
+from simstrag.records.record import Record
 from simstrag.scenario.scenario import Scenario
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Metrics, metrics
-from simstrag.whatif.read_record import read_record
-from simstrag.whatif.read_seconds import absent_ranks
-from simstrag.whatif.record import Record
 from simstrag.whatif.replay import JobReplay
 from tests.job_records import keep, pipeline, write_parquet
 

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
-from simstrag.trace.log_formats import MEANINGS
+from simstrag.records.log_columns import LogColumns, describe_moment, since, wall_clock
+from simstrag.records.log_formats import MEANINGS
+from simstrag.records.log_table import EMPTY, LogTable
 from simstrag.trace.trace import Trace
-from simstrag.traces.log_columns import LogColumns, describe_moment, since, wall_clock
-from simstrag.traces.log_table import EMPTY, LogTable
 from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
 NAME = "episodes"

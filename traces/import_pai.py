@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from simstrag.errors import InputError
+from simstrag.records.log_table import LogTable
 from simstrag.trace.trace import Trace
-from simstrag.traces.log_table import LogTable
 from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
 NAME = "alibaba-pai-minibatch"

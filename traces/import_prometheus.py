@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from simstrag.errors import InputError
-from simstrag.trace.log_formats import LOADED, match
+from simstrag.records.log_formats import LOADED, match
+from simstrag.records.log_table import LogTable, is_json, read_json
 from simstrag.traces.import_utilisation import of_table
-from simstrag.traces.log_table import LogTable, is_json, read_json
 from simstrag.traces.provenance import Labelled
 
 NAME = "prometheus"

@@ -35,11 +35,11 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError
 from simstrag.profile.plausible import doubt
-from simstrag.trace.log_formats import MEANINGS, match
+from simstrag.records.log_columns import LogColumns, describe_moment, number, since, wall_clock
+from simstrag.records.log_formats import MEANINGS, match
+from simstrag.records.log_table import LogTable, is_json, read_json
 from simstrag.trace.trace import Trace
 from simstrag.traces.gaps import describe_gaps
-from simstrag.traces.log_columns import LogColumns, describe_moment, number, since, wall_clock
-from simstrag.traces.log_table import LogTable, is_json, read_json
 from simstrag.traces.provenance import (
     STEPS,
     Labelled,

@@ -26,12 +26,12 @@ import numpy.typing as npt
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.profile.responses import MOST, assume, law_of
-from simstrag.trace.log_formats import LOADED, MEANINGS, NEEDED, SHARES, plain
+from simstrag.records.log_columns import LogColumns
+from simstrag.records.log_formats import LOADED, MEANINGS, NEEDED, SHARES, plain
+from simstrag.records.log_table import LogTable
 from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.gaps import SHOWN, describe_gaps
 from simstrag.traces.jitter import MOST_JITTER, Levels, levels_of
-from simstrag.traces.log_columns import LogColumns
-from simstrag.traces.log_table import LogTable
 from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of, typical_step
 
 NAME = "utilisation"

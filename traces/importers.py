@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.trace.log_formats import LOADED, choose, format_of, nearest_format
+from simstrag.records.log_formats import LOADED, choose, format_of, nearest_format
+from simstrag.records.log_table import LogTable, is_json, read_json
 from simstrag.trace.trace import COLUMNS
 from simstrag.traces import import_bytedance, import_pai, import_steps
 from simstrag.traces.import_bytedance import bytedance_straggler
@@ -21,7 +22,6 @@ from simstrag.traces.import_pai import alibaba_pai_minibatch
 from simstrag.traces.import_prometheus import UNKNOWN, is_grafana, is_matrix, prometheus, read_table
 from simstrag.traces.import_steps import steps
 from simstrag.traces.import_utilisation import utilisation
-from simstrag.traces.log_table import LogTable, is_json, read_json
 from simstrag.traces.provenance import Labelled
 
 

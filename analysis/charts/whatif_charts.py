@@ -13,9 +13,9 @@ from simstrag.analysis.charts.matplotlib_renderer import (
     pixels,
     svg,
 )
+from simstrag.records.record import BACKWARD, FORWARD, Ints
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.culprits import computing
-from simstrag.whatif.record import BACKWARD, FORWARD, Ints
 from simstrag.whatif.replay import Mask
 
 FULLEST = 2.0

@@ -17,9 +17,9 @@ from simstrag.experiments.comparison import BASELINE
 from simstrag.policies import collect_warnings
 from simstrag.processes.pool import compute
 from simstrag.profile.power_caps import PowerCaps, PowerRow
+from simstrag.records.log_table import LogTable
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import value_of, with_value
-from simstrag.traces.log_table import LogTable
 
 COLUMNS = ("power_limit", "seconds", "watts")
 SEEDS = 3

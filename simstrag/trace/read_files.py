@@ -12,7 +12,6 @@ import numpy as np
 
 from simstrag.documents.csv_rows import read_rows
 from simstrag.errors import InputError
-from simstrag.trace.log_formats import import_hint
 from simstrag.trace.row_validation import (
     COLUMNS,
     HOST,
@@ -194,8 +193,10 @@ def _places(header: Sequence[str], path: Path) -> list[int]:
         if header.count(name) != 1:
             problem = "no column" if name not in header else "more than one column"
             short = names if len(names) <= 100 else names[:97] + "..."
+            is_log = len({*COLUMNS} & {*header}) < 3
+            hint = f"; `simstrag diagnose {path}` reads logs" if is_log else ""
             raise InputError(
                 f"{path}: {problem} '{name}'; a trace has {', '.join(COLUMNS)}, this file {short}"
-                f"{import_hint(header, str(path))}"
+                f"{hint}"
             )
     return [list(header).index(name) for name in COLUMNS]

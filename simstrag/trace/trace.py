@@ -28,7 +28,6 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.trace import read_files
 from simstrag.trace import row_validation as trace_rows
-from simstrag.trace.log_formats import import_hint
 from simstrag.trace.node_histories import Histories
 from simstrag.trace.row_validation import (
     BEGAN,
@@ -160,10 +159,9 @@ class Trace:
         """
         names = column_names(frame)
         if missing := [name for name in COLUMNS if name not in names]:
-            hint = import_hint(names, "log.csv", "frame.to_csv('log.csv', index=False), and ")
             raise InputError(
                 f"{source}: no column '{missing[0]}'; a trace has {', '.join(COLUMNS)}"
-                f"{hint or nearest(missing[0], names)}"
+                f"{nearest(missing[0], names)}"
             )
         columns = {name: np.asarray(frame[name]) for name in COLUMNS}
         for name, column in columns.items():

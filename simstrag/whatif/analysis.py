@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simstrag.errors import InputError
+from simstrag.records.read import read_record
+from simstrag.records.record import ALL_REDUCE, BACKWARD, FORWARD, Floats, Record
 from simstrag.rendering import html_fragment, html_page
 from simstrag.statistics.slow_workers import FEWEST
 from simstrag.whatif.causes import Cause, causes
@@ -18,8 +20,6 @@ from simstrag.whatif.culprits import Culprit, culprits
 from simstrag.whatif.fixes import Fix, fixes
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Decomposition, Metrics, metrics
-from simstrag.whatif.read_record import read_record
-from simstrag.whatif.record import ALL_REDUCE, BACKWARD, FORWARD, Floats, Record
 from simstrag.whatif.replay import JobReplay
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simstrag.records.record import BACKWARD, FORWARD, Floats
 from simstrag.statistics.slow_workers import FEWEST, excesses, slowness
 from simstrag.whatif.layout import Layout
-from simstrag.whatif.record import BACKWARD, FORWARD, Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections import defaultdict
 import numpy as np
 
 from simstrag.errors import InputError
+from simstrag.records.record import BACKWARD, COLLECTIVES, FORWARD, LAST, TRANSFERS
 from simstrag.timing.operation_graph import Dependencies
 from simstrag.whatif.layout import Layout
-from simstrag.whatif.record import BACKWARD, COLLECTIVES, FORWARD, LAST, TRANSFERS
 
 CLOCK = 5e-5
 """Seconds by which clocks of two ranks may differ where starts and ends are compared."""

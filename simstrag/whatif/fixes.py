@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simstrag.records.record import Floats
 from simstrag.whatif.causes import TOKENS, Cause
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.metrics import Metrics, first_operations
-from simstrag.whatif.record import Floats
 from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
 
 STEPS = 1000

@@ -18,11 +18,11 @@ import numpy as np
 
 from simstrag import policies
 from simstrag.errors import InputError
+from simstrag.records.read import read_record
+from simstrag.records.record import BACKWARD, FORWARD, Floats, Record
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.whatif.layout import Layout
-from simstrag.whatif.read_record import read_record
-from simstrag.whatif.record import BACKWARD, FORWARD, Floats, Record
 from simstrag.whatif.replay import JobReplay
 
 HOST_PARTS = frozenset({"input", "data", "dataloader", "data-loading", "host", "cpu", "gc"})

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
-from simstrag.whatif.record import COMMUNICATION, FORWARD, Floats, Ints, Record
+from simstrag.records.record import COMMUNICATION, FORWARD, Floats, Ints, Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.whatif.record import TRANSFERS, Floats
+from simstrag.records.record import TRANSFERS, Floats
 from simstrag.whatif.replay import JobReplay, Mask
 
 TOP = 0.03

@@ -12,10 +12,10 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.records.record import Floats, Ints
 from simstrag.timing.operation_graph import BLOCK, GraphLevel, ends_of, latest_at, levels_of
 from simstrag.whatif.dependencies import dependencies
 from simstrag.whatif.layout import Layout
-from simstrag.whatif.record import Floats, Ints
 
 CLOCK = 0.010
 """A transfer or delay of at most minus this many seconds counts as none: clocks differ."""

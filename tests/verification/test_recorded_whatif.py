@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simstrag.records.operations import read_operations
+from simstrag.records.record import Record
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Metrics, metrics
-from simstrag.whatif.read_operations import read_operations
-from simstrag.whatif.record import Record
 from simstrag.whatif.replay import JobReplay
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "traces" / "bytedance-straggler"

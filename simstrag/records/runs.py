@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from simstrag.errors import InputError
+from simstrag.records.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
 from simstrag.runs.run import Run
-from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
 
 FORM = "a run directory"
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.trace.log_formats import choose, guesses, match
-from simstrag.traces.log_table import LogTable
+from simstrag.records.log_formats import choose, guesses, match
+from simstrag.records.log_table import LogTable
 
 ZONE = re.compile(r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE)
 """The end of a time of day with its zone."""

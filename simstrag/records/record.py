@@ -1,14 +1,15 @@
-"""`Record`: what every rank of a real job did, one row per operation.
+"""`Record`: what is known of a real job, from the files of any tool.
 
-A reader makes it from a file of another tool, and says in `notes` what the file leaves out and what
-was derived in its place.
+It has the operations of ranks, quantities of nodes over time, extremes over ranks, and episodes;
+any of these may be empty.  A reader says in `notes` what was derived or assumed, and in `unseen`
+what such a file cannot show, and what would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +39,90 @@ def assumed_gpus(ranks: int) -> str:
     return f"Assumed: {'the rank' if ranks == 1 else f'each of {ranks} ranks'} is one GPU."
 
 
+class Unseen(NamedTuple):
+    """What a record cannot show, and what would.
+
+    what: a clause such as "which rank was slow".
+    remedy: a flag, a query or a line of code, such as "--timing-log-option all".
+    hides_ranks: whether a slow rank may be hidden, so that no rank can be called like its peers.
+    """
+
+    what: str
+    remedy: str
+    hides_ranks: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """A quantity of nodes over time, as columns of equal length, in order of node and time.
+
+    quantity: one of `QUANTITIES`.
+    node: place in `Record.nodes`.
+    time: seconds from `Record.began`, or from the first sample.
+    value: in the unit of the quantity; no NaN.
+    """
+
+    quantity: str
+    node: Ints
+    time: Floats
+    value: Floats
+
+    def of_node(self, node: int) -> tuple[Floats, Floats]:
+        """Times and values of one node."""
+        own = self.node == node
+        return self.time[own], self.value[own]
+
+
+class Episode(NamedTuple):
+    """A time in which something was on a node.
+
+    node: place in `Record.nodes`.
+    start, end: seconds from `Record.began`.
+    factor: how many times as long steps took; NaN where the record does not say.
+    what: such as "job 1235 (eval)".
+    """
+
+    node: int
+    start: float
+    end: float
+    factor: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """The least and the greatest value over ranks, at each of several steps or times.
+
+    quantity: a part of a step, in seconds, such as `FORWARD`, or one of `QUANTITIES`.
+    step: numbers of steps; times in seconds where there are none.
+    low, high: NaN where it was not recorded.
+    low_rank, high_rank: which rank has it; -1 where the record does not say.
+    """
+
+    quantity: str
+    step: Ints
+    low: Floats
+    high: Floats
+    low_rank: Ints
+    high_rank: Ints
+
+
+GPU, HOST, NET = "gpu", "host", "net"
+SM_CLOCK, SM_CLOCK_MAX, POWER, POWER_LIMIT, TEMPERATURE, REASONS, PCIE = (
+    "SM clock", "SM clock, highest", "power", "power limit", "temperature", "throttle reasons",
+    "PCIe generation",
+)  # fmt: skip
+RATE = "samples per second"
+QUANTITIES = {
+    GPU: "of 1", HOST: "of 1", NET: "of 1", SM_CLOCK: "MHz", SM_CLOCK_MAX: "MHz", POWER: "W",
+    POWER_LIMIT: "W", TEMPERATURE: "C", REASONS: "bits", PCIE: "", RATE: "1/s",
+}  # fmt: skip
+"""What a series may be of, and its unit.  The first three are utilisations, from 0 to 1."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """The operations of a real job as columns of equal length.
+    """What is known of a real job; its operations as columns of equal length.
 
     step: number of the step; numbers may have gaps.
     replica: data-parallel rank: the group of ranks that computes one share of a batch.
@@ -63,6 +145,14 @@ class Record:
     tokens: size of the input of each operation, or NaN; None where none was recorded.
     missing: what the record leaves out and nothing replaces.
     notes: what was derived or assumed.
+    time: seconds from `began` at which the step of each operation began or was logged; None where
+        nothing says it.
+    began: the first moment in ISO 8601; empty if times are from another zero.
+    hosts: the host of a rank, where it is known.
+    nodes: the names of the nodes of series and episodes: hosts, or cards such as `gpu01/3`.
+    series, bounds, episodes: see their types.
+    unseen: what such a record cannot show.
+    hang: what a job that stopped answering waits for, in a sentence; empty otherwise.
     """
 
     step: Ints
@@ -85,6 +175,25 @@ class Record:
     tokens: Floats | None = None
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    time: Floats | None = None
+    began: str = ""
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    series: tuple[Series, ...] = ()
+    bounds: tuple[Bounds, ...] = ()
+    episodes: tuple[Episode, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
+    hang: str = ""
+
+    @classmethod
+    def without_steps(cls, source: str, form: str, **more: Any) -> Self:
+        """A record without operations. more: further fields of the record."""
+        none, empty = np.zeros(0, np.int64), np.zeros(0)
+        return cls(
+            step=none, replica=none, stage=none, rank=none, kind=none, number=none, chunk=none,
+            model_chunk=none, micro_batch=none, start=empty, duration=empty, kinds=(),
+            source=source, form=form, is_timed=False, **more,
+        )  # fmt: skip
 
     @classmethod
     def of_ranks(
@@ -133,6 +242,10 @@ class Record:
         }
         seconds = None if self.step_seconds is None else self.step_seconds[np.isin(known, steps)]
         return replace(self, **columns, step_seconds=seconds)
+
+    def series_of(self, quantity: str) -> Series | None:
+        """The series of a quantity; None without one."""
+        return next((each for each in self.series if each.quantity == quantity), None)
 
     @property
     def is_pipeline(self) -> bool:

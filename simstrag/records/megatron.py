@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.traces.log_table import read_bytes
-from simstrag.whatif.record import ALL_REDUCE, BACKWARD, FORWARD, Record, assumed_gpus
+from simstrag.records.log_table import read_bytes
+from simstrag.records.record import ALL_REDUCE, BACKWARD, FORWARD, Record, assumed_gpus
 
 FORM = "a log of Megatron-LM"
 BLOCK, SCORES = b"across ranks (ms):", b"GPU relative performance:"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.whatif.record import FORWARD, OPERATIONS, Floats, Record
+from simstrag.records.record import FORWARD, OPERATIONS, Floats, Record
 
 FORM = "operations of a pipeline"
 NEEDED = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration")

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.traces.log_table import read_bytes, read_json, shorten
-from simstrag.whatif.read_seconds import absent_ranks
-from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, assumed_gpus
+from simstrag.records.log_table import read_bytes, read_json, shorten
+from simstrag.records.rank_seconds import absent_ranks
+from simstrag.records.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, assumed_gpus
 
 FORM = "flight recorder"
 PICKLE, ENTRIES, HEAD = b"\x80", b'"entries"', 4096

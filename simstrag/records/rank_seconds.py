@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.traces.log_table import LogTable, read_text
-from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, assumed_gpus
+from simstrag.records.log_table import LogTable, read_text
+from simstrag.records.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, assumed_gpus
 
 FORM = "seconds of ranks"
 RECORDED = "recorded by simstrag.ddp.record"

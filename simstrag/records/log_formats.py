@@ -174,13 +174,3 @@ def nearest_format(names: Sequence[str]) -> tuple[str, list[tuple[str, str]]] | 
         if len(missing) < len(needed) and (best is None or rank < best[0]):
             best = rank, name, guessed
     return best and best[1:]
-
-
-def import_hint(names: Iterable[str], file: str, write: str = "") -> str:
-    """What to append to an error about a log in place of a trace; empty for other columns.
-
-    file: the log, which `write` writes first.
-    """
-    name = format_of(names)
-    command = f"`simstrag trace describe {file}` names the command that makes a trace of it"
-    return f"; by its columns it is a log in format {name}: {write}{command}" if name else ""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.errors import InputError
-from simstrag.traces.log_table import is_json, read_bytes
-from simstrag.whatif.record import Record
+from simstrag.records.log_table import is_json, read_bytes
+from simstrag.records.record import Record
 
 PARQUET = b"PAR1"
 KNOWN = (
@@ -30,25 +30,25 @@ def read_record(path: str | Path) -> Record:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     if begin == PARQUET:
-        from simstrag.whatif.read_operations import read_operations
+        from simstrag.records.operations import read_operations
 
         return read_operations(path)
     if not begin:
         raise InputError(f"{path}: is empty; give {KNOWN}")
     if is_json(path):
         raise InputError(f"{path}: is JSON; give the folder that has the files of all ranks")
-    from simstrag.whatif.read_training_log import is_training_log, read_training_log
+    from simstrag.records.megatron import is_training_log, read_training_log
 
     if is_training_log(read_bytes(path)):
         return read_training_log(path)
-    from simstrag.whatif.read_seconds import read_seconds
+    from simstrag.records.rank_seconds import read_seconds
 
     return read_seconds(path)
 
 
 def _read_folder(folder: Path) -> Record:
-    from simstrag.whatif.read_flight_recorder import dump_files, read_dumps
-    from simstrag.whatif.read_seconds import rank_files, read_recorded
+    from simstrag.records.flight_recorder import dump_files, read_dumps
+    from simstrag.records.rank_seconds import rank_files, read_recorded
 
     run = [path for path in (folder / "run.json",) if path.exists()]
     ranks, dumps = rank_files(folder), dump_files(folder)
@@ -63,10 +63,10 @@ def _read_folder(folder: Path) -> Record:
     if dumps:
         return read_dumps(folder)
     if run:
-        from simstrag.whatif.read_run import read_run
+        from simstrag.records.runs import read_run
 
         return read_run(folder)
-    from simstrag.whatif.read_profiles import profile_files, read_profiles
+    from simstrag.records.profiles import profile_files, read_profiles
 
     if profile_files(folder):
         return read_profiles(folder)

@@ -1,7 +1,7 @@
 """The record of data-parallel ranks from a folder of PyTorch profiles, one file a rank.
 
 A synchronous step takes equally long on all ranks, so only the time in which a rank waits in no
-collective is its own; `simstrag.traces.import_kineto` reads it.  All ranks leave a collective
+collective is its own; `simstrag.records.kineto` reads it.  All ranks leave a collective
 together: a step is counted on each rank's own clock, and the ends of collectives show how far
 clocks are apart.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.traces.import_kineto import ProfiledRank, RankSteps, read_rank
-from simstrag.whatif.read_seconds import absent_ranks
-from simstrag.whatif.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
+from simstrag.records.kineto import ProfiledRank, RankSteps, read_rank
+from simstrag.records.rank_seconds import absent_ranks
+from simstrag.records.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
 
 FORM = "PyTorch profiles"
 SUFFIXES = (".json", ".json.gz")
