@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 import functools
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from simstrag.errors import InputError
 from simstrag.records.log_table import LogTable, read_bytes
+from simstrag.records.record import Record
 
 HEAD = 65536
 """Most characters that a reader needs to recognise its format."""
@@ -77,3 +79,19 @@ class LogFile:
             return LogTable.of(self.text, str(self.path))
         except InputError:
             return None
+
+
+class Reader(NamedTuple):
+    """The reader of one format.
+
+    name: the tool's own name; what: a few words on its files.
+    recognise: whether a file is in the format, by its content.
+    read: the record of files; raises `InputError`.  Its second argument names columns by meaning.
+    per_rank: whether a job has a file of each rank.
+    """
+
+    name: str
+    what: str
+    recognise: Callable[[LogFile], bool]
+    read: Callable[[Sequence[LogFile], Mapping[str, str] | None], Record]
+    per_rank: bool = False
