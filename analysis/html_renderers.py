@@ -14,6 +14,7 @@ from simstrag.experiments.sweep import Sweep
 from simstrag.profile.profile import Profile
 from simstrag.rendering import answer, html_fragment, html_page
 from simstrag.whatif.analysis import WhatIf
+from simstrag.whatif.diagnosis import Diagnosis
 
 
 @answer.register
@@ -100,11 +101,25 @@ def _(found: WhatIf) -> str:
     return fragment(tables, texts, [heatmap(found)])
 
 
-@html_page.register
-def _(found: WhatIf, command: str | None = None) -> str:
-    from simstrag.analysis.pages import whatif_report
+@html_fragment.register
+def _(found: Diagnosis) -> str:
+    from simstrag.analysis.charts.whatif_charts import clock_map, heatmap
+    from simstrag.analysis.pages.templates import fragment
+    from simstrag.analysis.tables.whatif_tables import fixes_table
+    from simstrag.analysis.text.diagnosis_text import lines
 
-    return whatif_report.render(found, command)
+    steps = found.steps
+    pictures = [heatmap(steps)] if steps is not None else [clock_map(found.record)]
+    texts = [f"{line.label}: {line.text}" for line in lines(found)]
+    tables = [] if steps is None or not steps.fixes else [fixes_table(steps)]
+    return fragment(tables, texts, [each for each in pictures if each is not None])
+
+
+@html_page.register
+def _(found: Diagnosis, command: str | None = None) -> str:
+    from simstrag.analysis.pages import diagnosis_report
+
+    return diagnosis_report.render(found, command)
 
 
 @html_fragment.register

@@ -23,7 +23,7 @@ from benchmarks.diloco_measured import Runs, leave_one_out
 from benchmarks.results import write_tables
 from benchmarks.tables import Table, show
 from simstrag import Scenario, simulate
-from simstrag.traces.import_pai import alibaba_pai_minibatch
+from simstrag.traces.of_pai import alibaba_pai_minibatch
 
 PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
 

@@ -23,7 +23,7 @@ PROGRAM = """
 import json, sys, time
 begin = time.perf_counter(), time.process_time()
 import pyarrow.parquet
-from simstrag.whatif import read_operations
+from simstrag.records import operations
 from simstrag.whatif.analysis import analyse
 loaded = time.perf_counter(), time.process_time()
 analyse(sys.argv[1])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import math
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -49,6 +48,7 @@ from simstrag.calibration.measurement_rounds import (
 from simstrag.calibration.remarks import remarks as describe_remarks
 from simstrag.calibration.samples import Samples, VisitJournal
 from simstrag.documents.file_io import refuse_file, write_atomically
+from simstrag.documents.printable import shell_command
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.processes.affinity import keep_memory
@@ -104,7 +104,7 @@ class CalibrationRequest:
                 elif each is not None:
                     shown = f"{each:g}" if isinstance(each, float) else str(each)
                     words += [f"--{OPTIONS.get(name, name)}", shown]
-        return shlex.join([*words, "--out", folder.name])
+        return shell_command([*words, "--out", folder.name])
 
 
 class Forecast(NamedTuple):

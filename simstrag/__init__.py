@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from simstrag.scenario.scenario import Scenario
     from simstrag.trace.trace import Trace
     from simstrag.validation.policy_contract import check_policy
+    from simstrag.whatif.diagnosis import diagnose
 
 __all__ = [
     "ALL",
@@ -63,6 +64,7 @@ __all__ = [
     "Weigh",
     "check_policy",
     "compare",
+    "diagnose",
     "report",
     "simulate",
     "sweep",
@@ -80,6 +82,7 @@ _HOME = {
     "scenario.scenario": ["Scenario"],
     "trace.trace": ["Trace"],
     "validation.policy_contract": ["check_policy"],
+    "whatif.diagnosis": ["diagnose"],
 }
 """The names of each module; all other public names are of `policy`."""
 

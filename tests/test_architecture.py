@@ -37,9 +37,10 @@ ROOMS: dict[str, set[str]] = {
         "documents", "engine", "experiments", "learning", "policies", "runs", "scenario",
     },
     "records": {"documents", "runs"},
-    "traces": {"documents", "profile", "records", "timing", "trace"},
+    "traces": {"documents", "profile", "records", "statistics", "timing", "trace"},
     "whatif": {
-        "experiments", "policies", "records", "runs", "scenario", "statistics", "timing", "trace",
+        "documents", "experiments", "policies", "records", "runs", "scenario", "statistics",
+        "timing", "trace", "traces",
     },
     "ddp": {
         "documents", "engine", "learning", "policies", "processes", "profile", "runs", "scenario",
@@ -54,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "analysis": {
         "advice", "claims", "cluster", "ddp", "documents", "experiments", "policies", "profile",
-        "records", "runs", "scenario", "statistics", "timing", "trace", "whatif",
+        "records", "runs", "scenario", "statistics", "timing", "trace", "traces", "whatif",
     },
     "validation": {
         "analysis", "calibration", "ddp", "documents", "engine", "experiments", "policies",
@@ -189,7 +190,7 @@ def test_every_public_name_resolves() -> None:
 
 def test_there_are_about_twenty_public_names_in_order() -> None:
     assert simstrag.__all__ == sorted(simstrag.__all__)
-    assert 20 <= len(simstrag.__all__) <= 27
+    assert 20 <= len(simstrag.__all__) <= 28
 
 
 def test_a_name_that_is_not_public_says_so() -> None:

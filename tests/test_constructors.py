@@ -31,9 +31,8 @@ MISTAKES: list[tuple[Make, str]] = [
     (lambda: simstrag.Trace([1, 2]), "a trace is made by Trace.from_rows, Trace.from_frame or Tra"),
     (
         lambda: simstrag.Scenario(trace={"timestamp": [0], "hostname": ["a"], "gpu_util": [60]}),
-        "scenario: trace: no column 'time'; a trace has time, node, resource, kind, value; by its "
-        "columns it is a log in format utilisation: frame.to_csv('log.csv', index=False), and "
-        "`simstrag trace describe log.csv` names the command",
+        "scenario: trace: no column 'time'; a trace has time, node, resource, kind, value; "
+        "simstrag.diagnose reads logs"
     ),
     (lambda: simstrag.Plan(3), "a plan needs a tuple of one quorum or more, not 3"),
     (lambda: simstrag.compare(3), "3 is no path; give that of a scenario, or a Scenario"),

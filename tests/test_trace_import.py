@@ -19,17 +19,22 @@ from ruamel.yaml import YAML
 from simstrag.analysis.pages.facts import log_period
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.records.kineto import steps_of
+from simstrag.records.profiles import steps_of
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from simstrag.traces.import_bytedance import bytedance_straggler
-from simstrag.traces.import_kineto import kineto
-from simstrag.traces.import_pai import alibaba_pai_minibatch
-from simstrag.traces.import_utilisation import utilisation
 from simstrag.traces.importers import FORMATS, import_trace
+from simstrag.traces.of_loads import utilisation
+from simstrag.traces.of_operations import bytedance_straggler, kineto
+from simstrag.traces.of_pai import alibaba_pai_minibatch
 from simstrag.traces.provenance import Labelled, origin_of, scenario_of
 from tests.test_logs import KINDS
 from tools.make_example_logs import FOLDER
+
+RECORDS = Path(__file__).parent / "data/records"
+WITH_LOGS = [
+    *dict.fromkeys([*KINDS.values(), "alibaba-pai-minibatch", "bytedance-straggler", "sacct"])
+]
+"""Formats of which there is a log here."""
 
 
 def values(trace: Trace, node: int, resource: str, kind: str) -> list[tuple[float, float]]:
@@ -429,13 +434,18 @@ def source(name: str, tmp_path: Path) -> list[str]:
     if name == "utilisation":
         (tmp_path / "load.csv").write_text(LOAD)
         return ["load.csv"]
+    if name == "sacct":
+        (tmp_path / "sacct.txt").write_bytes((RECORDS / "sacct.txt").read_bytes())
+        return ["sacct.txt"]
     log = next(log for log, kind in KINDS.items() if kind == name)
-    (tmp_path / log).write_bytes((FOLDER / log).read_bytes())
-    return [log]
+    logs = [path.name for path in sorted(FOLDER.glob(log.replace("gpu01-tag", "*-tag")))]
+    for each in logs:
+        (tmp_path / each).write_bytes((FOLDER / each).read_bytes())
+    return logs
 
 
 @pytest.mark.usefixtures("no_page")
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WITH_LOGS)
 def test_what_an_importer_prints_and_writes_runs_unchanged(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -460,7 +470,7 @@ def test_what_an_importer_prints_and_writes_runs_unchanged(
 
 
 @pytest.mark.usefixtures("no_page")
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WITH_LOGS)
 def test_the_command_after_an_import_runs_and_names_the_comparison(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -488,7 +498,7 @@ WHOLE = {
 """Tables without gaps, repetitions and cells out of range."""
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WITH_LOGS)
 def test_what_did_not_occur_is_not_counted_in_a_note(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

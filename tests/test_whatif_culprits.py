@@ -92,13 +92,13 @@ def test_a_rank_that_is_slow_every_fifth_step_is_periodic() -> None:
 def test_of_periods_the_one_that_chance_explains_least_is_named() -> None:
     """A long period has few steps in a phase, and a larger t by chance."""
     every_tenth = np.arange(250) % 10 == 3
-    named = [job(seed, 1.3, 0.05, when=every_tenth, steps=250) for seed in range(20)]
+    named = [job(seed, 1.35, 0.05, when=every_tenth, steps=250) for seed in range(20)]
     found = [(one[0].rank, one[0].pattern, one[0].period) for one in named if one]
     assert found.count((SLOW, "periodic", 10)) >= 19
 
 
 def test_one_very_slow_step_is_a_one_off() -> None:
-    (named,) = job(0, 4.0, when=np.arange(STEPS) == 7)
+    (named,) = job(0, 12.0, when=np.arange(STEPS) == 7)
     assert (named.rank, named.pattern, named.steps) == (SLOW, "one-off", (7,))
 
 

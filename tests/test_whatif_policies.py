@@ -12,12 +12,13 @@ import pytest
 
 import simstrag
 from simstrag import InputError, Scenario
-from simstrag.analysis.pages.whatif_report import render
+from simstrag.analysis.pages.diagnosis_report import render
 from simstrag.analysis.text.whatif_text import policy_sentences
 from simstrag.engine.simulate import simulate
 from simstrag.records.read import read_record
 from simstrag.records.record import Record
 from simstrag.whatif.analysis import WhatIf, analyse
+from simstrag.whatif.diagnosis import diagnose
 from simstrag.whatif.job_scenario import JobScenario, host_shares, job_scenario
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import metrics
@@ -168,16 +169,18 @@ def test_the_scenario_of_a_pipeline_counts_in_micro_batches_and_keeps_its_bubble
 
 
 def test_the_folder_runs_again_to_the_last_bit(found: WhatIf, tmp_path: Path) -> None:
-    found.write(tmp_path / "out")
+    outlook = policies_of(found)
+    outlook.job.write(tmp_path)
     for k, name in enumerate(("scenario.yaml", "scenario-host.yaml")):
-        again = Scenario.read(tmp_path / "out" / name)
-        for outlook in policies_of(found).outlooks:
-            makespan = simulate(again, outlook.policy).summary["makespan"]
-            assert makespan / 12 == outlook.seconds[k]
+        again = Scenario.read(tmp_path / name)
+        for each in outlook.outlooks:
+            makespan = simulate(again, each.policy).summary["makespan"]
+            assert makespan / 12 == each.seconds[k]
 
 
-def test_the_page_the_notebook_and_the_json_have_the_ranking(found: WhatIf) -> None:
-    for page in (render(found), found._repr_html_()):
+def test_the_page_the_notebook_and_the_json_have_the_ranking(found: WhatIf, record: Path) -> None:
+    told = diagnose(record, compare=["amp_all", "lb_bsp", "asgd"], amp_ratio=1.6, jobs=1)
+    for page in (render(told), found._repr_html_()):
         assert "lb_bsp would have helped most" in page
         assert "wins back (%), host" in page
     ranking = found.document["policies"]["ranking"]
@@ -220,7 +223,7 @@ def test_the_command_prints_the_ranking(record: Path, tmp_path: Path, call: Call
     asked = ("whatif", str(record), "--compare", "lb_bsp,backup:b=1", "--jobs", "1")
     code, out, _ = call(*asked, "--out", str(tmp_path / "out"))
     assert code == 0
-    assert "S left" in out
+    assert "lb_bsp takes" in out
     assert (tmp_path / "out" / "trace.csv").exists()
     code, out, _ = call(*asked, "--json")
     ranking = json.loads(out)["policies"]["ranking"]

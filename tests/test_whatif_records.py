@@ -14,9 +14,9 @@ import pytest
 
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.records.rank_seconds import absent_ranks
 from simstrag.records.read import read_record
 from simstrag.records.record import Record
+from simstrag.records.steps import absent_ranks
 from simstrag.scenario.scenario import Scenario
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Metrics, metrics
@@ -144,7 +144,10 @@ def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rank,step\n0,0\n", "no column 'seconds'"),
+        (
+            "rank,step\n0,0\n",
+            "is CSV with columns rank, step, which no reader knows; the nearest format is steps",
+        ),
         ("rank,step,seconds\n0,0,-1\n", "row 2: seconds '-1' is less than 0"),
         ("rank,step,seconds\n0,0,0\n1,0,0\n", "all seconds of computing are 0"),
         ("rank,step,seconds\n0.5,0,1\n", "row 2: rank '0.5' is no whole number from 0"),
@@ -155,7 +158,7 @@ def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None
         ("rank,step,seconds\n0,0,1\n1,1,1\n", "no step has seconds of all 2 ranks"),
         ("rank,step,stage,seconds\n0,0,a,1\n1,0,b,1\n", "rank 0 has no stage 'b'; all ranks must"),
         ("rank,step,stage,seconds\n0,0,comm,1\n", "computing is missing"),
-        ("", "is empty; give a parquet file of operations"),
+        ("", "is empty; give logs of steps"),
     ],
 )
 def test_a_csv_that_is_no_record_gets_one_line(text: str, message: str, tmp_path: Path) -> None:
@@ -294,13 +297,14 @@ def test_an_empty_profile_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_record_says_what_one_is(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no record of a job in this folder; give a parquet file"):
+    with pytest.raises(InputError, match="no record of a job in this folder; give logs of steps"):
         read_record(tmp_path)
 
 
-def test_one_profile_alone_asks_for_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is JSON; give the folder that has the files"):
-        read_record(profiles(tmp_path) / "rank0.json")
+def test_one_profile_alone_does_not_show_the_others(tmp_path: Path) -> None:
+    record = read_record(profiles(tmp_path) / "rank0.json")
+    assert set(record.rank.tolist()) == {0}
+    assert any(each.hides_ranks for each in record.unseen)
 
 
 def test_a_file_that_is_damaged_parquet_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`simstrag whatif` on the terminal, as JSON and as a page."""
+"""A replay in words, in tables and on the page of a diagnosis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from simstrag.analysis.charts.whatif_charts import MOST_LANES, worst_step
-from simstrag.analysis.pages.whatif_report import render
+from simstrag.analysis.pages.diagnosis_report import render
 from simstrag.analysis.tables.whatif_tables import fixes_table, kinds_table, workers_table
 from simstrag.analysis.text.whatif_text import headline, sentences
-from simstrag.whatif import analysis
+from simstrag.whatif import diagnosis
 from simstrag.whatif.analysis import WhatIf, analyse
+from simstrag.whatif.diagnosis import Diagnosis, diagnose
 from tests.commands import Call
 from tests.job_records import drawn_pipeline, pipeline, write_parquet
 
@@ -28,6 +29,11 @@ def trace(tmp_path: Path) -> Path:
 @pytest.fixture
 def found(trace: Path) -> WhatIf:
     return analyse(trace, gpu_price=2.0)
+
+
+@pytest.fixture
+def told(trace: Path) -> Diagnosis:
+    return diagnose(trace, gpu_price=2.0, compare=[])
 
 
 def seconds_of(folder: Path, steps: int, slow: float = 1.0) -> WhatIf:
@@ -117,11 +123,11 @@ def test_one_rank_is_not_given_a_clean_bill(tmp_path: Path, call: Call) -> None:
     found = analyse(tmp_path / "one.csv")
     assert found.fixes == ()
     assert "one rank, so that nothing could be compared" in sentences(found)[-1]
-    assert "saves (s)" not in render(found)
+    assert "saves (s)" not in render(diagnose(tmp_path / "one.csv"))
     _, out, _ = call("whatif", found.record.source)
-    assert "saves (s)" not in out
-    assert "is lost" not in out
-    assert "the rank is one GPU" in out
+    assert "It does not show which rank was slow" in out
+    assert "No rank is slower" not in out
+    assert "fix" not in out
 
 
 def test_all_fixes_together_are_told_beside_their_sum(tmp_path: Path) -> None:
@@ -149,26 +155,25 @@ def test_delays_have_a_column_where_the_replay_is_off(tmp_path: Path) -> None:
     assert ("first-op", "–", "1.1000") in table.rows  # noqa: RUF001
 
 
-def test_the_page_has_the_answer_the_pictures_and_the_fixes(found: WhatIf) -> None:
-    page = render(found, "simstrag whatif trace.parquet")
-    assert "What stragglers cost: trace.parquet" in page
+def test_the_page_has_the_answer_the_pictures_and_the_fixes(told: Diagnosis) -> None:
+    page = render(told, "simstrag diagnose trace.parquet")
+    assert "Diagnosis: trace.parquet" in page
     assert page.count('<svg class="picture"') == 2
     assert "rank 0 (replica 0, stage 0) like the others" in page
-    assert "simstrag whatif trace.parquet" in page
+    assert "simstrag diagnose trace.parquet" in page
     assert "https://" not in page
 
 
 def test_a_step_in_which_none_computed_is_drawn(tmp_path: Path) -> None:
     rows = (f"{rank},{step},{step}\n" for step in range(3) for rank in (0, 1))
     (tmp_path / "mine.csv").write_text("rank,step,seconds\n" + "".join(rows))
-    assert "<svg" in render(analyse(tmp_path / "mine.csv"))
+    assert "<svg" in render(diagnose(tmp_path / "mine.csv", compare=[]))
 
 
-def test_a_warning_stands_before_the_answer_on_the_page(tmp_path: Path) -> None:
+def test_a_caution_stands_before_what_was_lost(tmp_path: Path) -> None:
     path = write_parquet(pipeline(late=1.45, steps=6), tmp_path / "trace.parquet")
-    page = render(analyse(path))
-    assert page.index("<b>Warning:</b> the replay takes") < page.index("The replay is")
-    assert page.index("The replay is") < page.index("of a step is lost to stragglers; rank 0")
+    page = render(diagnose(path, compare=[]))
+    assert page.index("The replay takes 0.909") < page.index("stragglers")
 
 
 def test_of_many_ranks_the_timeline_shows_some(tmp_path: Path) -> None:
@@ -178,12 +183,11 @@ def test_of_many_ranks_the_timeline_shows_some(tmp_path: Path) -> None:
     assert picture.svg.count(">rank ") == MOST_LANES
 
 
-def test_the_command_prints_warnings_first_and_json_alone(tmp_path: Path, call: Call) -> None:
+def test_the_command_prints_cautions_first_and_json_alone(tmp_path: Path, call: Call) -> None:
     path = write_parquet(pipeline(late=1.45, steps=6), tmp_path / "trace.parquet")
     code, out, err = call("whatif", str(path))
-    assert code == 0
-    assert err.startswith("warning: the replay takes 0.909 of the recorded time; beyond 5 %")
-    assert "The replay is 9.1 % shorter than the recorded step" in out
+    assert (code, err) == (0, "")
+    assert "The replay takes 0.909 of the recorded time; beyond 5 %" in out
     code, out, err = call("whatif", str(path), "--json")
     document = json.loads(out)
     assert (code, err) == (0, "")
@@ -198,7 +202,7 @@ def test_a_folder_gets_the_page_and_the_numbers_and_may_be_written_again(
     for _ in range(2):
         code, out, _ = call("whatif", str(trace), "--out", str(folder), "--quiet")
         assert (code, out.strip()) == (0, str(folder / "report.html"))
-    numbers = json.loads((folder / "whatif.json").read_text())
+    numbers = json.loads((folder / "diagnosis.json").read_text())
     assert numbers["blocking_slowdown"] == pytest.approx(14.5 / 11.5)
 
 
@@ -225,13 +229,13 @@ def test_a_file_in_place_of_the_folder_is_told_before_the_record_is_read(
 
 
 def test_an_interrupt_leaves_no_part_of_the_folder(
-    found: WhatIf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    told: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(analysis, "html_page", interrupt)
+    monkeypatch.setattr(diagnosis, "html_page", interrupt)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(KeyboardInterrupt):
-        found.write(tmp_path / "out")
+        told.write(tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before

@@ -45,7 +45,7 @@ BOXES = {
     "records": Box(0, 9, "a reader per log format"),
     "profile": Box(2, 9, "what was measured"),
     "timing": Box(2, 10, "how long a step takes"),
-    "statistics": Box(1, 6, "tests on arrays"),
+    "statistics": Box(1, 9, "tests on arrays"),
     "trace": Box(0, 11, "contention over time"),
     "policies": Box(2, 11, "one file per policy"),
     "documents": Box(0, 12, "YAML, CSV, paths, messages", 4),

@@ -15,7 +15,7 @@ SHOWN = 8
 
 
 def describe_gaps(
-    samples: Iterable[tuple[str, npt.NDArray[np.float64]]], what: str, clean: str
+    samples: Iterable[tuple[str, npt.NDArray[np.floating]]], what: str, clean: str
 ) -> tuple[str, ...]:
     """A sentence on the gaps of a log, the host with the longest first; empty without gaps.
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simstrag.documents.printable import shell_command
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.records.log_formats import LOADED, choose, format_of, nearest_format
-from simstrag.records.log_table import LogTable, is_json, read_json
+from simstrag.records import episodes, operations, profiles, slurm, steps
+from simstrag.records.columns import LOADED, choose
+from simstrag.records.log_file import LogFile
+from simstrag.records.log_table import LogTable
+from simstrag.records.prometheus import UNKNOWN, metrics_of, read_table
+from simstrag.records.read import reader_of, readers
+from simstrag.records.record import SM_CLOCK, Record
 from simstrag.trace.trace import COLUMNS
-from simstrag.traces import import_bytedance, import_pai, import_steps
-from simstrag.traces.import_bytedance import bytedance_straggler
-from simstrag.traces.import_episodes import episodes
-from simstrag.traces.import_kineto import kineto
-from simstrag.traces.import_pai import alibaba_pai_minibatch
-from simstrag.traces.import_prometheus import UNKNOWN, is_grafana, is_matrix, prometheus, read_table
-from simstrag.traces.import_steps import steps
-from simstrag.traces.import_utilisation import utilisation
+from simstrag.traces import of_pai
+from simstrag.traces.of_episodes import trace_of_episodes
+from simstrag.traces.of_loads import prometheus, utilisation
+from simstrag.traces.of_operations import BYTEDANCE, KINETO, bytedance_straggler, kineto
+from simstrag.traces.of_pai import alibaba_pai_minibatch
+from simstrag.traces.of_record import trace_of
+from simstrag.traces.of_steps import trace_of_steps
 from simstrag.traces.provenance import Labelled
 
 
@@ -39,28 +42,61 @@ class Format(NamedTuple):
     many: bool = False
 
 
+def _by_record(
+    read: Callable[[Sequence[LogFile], Mapping[str, str] | None], Record],
+    trace_of: Callable[..., Labelled],
+    name: str,
+) -> Callable[..., Labelled]:
+    """An importer of the files that a reader of records knows."""
+
+    def importer(
+        *paths: str | Path, columns: Mapping[str, str] | None = None, **options: Any
+    ) -> Labelled:
+        record = read([LogFile.open(path) for path in paths], columns)
+        return trace_of(record, name=name, paths=paths, **options)
+
+    return importer
+
+
+def _of_steps(name: str, what: str) -> Format:
+    importer = _by_record(steps.read_all, trace_of_steps, name)
+    return Format(importer, what, ("columns", "resource"), many=True)
+
+
 LOAD = ("columns", "fraction", "own", "response")
+NAMES = {
+    steps.TENSORBOARD: "tensorboard", steps.WANDB: "wandb", steps.RECORDED: "steps",
+    steps.LIGHTNING: "steps", steps.STEPS: "steps", profiles.NAME: KINETO,
+    operations.NAME: BYTEDANCE,
+}  # fmt: skip
+"""The format of an import where its reader has another name."""
 FORMATS = {
     "alibaba-pai-minibatch": Format(
         alibaba_pai_minibatch, "job_k_norm.csv of Alibaba PAI", ("clean",)
     ),
     "bytedance-straggler": Format(bytedance_straggler, "trace-*.parquet of ByteDance"),
     "episodes": Format(
-        episodes, "CSV of start, end, host and factor", ("columns", "resource", "hosts")
+        _by_record(episodes.read, trace_of_episodes, "episodes"),
+        "CSV of start, end, host and factor", ("columns", "resource", "hosts"),
     ),
     "kineto": Format(kineto, "Chrome traces of torch.profiler, a file per rank", many=True),
     "prometheus": Format(prometheus, "range query of Prometheus (JSON), or Grafana's CSV", LOAD),
-    "steps": Format(steps, "step times of each rank, CSV or JSON", ("columns", "resource"), True),
-    "tensorboard": Format(
-        functools.partial(steps, name="tensorboard"), "step times as scalars, a file per rank",
-        ("columns", "resource"), True,
+    "sacct": Format(
+        _by_record(slurm.read, trace_of_episodes, "sacct"),
+        "jobs of Slurm that shared nodes, by sacct -P", ("columns", "resource"),
     ),
+    "steps": _of_steps("steps", "step times or throughput of each rank, CSV or JSON"),
+    "tensorboard": _of_steps("tensorboard", "step times as scalars, a file per rank"),
     "utilisation": Format(utilisation, "CSV of node, time and load", LOAD),
-    "wandb": Format(
-        functools.partial(steps, name="wandb"), "step times as history of runs, CSV or JSON",
-        ("columns", "resource"), True,
-    ),
+    "wandb": _of_steps("wandb", "step times as history of runs, CSV or JSON"),
 }  # fmt: skip
+FORMATS |= {
+    each.name: Format(
+        _by_record(each.read, trace_of, each.name), each.what, ("columns",), each.per_rank
+    )
+    for each in readers()
+    if NAMES.get(each.name, each.name) not in FORMATS
+}
 
 
 def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labelled:
@@ -69,11 +105,9 @@ def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labe
     options: options of the importer; None stands for its default.
     Raises `InputError` for an unknown format or option, and the importer's errors.
 
-    >>> import_trace("kinto", ["rank0.json"])
+    >>> import_trace("kinto", ["rank0.json"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    simstrag.errors.InputError: there is no format 'kinto'. Did you mean 'kineto'?; known:
-    alibaba-pai-minibatch, bytedance-straggler, episodes, kineto, prometheus, steps, tensorboard,
-    utilisation, wandb
+    simstrag.errors.InputError: there is no format 'kinto'. Did you mean 'kineto'?; ...
     """
     importer = require_format(name)
     stated = {option: value for option, value in options.items() if value is not None}
@@ -84,7 +118,7 @@ def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labe
         raise InputError(f"{paths[1]}: {name} takes one file; import them one by one")
     for path in map(Path, paths):
         if has_columns_of_trace(path):
-            init = shlex.join(["simstrag", "init", str(path)])
+            init = shell_command(["simstrag", "init", str(path)])
             raise InputError(f"{path}: is a trace already; {init} writes a first scenario for it")
     return importer.read(*paths, **stated)
 
@@ -112,9 +146,8 @@ def has_columns_of_trace(path: Path) -> bool:
 
 def decimal_commas(path: str | Path) -> tuple[str, ...]:
     """The columns of a log in CSV whose numbers have decimal commas."""
-    if Path(path).suffix == ".parquet" or is_json(path):
-        return ()
-    return tuple(sorted(LogTable.read(path).commas))
+    table = LogFile.open(path).table
+    return () if table is None else tuple(sorted(table.commas))
 
 
 def recognise(path: str | Path) -> tuple[str, tuple[str, ...]] | None:
@@ -122,36 +155,21 @@ def recognise(path: str | Path) -> tuple[str, tuple[str, ...]] | None:
 
     Raises `InputError` for a file that is neither.
     """
-    near = None
-    if Path(path).suffix == ".parquet":
-        found = _of_parquet(path)
-    elif is_json(path):
-        found = _of_json(path)
-    else:
-        table = LogTable.read(path)
-        found = _of_csv(table, path)
-        near = nearest_format([*table.columns])
-    if found is None:
-        raise InputError(
-            f"{path}: is no trace ({', '.join(COLUMNS)}) and no log that is known by its columns; "
-            f"{_way_out(Path(path), near)}"
-        )
-    return found if found[0] else None
-
-
-def _way_out(path: Path, near: tuple[str, list[tuple[str, str]]] | None) -> str:
-    """How to import a file that is not recognised.
-
-    near: as of `nearest_format`.
-    """
-    if near is None:
-        return (
-            f"name its format, simstrag trace import FORMAT {shlex.quote(str(path))} --out TRACE, "
-            f"with FORMAT one of {', '.join(FORMATS)}"
-        )
-    options = [word for pair in near[1] for word in ("--column", "=".join(pair))]
-    words = ["simstrag", "trace", "import", near[0], str(path), *options, "--out", "TRACE"]
-    return f"the nearest format is {near[0]}, by {shlex.join(words)}"
+    if has_columns_of_trace(Path(path)):
+        return None
+    file = LogFile.open(path)
+    names = {*file.table.columns} if file.table else set[str]()
+    if {"resource", "kind"} <= names and not episodes.recognise(file):
+        return None
+    if {"worker", "time", of_pai.VALUE} <= names:
+        return of_pai.NAME, ()
+    name = reader_of(file).name
+    options: tuple[str, ...] = ()
+    if name == "prometheus":
+        options = _of_load(read_table(file))
+    elif name == "utilisation":
+        options = ASSUMED
+    return NAMES.get(name, name), options
 
 
 def import_command(path: str | Path) -> tuple[str, str] | None:
@@ -171,7 +189,7 @@ def import_command(path: str | Path) -> tuple[str, str] | None:
     out = free_name(path.with_name(f"{stem}-trace.csv"), ".csv", ".md")
     scenario = free_name(path.with_name(f"{stem}.yaml"), ".yaml")
     written = ("--out", str(out), "--scenario", str(scenario))
-    return name, shlex.join(
+    return name, shell_command(
         ["simstrag", "trace", "import", name, *map(str, files), *options, *written]
     )
 
@@ -193,8 +211,6 @@ def free_name(path: Path, *suffixes: str) -> Path:
 NUMBER = re.compile(r"\d+")
 PER_RANK = ("kineto", "tensorboard")
 """Formats with a file per rank."""
-Found = tuple[str, tuple[str, ...]]
-TRACE: Found = ("", ())
 ASSUMED = ("--response", "fair-share")
 
 
@@ -209,52 +225,12 @@ def _parquet_columns(path: str | Path) -> set[str]:
         raise InputError(f"{path}: cannot be read as parquet: {reason:.80}") from None
 
 
-def _of_parquet(path: str | Path) -> Found | None:
-    names = _parquet_columns(path)
-    if set(COLUMNS) <= names:
-        return TRACE
-    return (import_bytedance.NAME, ()) if set(import_bytedance.COLUMNS) <= names else None
-
-
-def _of_json(path: str | Path) -> Found | None:
-    document = read_json(path, "a log")
-    if isinstance(document, dict) and isinstance(document.get("traceEvents"), list):
-        return "kineto", ()
-    if is_matrix(document):
-        return "prometheus", _of_load(read_table(path))
-    table = import_steps.read_table(path)
-    return _of_steps(table)
-
-
-def _of_csv(table: LogTable, path: str | Path) -> Found | None:
-    names = set(table.columns)
-    if set(COLUMNS) <= names:
-        return TRACE
-    if {"worker", "time", import_pai.VALUE} <= names:
-        return import_pai.NAME, ()
-    known = format_of(table.columns)
-    if known == "episodes":
-        return known, ()
-    if {"resource", "kind"} <= names:
-        return TRACE
-    if known == "utilisation":
-        return known, ASSUMED
-    found = _of_steps(import_steps.read_table(path))
-    if found is None and is_grafana(table):
-        return "prometheus", _of_load(read_table(path))
-    return found
-
-
 def _of_load(table: LogTable) -> tuple[str, ...]:
-    """The options for a range query; a load without a name is taken as the GPU's."""
+    """The options for a range query; a load without a name is taken as the GPU's.
+
+    Clocks need none: they make a trace of slowdowns.
+    """
+    if SM_CLOCK in metrics_of(table):
+        return ()
     is_known = any(choose(table.columns, LOADED))
     return (*(() if is_known else ("--column", f"gpu={UNKNOWN}")), *ASSUMED)
-
-
-def _of_steps(table: LogTable) -> Found | None:
-    if not import_steps.is_log(table):
-        return None
-    if list(table.columns)[:2] == ["Wall time", "Step"]:
-        return "tensorboard", ()
-    is_run = {"_timestamp", "_step", "run name"} & set(table.columns)
-    return "wandb" if is_run else "steps", ()

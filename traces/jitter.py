@@ -37,7 +37,7 @@ RESOLUTIONS = (0.01, 0.001)
 MOST_CORRELATION = 0.9
 TO_DEVIATION = 1.4826 / math.sqrt(2)
 """From the median absolute deviation of differences of normal values to the deviation of one."""
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating]
 Places = npt.NDArray[np.int64]
 
 

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from simstrag.documents.file_io import writable, write_atomically
+from simstrag.documents.printable import printable
 from simstrag.errors import InputError
 from simstrag.trace.read_files import read_label
 from simstrag.trace.trace import Trace
@@ -63,7 +64,7 @@ class Labelled:
         """
         if not self.scenario:
             return ()
-        cautions = json.dumps(self.cautions, ensure_ascii=False)
+        cautions = json.dumps([*map(printable, self.cautions)], ensure_ascii=False)
         return (
             *workers(self.trace.nodes), f"trace: {quoted(file)}", *self.scenario,
             *([f"cautions: {cautions}"] if self.cautions else []),
@@ -216,4 +217,4 @@ def quoted(text: str) -> str:
     ('slow.csv', '"1.5"', '"no: 1.csv"')
     """
     is_plain = re.fullmatch(r"[\w./][\w./-]*\.(csv|parquet)", text, re.ASCII)
-    return text if is_plain else json.dumps(text, ensure_ascii=False)
+    return text if is_plain else json.dumps(text, ensure_ascii=printable(text) != text)

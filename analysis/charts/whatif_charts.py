@@ -13,7 +13,8 @@ from simstrag.analysis.charts.matplotlib_renderer import (
     pixels,
     svg,
 )
-from simstrag.records.record import BACKWARD, FORWARD, Ints
+from simstrag.records.record import BACKWARD, FORWARD, Ints, Record
+from simstrag.traces.clocks import clocks_of
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.culprits import computing
 from simstrag.whatif.replay import Mask
@@ -22,6 +23,8 @@ FULLEST = 2.0
 """Slowdown of the strongest colour."""
 MOST_LANES, LABELLED = 32, 32
 """Most ranks of a timeline, and most that all have their numbers."""
+BINS = 200
+"""Most stretches of time of a picture of clocks."""
 LANE, HEAD = 0.17, 0.75
 """Inches of a row, and of what the axes take."""
 
@@ -35,18 +38,45 @@ def heatmap(found: WhatIf) -> Picture:
     ranks = _rank_grid(found)
     order = np.argsort(ranks.ravel(), kind="stable")
     weight = np.clip((ratio.reshape(-1, ratio.shape[-1])[order] - 1) / (FULLEST - 1), 0.0, 1.0)
+    middle = np.median(seconds.sum(axis=1), axis=0)
+    together = np.clip((middle / np.median(middle) - 1) / (FULLEST - 1), 0.0, 1.0)
+    weight = np.concatenate([together[None], weight])
+    names = ["all", *map(str, ranks.ravel()[order].tolist())]
     rows, columns = weight.shape
     label = "Computing of every rank in every step over the median of its stage"
     with canvas(WIDTH, HEAD + LANE * min(max(rows, 6), 60)) as figure:
         ax = figure.add_subplot()
         image(ax, pixels(CONTENTION, 0.06 + 0.9 * weight), (-0.5, columns - 0.5, rows - 0.5, -0.5))
         every = max(1, -(-rows // LABELLED))
-        ax.set_yticks(range(0, rows, every), ranks.ravel()[order][::every].tolist())
+        ax.set_yticks(range(0, rows, every), names[::every])
         each = max(1, -(-columns // 16))
         ax.set_xticks(range(0, columns, each), layout.step[::each].tolist())
         ax.set(xlabel="step", ylabel="rank")
         ax.tick_params(length=0)
         return Picture(svg(figure, "heatmap", label), WIDTH)
+
+
+def clock_map(record: Record) -> Picture | None:
+    """How far the SM clock of every busy GPU (row) is below the usual one, over time (column)."""
+    cards = clocks_of(record)
+    if not cards:
+        return None
+    usual = max(float(np.median(card.clock)) for card in cards)
+    begin, end = min(card.begin for card in cards), max(card.end for card in cards)
+    bins = min(BINS, max(1, min(len(card.time) for card in cards) - 1))
+    edges = np.linspace(begin, end, bins + 1)
+    weight = np.zeros((len(cards), bins))
+    for row, card in enumerate(cards):
+        place = np.clip(np.searchsorted(edges, card.time, side="right") - 1, 0, bins - 1)
+        np.maximum.at(weight[row], place, np.clip((usual / card.clock - 1), 0.0, 1.0))
+    with canvas(WIDTH, HEAD + LANE * min(max(len(cards), 6), 60)) as figure:
+        ax = figure.add_subplot()
+        image(ax, pixels(CONTENTION, 0.06 + 0.9 * weight), (begin, end, len(cards) - 0.5, -0.5))
+        every = max(1, -(-len(cards) // LABELLED))
+        ax.set_yticks(range(0, len(cards), every), [record.nodes[c.node] for c in cards][::every])
+        ax.set(xlabel="time (s)", ylabel="GPU")
+        ax.tick_params(length=0)
+        return Picture(svg(figure, "clocks", "SM clocks below the usual one"), WIDTH)
 
 
 def worst_step(found: WhatIf) -> tuple[int, Picture]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import MISSING, plural
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.fixes import STEPS
+from simstrag.whatif.hardware import HardwareCause
+from simstrag.whatif.losses import Losses
 from simstrag.whatif.policy_outlook import PoliciesOnRecord
 
 
@@ -24,10 +28,40 @@ def fixes_table(found: WhatIf) -> Table:
     hours = f"GPU-hours of {STEPS:,} steps"
     headers = ("what is fixed", "saves (s)", "of a step (%)", hours, *(("cost",) if priced else ()))
     note = (
-        f"Replays of the record with this fixed; {plural(found.gpus, 'GPU')}. A negative number is "
-        "a longer step. Fixes overlap, so that single ones do not add up."
+        f"Replays of the record with this fixed; {plural(found.gpus, 'GPU')}. Fixes overlap, so "
+        "that single ones do not add up."
     )
     return Table(headers, rows, notes=(note,))
+
+
+def losses_table(found: Losses) -> Table:
+    """What was lost, by kind, in the order in which it is taken away."""
+    rows = tuple(
+        (each.kind, Number.of(each.seconds), Number.percent(each.share)) for each in found.parts
+    )
+    note = (
+        "Taken away one after the other, from the top; chance is waiting for the slowest of equal "
+        "ranks."
+    )
+    return Table(("lost to", "seconds of a step", "of a step (%)"), rows, notes=(note,))
+
+
+def hardware_table(found: Sequence[HardwareCause]) -> Table:
+    """What clocks, power and heat show."""
+    rows = tuple(
+        (
+            each.node, each.kind, Number.of(each.start), Number.of(each.end),
+            Number.of(each.slowdown),
+            ", ".join(
+                f"{name} {value if isinstance(value, str) else format(value, '.4g')}"
+                for name, value in each.facts.items()
+            ),
+        )
+        for each in found
+    )  # fmt: skip
+    headers = ("GPU", "why", "from (s)", "to (s)", "slower by up to", "measured")
+    note = "Usual clock over clock: what a step bound by the clock takes longer, an upper bound."
+    return Table(headers, rows, words=2, notes=(note,))
 
 
 def policies_table(found: PoliciesOnRecord) -> Table:

@@ -29,7 +29,7 @@ ALONE = (
 def sentences(found: WhatIf) -> tuple[str, ...]:
     """Every sentence, the error of the replay first."""
     if found.replay.layout.is_alone:
-        return (_replay(found), ALONE, *map(_cause, found.causes), *_gains(found))
+        return (_replay(found), ALONE, *map(cause_text, found.causes), *_gains(found))
     return (_replay(found), _lost(found), *_who(found), *_why(found), *_gains(found))
 
 
@@ -114,7 +114,9 @@ def _lost(found: WhatIf) -> str:
 def _who(found: WhatIf) -> Iterator[str]:
     steps, late, layout = len(found.metrics.step), found.late, found.replay.layout
     if not found.culprits and len(layout.replica) > 1:
-        if steps >= FEWEST:
+        if any(each.hides_ranks for each in found.unseen):
+            yield "Who was slow cannot be told from this record."
+        elif steps >= FEWEST:
             yield f"Beyond chance, no worker is slower than its peers by {100 * FLOOR:.0f} %."
         often = max(range(len(late.last)), key=lambda k: late.last[k])
         hours = sum(late.waited) * found.gpus / len(layout.replica) / 3600
@@ -129,8 +131,8 @@ def _who(found: WhatIf) -> Iterator[str]:
         whose = "it" if layout.stages == 1 else f"replica {slow.replica}"
         yield (
             f"{_capital(describe_worker(found.replay, slow))} {_pattern(slow, found.metrics.step)} "
-            f"({slow.test}; p {_p(slow.p)}). {_last(whose, late.last[k], found)}, and it cost the "
-            f"others {number(hours)} GPU-hours of waiting in all."
+            f"({slow.test}; p {p_text(slow.p)}). {_last(whose, late.last[k], found)}, and it cost "
+            f"the others {number(hours)} GPU-hours of waiting in all."
         )
         for cause in found.causes:
             if slow.rank in cause.explains:
@@ -167,7 +169,7 @@ def _pattern(slow: Culprit, steps: tuple[int, ...]) -> str:
 
 
 def _why(found: WhatIf) -> Iterator[str]:
-    yield from (_cause(each) for each in found.causes)
+    yield from (cause_text(each) for each in found.causes)
     if not found.record.is_pipeline:
         yield from _parts(found)
     elif not found.causes:
@@ -190,9 +192,16 @@ def _parts(found: WhatIf) -> Iterator[str]:
                 "number there."
             )
         return
-    for slow in found.culprits[:MOST]:
-        if not any(slow.rank in cause.explains for cause in found.causes):
-            yield _slow_part(excess_by_part(layout, slow), describe_worker(found.replay, slow))
+    yield from filter(None, (part_text(found, slow) for slow in found.culprits[:MOST]))
+
+
+def part_text(found: WhatIf, slow: Culprit) -> str:
+    """Which part of its step makes a worker slow; empty where a step has one part, or a cause."""
+    layout = found.replay.layout
+    explained = any(slow.rank in cause.explains for cause in found.causes)
+    if found.record.is_pipeline or explained or (~layout.communicates).sum() < 2:
+        return ""
+    return _slow_part(excess_by_part(layout, slow), describe_worker(found.replay, slow))
 
 
 def _slow_part(shares: dict[tuple[str, int], float], who: str) -> str:
@@ -213,7 +222,7 @@ def _slow_part(shares: dict[tuple[str, int], float], who: str) -> str:
     )
 
 
-def _cause(cause: Cause) -> str:
+def cause_text(cause: Cause) -> str:
     facts = cause.facts
     match cause.name:
         case "stages":
@@ -268,7 +277,7 @@ def _gains(found: WhatIf) -> Iterator[str]:
         )
 
 
-def _p(p: float) -> str:
+def p_text(p: float) -> str:
     return f"< {SMALLEST:g}" if p < SMALLEST else f"= {number(p, 2)}"
 
 

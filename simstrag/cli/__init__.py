@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 
-from simstrag.cli.console import UNREAD, discard_stdout, replace_closed_streams
+from simstrag.cli.console import UNREAD, discard_stdout, print_line, replace_closed_streams
 from simstrag.processes.signals import interrupt_on_stop
 
 INTERRUPTED = 130
@@ -30,7 +30,7 @@ def main() -> None:
             code = _run()
         except KeyboardInterrupt as interrupt:
             code = stop.code
-            print(f"interrupted; {str(interrupt) or 'nothing was written'}", file=sys.stderr)
+            print_line(f"interrupted; {str(interrupt) or 'nothing was written'}", stderr=True)
     raise SystemExit(code)
 
 
@@ -81,7 +81,8 @@ def _fail(message: str) -> int:
     """Print a mistake on stderr; the message is empty if help was shown instead."""
     if message:
         prefix = "" if message.startswith("Usage:") else "error: "
-        print(f"{prefix}{message}", file=sys.stderr)
+        for line in [message] if prefix else message.splitlines():
+            print_line(f"{prefix}{line}", stderr=True)
     return 2
 
 

@@ -15,6 +15,7 @@ from simstrag.cli.cluster import draw_report
 from simstrag.cli.console import (
     capture_warnings,
     command_line,
+    print_line,
     print_paragraphs,
     print_result,
     print_sentences,
@@ -209,9 +210,9 @@ def _print(advice: Recommendation, banner: str, points: tuple[PowerPoint, ...]) 
     table = candidates_table(advice, SHOWN)
     print_table(table.headers, table.rows)
     print_paragraphs(*table.notes, *advice.sentences)
-    print("On real ranks:")
+    print_line("On real ranks:")
     for line in advice.lines:
-        print(f"  {line}")
+        print_line(f"  {line}")
     if points:
         table = power_table(points)
         print_table(table.headers, table.rows)

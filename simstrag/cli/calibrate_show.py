@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from simstrag.cli.console import (
     print_json,
+    print_line,
     print_paragraphs,
     print_path,
     print_sentences,
@@ -130,10 +131,10 @@ def _print(sides: SideBySide) -> None:
             for p in sides.parts
         ]
         print_table(["part", "numbers", "agree (%)", "median half-width (%)"], rows)
-        print()
+        print_line()
     if sides.pairs:
         print_pairs(sides.pairs)
-        print()
+        print_line()
     for name, only in (("a", sides.only_a), ("b", sides.only_b)):
         if only:
             more = f"; and {len(only) - MOST} more, see --json" if len(only) > MOST else ""

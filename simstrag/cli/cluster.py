@@ -12,7 +12,7 @@ from warnings import warn
 
 import typer
 
-from simstrag.cli.console import capture_warnings, print_result, print_table
+from simstrag.cli.console import capture_warnings, print_line, print_result, print_table
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
 from simstrag.cli.progress import show_count
@@ -123,7 +123,9 @@ def _print_constants(path: Path, as_json: bool, quiet: bool) -> None:
     def show() -> None:
         rows = [[name, *(cell(name, field) for field in FIELDS)] for name in measured]
         print_table(["workload", *FIELDS.values()], rows)
-        print(f"in brackets: STAR's table; the study's managers use `constants: {study.constants}`")
+        print_line(
+            f"in brackets: STAR's table; the study's managers use `constants: {study.constants}`"
+        )
 
     document = {
         "used": study.constants,
@@ -167,9 +169,9 @@ def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
         print_table(headers, rows)
         print_table((*names, *USED), [_used(row, names) for row in summary.to_dict("records")])
     for run, error in result.kept.failed.items():
-        print(f"failed: {describe(run)}: {error}")
+        print_line(f"failed: {describe(run)}: {error}")
     if len(summary) and (summary["finished"] < summary["jobs"]).any():
-        print(
+        print_line(
             "some jobs had not ended at the horizon: a row is of the jobs that ended in it, the "
             "report of those that ended in every row"
         )

@@ -14,7 +14,9 @@ from simstrag.cli.advise import advise
 from simstrag.cli.claims import claims
 from simstrag.cli.cluster import cluster
 from simstrag.cli.compare import compare
+from simstrag.cli.console import print_line
 from simstrag.cli.ddp import ddp
+from simstrag.cli.diagnose import diagnose, whatif
 from simstrag.cli.doctor import doctor
 from simstrag.cli.fit import fit
 from simstrag.cli.init import init
@@ -28,11 +30,10 @@ from simstrag.cli.sensitivity import sensitivity
 from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate, import_, resample
 from simstrag.cli.validate import validate
-from simstrag.cli.whatif import whatif
 
 ABOUT = """\b
 Compare straggler-mitigation policies for data-parallel training.
-Start: simstrag init slow.csv. Exit codes: 0 done, 1 part failed, 2 mistake."""
+Start: simstrag diagnose LOG. Exit codes: 0 done, 1 part failed, 2 mistake."""
 
 EXAMPLES = {
     "run": (
@@ -81,10 +82,11 @@ EXAMPLES = {
         "simstrag init slow.csv --out mine.yaml",
         "simstrag init slow.csv --step 0.35s --parameters 100e6 --link 25Gbit",
     ),
-    "whatif": (
-        "simstrag whatif trace.parquet --gpu-price 2 --out reports/whatif",
-        "simstrag whatif runs/real --compare korel,lb_bsp --amp-ratio 1.6 --json",
+    "diagnose": (
+        "simstrag diagnose steps.csv nvidia-smi.csv --out reports/slow",
+        "simstrag diagnose runs/real --compare korel,lb_bsp --amp-ratio 1.6 --json",
     ),
+    "whatif": ("simstrag whatif trace.parquet --gpu-price 2 --out reports/whatif",),
     "schema": ("simstrag schema study",),
     "doctor": ("simstrag doctor", "simstrag doctor --json"),
     "learn": (
@@ -119,7 +121,7 @@ EXAMPLES = {
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity, "sweep": sweep,
-    "cluster": cluster, "whatif": whatif, "claims": claims,
+    "cluster": cluster, "diagnose": diagnose, "whatif": whatif, "claims": claims,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
     "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,
@@ -147,12 +149,14 @@ GROUPS = {
         "learn",
         "fit",
     ),
-    "Bring what you have": ("whatif", "trace", "calibrate"),
+    "Bring what you have": ("diagnose", "trace", "calibrate"),
     "Train on real ranks": ("ddp", "validate"),
     "This installation": ("doctor", "schema"),
 }
 """The commands of each group of the help."""
 
+OLD = ("whatif",)
+"""Names that older scripts use, which the help leaves out."""
 OTHER = "Options"
 """The title of options without a group."""
 WIDEST = 1000
@@ -194,7 +198,13 @@ class Grouped(TyperGroup):
         write_options(self, ctx, formatter)
         groups = GROUPS if ctx.parent is None else {}
         grouped = {name for names in groups.values() for name in names}
-        others = {"Commands": [name for name in self.commands if name not in grouped]}
+        others = {
+            "Commands": [
+                name
+                for name, each in self.commands.items()
+                if name not in grouped and not each.hidden
+            ]
+        }
         for title, names in {**groups, **others}.items():
             rows = [(name, self.commands[name].get_short_help_str(WIDEST)) for name in names]
             if rows:
@@ -229,7 +239,8 @@ def command() -> Any:
     for path, function in COMMANDS.items():
         *group, name = path.split()
         owner = groups[group[0]] if group else app
-        owner.command(name, cls=Command, epilog=_epilog(path))(function)
+        hidden = path in OLD
+        owner.command(name, cls=Command, epilog=_epilog(path), hidden=hidden)(function)
     app.add_typer(groups["trace"], name="trace")
     app.add_typer(groups["predict"], name="predict")
     app.add_typer(groups["calibrate"], name="calibrate", epilog=_epilog("calibrate"))
@@ -242,7 +253,7 @@ def _version(
     if version:
         from importlib.metadata import version as installed
 
-        print(f"simstrag {installed('simstrag')}")
+        print_line(f"simstrag {installed('simstrag')}")
         raise typer.Exit
 
 

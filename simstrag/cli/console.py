@@ -1,11 +1,13 @@
-"""The output of commands: tables, paragraphs, warnings, JSON; and the standard streams."""
+"""The output of commands: tables, paragraphs, warnings, JSON; and the standard streams.
+
+Every text goes through `printable`, as names in it are what a file or a host says.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import shlex
 import sys
 import textwrap
 import warnings
@@ -13,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from simstrag.documents.printable import printable, shell_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,6 +57,8 @@ def print_table(
     from rich.table import Table
 
     out = console()
+    rows = [[printable(cell, keep="\n") for cell in row] for row in rows]
+    headers = list(map(printable, headers))
     left_out = _choose_left_out(headers, rows, least, out.width)
     widths = {k: _width(h, rows, k) for k, h in enumerate(headers) if h not in left_out}
     fits = sum(widths.values()) - widths[wraps] + GAP * len(widths) + NARROWEST < out.width
@@ -97,13 +103,41 @@ def print_paragraphs(*texts: str) -> None:
     out = console()
     out.print()
     for paragraph in texts:
-        out.print(paragraph, "", sep="\n", markup=False, highlight=False)
+        out.print(printable(paragraph, "\n"), "", sep="\n", markup=False, highlight=False)
 
 
 def print_sentences(text: str) -> None:
     """Print text, broken between words on a terminal and as one line elsewhere."""
     out = console()
-    out.print(text, markup=False, highlight=False, soft_wrap=not out.is_terminal)
+    shown = printable(text, keep="\n")
+    out.print(shown, markup=False, highlight=False, soft_wrap=not out.is_terminal)
+
+
+def print_line(text: object = "", stderr: bool = False) -> None:
+    """Print a line as it is, however long."""
+    print(printable(str(text)), file=sys.stderr if stderr else sys.stdout)
+
+
+def ask(question: str) -> str:
+    """The line that is typed as the answer to a question; empty at the end of stdin."""
+    print(printable(question), end="", flush=True)
+    return sys.stdin.readline().strip()
+
+
+def print_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """Print labelled lines: a label once for all lines that share it, texts below each other."""
+    out, before = console(), ""
+    pairs = [(label, printable(text)) for label, text in lines]
+    width = max((len(label) for label, _ in pairs), default=0) + GAP
+    for label, text in pairs:
+        shown = "" if label == before else label
+        before = label
+        wrapped = (
+            textwrap.wrap(text, max(out.width - width, NARROWEST)) if out.is_terminal else [text]
+        )
+        for k, line in enumerate(wrapped):
+            head = (shown if k == 0 else "").ljust(width)
+            out.print(f"{head}{line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(data: Any) -> None:
@@ -115,12 +149,12 @@ def print_json(data: Any) -> None:
 
 def command_line() -> str:
     """The command as it was typed, for a report."""
-    return shlex.join(["simstrag", *sys.argv[1:]])
+    return shell_command(["simstrag", *sys.argv[1:]])
 
 
 def print_path(label: str, path: Path, quiet: bool = False) -> None:
     """Print `label: path`, or the path alone for scripts."""
-    print(path if quiet else f"{label}: {path}")
+    print_line(path if quiet else f"{label}: {path}")
 
 
 def print_result(
@@ -149,7 +183,7 @@ def print_result(
 def warn(messages: Iterable[str]) -> None:
     """Print warnings on stderr, one a line."""
     for message in messages:
-        print(f"warning: {message}", file=sys.stderr)
+        print_line(f"warning: {message}", stderr=True)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from simstrag.cli import console
-from simstrag.cli.console import format_cell, print_json, print_path, warn
+from simstrag.cli.console import format_cell, print_json, print_line, print_path, warn
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import (
     Json,
@@ -149,7 +148,7 @@ def ddp(
             if not hidden:
                 begin = f"{ranks} ranks train {what} under {policy}:"
                 begin = f"going on at {done} of" if done else begin
-                print(f"{begin} {limit} samples", file=sys.stderr)
+                print_line(f"{begin} {limit} samples", stderr=True)
             try:
                 record = attempt_folder(folder, training.attempt)
                 with (
@@ -257,7 +256,7 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
         ranks = sorted({each.episode.rank for each in injector.done})
         count = len(injector.done)
         text = f"{count} episode{'s' * (count > 1)}, {seconds:.1f} s in all, beside rank "
-        print(f"load: {text}{', '.join(map(str, ranks))}", file=sys.stderr)
+        print_line(f"load: {text}{', '.join(map(str, ranks))}", stderr=True)
 
 
 def _describe_interrupted(out: Path | None) -> str:
@@ -305,13 +304,13 @@ def _report(
     if runs and not quiet:
         _show(folder, runs)
     elif runs and out is None:
-        print(last["makespan"])
+        print_line(last["makespan"])
     if not quiet:
         warn(left_out)
     if out is not None and runs:
         print_path("run", out, quiet)
     if out is not None and failed and not quiet and last["samples"] < limit:
-        print(f"stopped: {_describe_resumption(out)}", file=sys.stderr)
+        print_line(f"stopped: {_describe_resumption(out)}", stderr=True)
 
 
 def _show(folder: Path, runs: dict[Path, Run]) -> None:

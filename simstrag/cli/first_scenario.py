@@ -22,6 +22,7 @@ import jinja2
 from ruamel.yaml import YAML
 
 from simstrag.documents.file_io import check_writable, write_atomically
+from simstrag.documents.printable import printable
 from simstrag.engine.simulate import check
 from simstrag.errors import InputError
 from simstrag.profile.responses import law_of
@@ -295,7 +296,7 @@ def _cautions(recorded: Sequence[str]) -> list[str]:
 
 def _wrapped(text: str) -> str:
     """An item of a list in YAML; a line's end in quotes is a space."""
-    shown = json.dumps(text, ensure_ascii=False)
+    shown = json.dumps(printable(text), ensure_ascii=False)
     return textwrap.fill(
         f"- {shown}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from simstrag.cli.console import print_result, print_table
+from simstrag.cli.console import print_line, print_result, print_table
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, out_option
 from simstrag.cli.progress import show_count
 from simstrag.cli.read_inputs import read_scenario
@@ -51,17 +51,18 @@ def _print(found: LearnerFit) -> None:
         ("c_tau", *_cells(found.c_tau), ""),
         ("target_progress", *_cells(found.progress), ""),
     ]
-    print(f"fitted to trainings under {found.seeds} seeds, with 95 % intervals:")
+    print_line(f"fitted to trainings under {found.seeds} seeds, with 95 % intervals:")
     print_table(["constant", "value", "from", "to", "unit"], [list(row) for row in rows])
     if found.errors:
-        print("error of the formula's time to target for policies that are in no fit:")
+        print_line("error of the formula's time to target for policies that are in no fit:")
         print_table(["policy", "error"], [[p, f"{e:+.1%}"] for p, e in found.errors.items()])
     if found.unmodelled:
-        print(f"the formula does not hold for {', '.join(found.unmodelled)}")
+        print_line(f"the formula does not hold for {', '.join(found.unmodelled)}")
     if found.missed:
-        print(f"missed the target, which no formula says: {', '.join(found.missed)}")
-    print("in a scenario without this task:")
-    print(_keys(found), end="")
+        print_line(f"missed the target, which no formula says: {', '.join(found.missed)}")
+    print_line("in a scenario without this task:")
+    for line in _keys(found).splitlines():
+        print_line(line)
 
 
 def _keys(found: LearnerFit) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import print_result, print_sentences
+from simstrag.cli.console import ask, print_line, print_result, print_sentences
 from simstrag.cli.options import Json, Quiet, TraceFile, option, out_option
 from simstrag.cli.read_inputs import check_trace
+from simstrag.documents.printable import shell_command, shell_word
 from simstrag.documents.units import BYTES_PER_SECOND, COUNTS, SECONDS, parse_quantity
 from simstrag.errors import InputError
 
@@ -96,7 +96,7 @@ def init(
     nodes = Trace.read(trace).nodes
     if len(nodes) > 1 and nodes != tuple(range(len(nodes))) and workers is None:
         listed = ", ".join(map(str, nodes[:SHOWN_NODES]))
-        print(
+        print_line(
             f"workers: {len(nodes)}, the nodes with rows ({listed}"
             f"{', ...' if len(nodes) > SHOWN_NODES else ''}); raise it, and add to nodes, for "
             "nodes that were never slowed"
@@ -105,7 +105,7 @@ def init(
     if placeholders:
         how = f"give {flags}, or replace them in {out}" if flags else f"replace them in {out}"
         print_sentences(f"placeholders: {', '.join(placeholders)}; {how}")
-    print(f"next: simstrag compare {shlex.quote(str(out))}")
+    print_line(f"next: simstrag compare {shell_word(str(out))}")
 
 
 def describe_job(
@@ -128,7 +128,9 @@ def example_command(trace: Path, out: Path, placeholders: Collection[str]) -> st
         if key in placeholders
         for word in (f"--{name}", UNITS[name][1].partition(" ")[0])
     ]
-    return shlex.join(["simstrag", "init", str(trace), *flags, "--out", str(out)]) if flags else ""
+    return (
+        shell_command(["simstrag", "init", str(trace), *flags, "--out", str(out)]) if flags else ""
+    )
 
 
 def _parse(name: str, text: str) -> Any:
@@ -151,11 +153,10 @@ def _ask(name: str) -> Any:
     """A quantity that is typed on the terminal; None for an empty answer."""
     _, example, what = UNITS[name]
     while True:
-        print(f"{what}, such as {example} (empty: a placeholder): ", end="", flush=True)
-        text = sys.stdin.readline().strip()
+        text = ask(f"{what}, such as {example} (empty: a placeholder): ")
         if not text:
             return None
         try:
             return _parse(name, text)
         except InputError as error:
-            print(error)
+            print_line(error)

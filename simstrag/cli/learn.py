@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from simstrag.cli.console import command_line, print_result, print_table
+from simstrag.cli.console import command_line, print_line, print_result, print_table
 from simstrag.cli.options import Json, Quiet, argument, option, out_option
 from simstrag.cli.progress import show_count
 from simstrag.documents.file_io import require_path, writable
@@ -62,7 +62,9 @@ def learn(
 
     def show_table() -> None:
         what = "judged on" if out is None else "trained on"
-        print(f"{what} {len(found)} moments with a straggler; regret over the best mode of each:")
+        print_line(
+            f"{what} {len(found)} moments with a straggler; regret over the best mode of each:"
+        )
         headers = ("choice", "mean", "worst", "within 1 %")
         print_table(headers, [_cells(each) for each in table])
 

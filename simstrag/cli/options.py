@@ -92,6 +92,19 @@ def split_policies(text: str) -> list[str]:
     return policies
 
 
+def parse_pairs(option: str, texts: list[str] | None) -> dict[str, str] | None:
+    """`WHAT=NAME` of an option, each at most once."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        what, _, name = (part.strip() for part in text.partition("="))
+        if not what or not name:
+            raise InputError(f"{option} {text}: write it as what=value, such as gpu=...")
+        if what in pairs:
+            raise InputError(f"{option} {text}: {what} is {pairs[what]} already; say it once")
+        pairs[what] = name
+    return pairs or None
+
+
 def policy_option(help: str, group: str | None = None) -> Any:
     """The option `--policy`, `-p` of a command."""
     return option(

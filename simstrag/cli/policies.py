@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import print_json, print_paragraphs, print_sentences, print_table
+from simstrag.cli.console import (
+    print_json,
+    print_line,
+    print_paragraphs,
+    print_sentences,
+    print_table,
+)
 from simstrag.cli.options import Json, argument, complete_policy, flag
 from simstrag.errors import InputError
 
@@ -55,10 +61,12 @@ def policies(
         ]
         headers = ["policy", "via", "real", "what it decides; its parameters; its paper"]
         print_table(headers, rows, wraps=3)
-        print("real: how it runs on real ranks, by DDP or through a server process;")
-        print("      the server orders the all-reduces of a policy via all-reduce")
-        print("more about one: simstrag policies NAME")
-        print("your own: FILE.py:Class or package.module:Class, with parameters in the same way")
+        print_line("real: how it runs on real ranks, by DDP or through a server process;")
+        print_line("      the server orders the all-reduces of a policy via all-reduce")
+        print_line("more about one: simstrag policies NAME")
+        print_line(
+            "your own: FILE.py:Class or package.module:Class, with parameters in the same way"
+        )
 
 
 def _check(policy: str | None, as_json: bool) -> None:
@@ -86,13 +94,13 @@ def _summarize(description: PolicyDescription) -> str:
 
 
 def _explain(description: PolicyDescription, real: str) -> None:
-    print(f"{description.name} ({description.architecture})")
+    print_line(f"{description.name} ({description.architecture})")
     if real == "server" and description.architecture == "all-reduce":
         real = "a server process orders the all-reduces"
     print_paragraphs(description.sentence, *description.details, f"On real ranks: {real}.")
     print_table(["plan", "first, for 8 ranks"], [*map(list, description.plan)], wraps=1)
     if description.parameters:
-        print()
+        print_line()
         print_table(["parameter", "default", "meaning; values"], [*_rows(description)], wraps=2)
     print_paragraphs(description.source, *description.remarks)
 

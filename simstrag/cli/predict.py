@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import command_line, print_result, print_table
+from simstrag.cli.console import command_line, print_line, print_result, print_table
 from simstrag.cli.options import Json, Quiet, argument, option, out_option
 from simstrag.documents.file_io import require_path, writable
 from simstrag.errors import InputError
@@ -40,7 +40,7 @@ def train(
     document = {**weights.about, "written": out}
 
     def show() -> None:
-        print("the last 30 % of each run, which were not trained on:")
+        print_line("the last 30 % of each run, which were not trained on:")
         _print(weights.about["scores"])
 
     print_result(as_json, quiet, document, show, weights=out)
@@ -68,7 +68,9 @@ def check(
 
     def show() -> None:
         if trained:
-            print(f"{trained} of {len(recordings)} runs were trained on: their last 30 % count")
+            print_line(
+                f"{trained} of {len(recordings)} runs were trained on: their last 30 % count"
+            )
         _print(scores)
 
     document = {"runs": len(recordings), "trained_on": trained, "scores": scores}
@@ -95,7 +97,7 @@ def _print(scores: Sequence[dict[str, Any]]) -> None:
     print_table(headers, [_cells(each) for each in scores])
     if scores:
         first = scores[0]
-        print(f"{first['states']} states, {first['share']:.1%} of them with a straggler")
+        print_line(f"{first['states']} states, {first['share']:.1%} of them with a straggler")
 
 
 def _cells(each: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simstrag.cli.console import capture_warnings, console, warn
+from simstrag.documents.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
@@ -49,13 +50,15 @@ class Count:
         if fresh:
             left = self._after + (time.monotonic() - self._begin) / fresh * (total - done)
         self._bar.update(
-            self._task, completed=done, total=total + (self._after > 0), description=item,
-            left=describe_time_left(left) if left else "",
+            self._task, completed=done, total=total + (self._after > 0),
+            description=printable(item), left=describe_time_left(left) if left else "",
         )  # fmt: skip
 
     def begin_last(self, item: str) -> None:
         """All items are finished; the work after them begins."""
-        self._bar.update(self._task, description=item, left=describe_time_left(self._after))
+        self._bar.update(
+            self._task, description=printable(item), left=describe_time_left(self._after)
+        )
 
 
 @contextmanager
@@ -90,7 +93,7 @@ def show_run(name: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnU
                     for done, limit in zip(reached, limits, strict=True)
                     if limit is not None
                 ),
-                description=f"{name}, {now:,.6g} s simulated",
+                description=printable(f"{name}, {now:,.6g} s simulated"),
                 left=describe_time_left(bar.tasks[0].time_remaining),
             )
 
@@ -111,7 +114,7 @@ def show_seconds(quiet: bool = False) -> Iterator[Callable[[float, float, str], 
         def update(used: float, total: float, item: str) -> None:
             left = describe_time_left(total - used).replace("about", "at most")
             bar.update(
-                task, completed=used, total=total, description=item, refresh=True,
+                task, completed=used, total=total, description=printable(item), refresh=True,
                 left=left if used < total else "",
             )  # fmt: skip
 
@@ -166,7 +169,7 @@ def show_spinner(name: str, quiet: bool = False) -> Iterator[None]:
 
     columns = [SpinnerColumn("line"), TimeElapsedColumn(), TextColumn("{task.description}")]
     with _bar(columns, quiet) as bar:
-        bar.add_task(name, total=None)
+        bar.add_task(printable(name), total=None)
         yield
 
 
@@ -179,7 +182,7 @@ def _task(
 
     texts = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
     with _bar([BarColumn(), amount, *texts], quiet, thread) as bar:
-        yield bar, bar.add_task(name, total=total, left="")
+        yield bar, bar.add_task(printable(name), total=total, left="")
 
 
 @contextmanager

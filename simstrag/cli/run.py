@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from simstrag.cli.console import (
     format_cell,
     print_json,
+    print_line,
     print_path,
     print_sentences,
     print_table,
@@ -107,7 +108,7 @@ def run(
         warn([*result.warnings, *warned.values()])
     elif out is None and timeline is None:
         seconds = result.summary["time_to_target" if case.has_target else "makespan"]
-        print(math.inf if seconds is None else seconds)
+        print_line(math.inf if seconds is None else seconds)
     if out is not None:
         print_path("run", out, quiet)
     if timeline is not None:

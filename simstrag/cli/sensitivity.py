@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import capture_warnings, print_result, print_table
+from simstrag.cli.console import capture_warnings, print_line, print_result, print_table
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, option
 from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
@@ -49,7 +49,7 @@ def sensitivity(
 
 def _print(thresholds: pd.DataFrame) -> None:
     leader = thresholds["leader"].iloc[0] if len(thresholds) else "none"
-    print(f"best mean with the scenario as it is: {leader}")
+    print_line(f"best mean with the scenario as it is: {leader}")
     rows = []
     for quantity, group in thresholds.groupby("quantity", sort=False):
         by = {row["direction"]: row for row in group.to_dict("records")}

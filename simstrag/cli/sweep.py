@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import capture_warnings, print_result
+from simstrag.cli.console import capture_warnings, print_line, print_result
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
 from simstrag.cli.progress import show_count, warn_of_hours_of_study
@@ -150,8 +150,8 @@ def _refuse_run_options(command: str, options: dict[str, object]) -> None:
 
 
 def _print(total: int, finished: int, failed: dict[Planned, str]) -> None:
-    print(f"{finished} of {total} runs are finished, {len(failed)} failed")
+    print_line(f"{finished} of {total} runs are finished, {len(failed)} failed")
     for run, error in islice(failed.items(), MOST):
-        print(f"failed: point {run.point}, {run.policy}, seed {run.seed}: {error}")
+        print_line(f"failed: point {run.point}, {run.policy}, seed {run.seed}: {error}")
     if len(failed) > MOST:
-        print(f"and {len(failed) - MOST} more; all are in the column 'error'")
+        print_line(f"and {len(failed) - MOST} more; all are in the column 'error'")

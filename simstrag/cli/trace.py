@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from simstrag.cli.console import (
     format_cell,
     print_json,
+    print_line,
     print_paragraphs,
     print_path,
     print_result,
@@ -28,9 +28,11 @@ from simstrag.cli.options import (
     flag,
     option,
     out_option,
+    parse_pairs,
 )
 from simstrag.cli.read_inputs import TRACES, check_trace, find_import
 from simstrag.documents.file_io import writable, write_atomically
+from simstrag.documents.printable import shell_command, shell_word
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
@@ -76,7 +78,7 @@ def describe(
             print_json({"text": text, "format": log[0], "next": log[1]})
         else:
             print_sentences(text)
-            print(f"next: {log[1]}")
+            print_line(f"next: {log[1]}")
         return
     trace = Trace.read(file)
     description, origin = describe_trace(trace), origin_of(file)
@@ -196,7 +198,7 @@ def import_(
     if name not in IMPORTS and Path(name).suffix:
         log = find_import(Path(name))
         raise InputError(
-            f"{name}: is a trace already; simstrag trace describe {shlex.quote(name)} checks it"
+            f"{name}: is a trace already; simstrag trace describe {shell_word(name)} checks it"
             if log is None
             else f"{name}: is no format but a file in format {log[0]}; import it: {log[1]}"
         )
@@ -208,8 +210,8 @@ def import_(
     if scenario is not None:
         writable(scenario)
     labelled = import_trace(
-        name, files, clean=clean, fraction=fraction, columns=_pairs("--column", column),
-        own=_numbers("--own", _pairs("--own", own)), resource=resource,
+        name, files, clean=clean, fraction=fraction, columns=parse_pairs("--column", column),
+        own=_numbers("--own", parse_pairs("--own", own)), resource=resource,
         response=response, hosts=hosts,
     )  # fmt: skip
     lines, names = labelled.lines(str(out)), labelled.trace.names
@@ -233,16 +235,17 @@ def import_(
     if quiet or as_json:
         return
     if lines and written is None:
-        print("a scenario that runs as it is:", *(f"  {line}" for line in lines), sep="\n")
+        for line in ("a scenario that runs as it is:", *(f"  {line}" for line in lines)):
+            print_line(line)
     if names:
         called = [f"{node} is {name}" for node, name in names.items()]
         rest = [f"... ({len(names)} in all, in the page)"] if len(names) > SHOWN_NAMES else []
-        print(f"nodes: {', '.join(called[:SHOWN_NAMES] + rest)}")
+        print_line(f"nodes: {', '.join(called[:SHOWN_NAMES] + rest)}")
     if written is not None and placeholders:
         other = example_command(out, free_name(written, ".yaml"), placeholders)
         how = f", or write another with what you know of the job, such as: {other}" if other else ""
         print_sentences(f"placeholders: {', '.join(placeholders)}; replace them in {written}{how}")
-    print(f"next: {command}")
+    print_line(f"next: {command}")
 
 
 def _next(out: Path, scenario: Path | None, is_runnable: bool) -> str:
@@ -250,16 +253,16 @@ def _next(out: Path, scenario: Path | None, is_runnable: bool) -> str:
     from simstrag.traces.importers import free_name
 
     if scenario is not None:
-        return shlex.join(["simstrag", "compare", str(scenario)])
+        return shell_command(["simstrag", "compare", str(scenario)])
     free = str(free_name(out.with_suffix(".yaml"), ".yaml"))
     if is_runnable:
-        return shlex.join(["simstrag", "init", str(out), "--out", free])
+        return shell_command(["simstrag", "init", str(out), "--out", free])
     other = free_name(out.with_stem(f"{out.stem}-fair-share"), ".csv", ".parquet", ".md")
     typed = [
         re.sub(rf"^(|-o|--out=){re.escape(str(out))}$", rf"\g<1>{other}", word)
         for word in sys.argv[1:]
     ]
-    return shlex.join(["simstrag", *typed, "--response", "fair-share", "--scenario", free])
+    return shell_command(["simstrag", *typed, "--response", "fair-share", "--scenario", free])
 
 
 def resample(
@@ -310,19 +313,6 @@ def _print_written(
     if not quiet:
         print_path("page", page)
         print_paragraphs(*labelled.notes)
-
-
-def _pairs(option: str, texts: list[str] | None) -> dict[str, str] | None:
-    """`WHAT=NAME`, each at most once."""
-    pairs: dict[str, str] = {}
-    for text in texts or ():
-        what, _, name = (part.strip() for part in text.partition("="))
-        if not what or not name:
-            raise InputError(f"{option} {text}: write it as what=value, such as gpu=...")
-        if what in pairs:
-            raise InputError(f"{option} {text}: {what} is {pairs[what]} already; say it once")
-        pairs[what] = name
-    return pairs or None
 
 
 def _numbers(option: str, pairs: dict[str, str] | None) -> dict[str, float] | None:

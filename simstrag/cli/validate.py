@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 from simstrag.cli.console import (
     command_line,
     format_cell,
+    print_line,
     print_result,
     print_sentences,
     print_table,
@@ -130,10 +130,10 @@ def validate(
             )  # fmt: skip
             known = InterleavedCalibration(asked, out, policy or (), ranks or ())
             if not (quiet or as_json):
-                print(
+                print_line(
                     f"{workload}: calibration, {calibration_minutes:g} minutes at most, half of it "
                     f"before the real runs, which take {minutes:g} minutes at most",
-                    file=sys.stderr,
+                    stderr=True,
                 )
             with show_seconds(quiet) as visit:
                 known.begin(visit, on_plan)

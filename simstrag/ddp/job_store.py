@@ -100,15 +100,6 @@ def read_entry(key: str, content: bytes, read: Callable[[str], T]) -> T:
         ) from None
 
 
-def printable(text: str) -> str:
-    """A text from the store without what would steer a terminal.
-
-    >>> printable("left:\\x1b[2J")
-    'left: [2J'
-    """
-    return "".join(each if each.isprintable() else " " for each in text)
-
-
 # -- the launcher's notices ----------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.failures.diagnosis import (
-    Diagnosis,
+    FailureDiagnosis,
     RankFailure,
     describe_error,
     first_line,
@@ -169,7 +169,7 @@ def _report_leaving(joined: RankPlace) -> None:
         heartbeat.close(describe_error(error) if error else "its script had come to its end")
 
 
-def goes_on(joined: RankPlace, diagnosis: Diagnosis) -> bool:
+def goes_on(joined: RankPlace, diagnosis: FailureDiagnosis) -> bool:
     """Whether the remaining ranks go on after a loss, this one among them."""
     continues = os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
     lost = diagnosis.lost
@@ -231,7 +231,9 @@ def leave_group() -> None:
         dist.destroy_process_group()
 
 
-def go_on_without(joined: RankPlace, diagnosis: Diagnosis, patient: bool = False) -> RankPlace:
+def go_on_without(
+    joined: RankPlace, diagnosis: FailureDiagnosis, patient: bool = False
+) -> RankPlace:
     """Form the group again without lost ranks, and say so on its lowest rank.
 
     patient: as for `join`.

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from simstrag.ddp.failures.diagnosis import listed
 from simstrag.ddp.rendezvous import end_with_launcher, ended_ranks
+from simstrag.documents.printable import printable
 from simstrag.errors import InputError, SimstragError
 from simstrag.processes.affinity import keep_memory, pin_rank
 from simstrag.processes.signals import postpone_sigterm
@@ -61,7 +62,7 @@ def _fail(error: Exception, reason: str) -> NoReturn:
     sys.last_value = error
     rank = os.environ.get("RANK")
     who = "the server" if rank is None else f"rank {rank}"
-    print(f"error: {who}: {reason}\n", end="", file=sys.stderr)
+    print(f"error: {who}: {printable(reason)}\n", end="", file=sys.stderr)
     raise SystemExit(1) from None
 
 

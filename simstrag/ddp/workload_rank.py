@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from simstrag.ddp.failures.diagnosis import first_line
 from simstrag.ddp.journal.journal import latest_attempt
 from simstrag.documents.file_io import write_atomically, write_json
+from simstrag.documents.printable import printable
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.runs.run import check_directory
@@ -67,7 +68,11 @@ def main() -> None:
     try:
         train(Training(**json.loads(sys.argv[1])), join(patient=True))
     except RankFailure as failure:
-        print(f"error: rank {os.environ.get('RANK', '?')}: {failure}", file=sys.stderr, flush=True)
+        print(
+            f"error: rank {os.environ.get('RANK', '?')}: {printable(str(failure))}",
+            file=sys.stderr,
+            flush=True,
+        )
         os._exit(1)  # an orderly exit waits seconds for a broken group
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)  # an orderly exit waits for the other ranks

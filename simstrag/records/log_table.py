@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import io
-import json
 import math
 import re
 import zlib
@@ -28,6 +26,7 @@ EMPTY = frozenset({"", "nan", "null", "none", "n/a", "-", "undefined"})
 """Words of exporters for a cell that was not measured."""
 COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+(e[-+]?\d+)?\s*%?", re.IGNORECASE)
 """A number with a decimal comma, and points between thousands if any."""
+NO_UNITS: Mapping[str, float] = {}
 GZIP = b"\x1f\x8b"
 SEPARATORS = ",;\t"
 
@@ -55,7 +54,11 @@ class LogTable:
     @classmethod
     def read(cls, path: str | Path, needed: Sequence[str] = ()) -> LogTable:
         """From a CSV file. Raises `InputError` if it is none, or lacks a needed column."""
-        table = cls.of(read_text(path), str(path))
+        try:
+            text = read_bytes(path).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: not a text file in UTF-8; a CSV file is needed") from None
+        table = cls.of(text, str(path))
         for name in needed:
             table.column(name)
         return table
@@ -68,6 +71,9 @@ class LogTable:
         """
         first = text.partition("\n")[0]
         separator = max(SEPARATORS, key=first.count)
+        whole, mark, last = text.rpartition("\n")
+        if mark and (last.count(separator) < first.count(separator) or last.count('"') % 2):
+            text = whole  # a last line that was cut off
         file, hint = io.StringIO(text, newline=""), "; is it CSV with commas?"
         rows = read_rows(file, source, separator, hint)
         _, header = next(rows)
@@ -76,7 +82,7 @@ class LogTable:
         if len(set(header)) < len(header):
             twice = next(name for name in header if header.count(name) > 1)
             raise InputError(f"{source}: more than one column '{twice}'; rename one of them")
-        numbered = list(rows)
+        numbered = [row for row in rows if row[1] != header]  # a restarted job may repeat it
         if not numbered:
             raise InputError(f"{source}: no rows below the header")
         lines, cells = zip(*numbered, strict=True)
@@ -118,6 +124,13 @@ class LogTable:
         }
         return cls(source, [number for number, _ in pairs], columns, unit)
 
+    def first(self, rows: int | None) -> LogTable:
+        """Its first rows; all for None."""
+        if rows is None:
+            return self
+        columns = {name: cells[:rows] for name, cells in self.columns.items()}
+        return replace(self, lines=self.lines[:rows], columns=columns)
+
     def column(self, name: str) -> list[str]:
         """The cells of a column. Raises `InputError` for an unknown name."""
         if name not in self.columns:
@@ -132,8 +145,17 @@ class LogTable:
         """The names of its columns, shortened, for messages."""
         return shorten(", ".join(self.columns))
 
-    def numbers(self, name: str, gaps: bool = False) -> npt.NDArray[np.float64]:
+    def numbers(
+        self,
+        name: str,
+        gaps: bool = False,
+        unit: float = 1.0,
+        units: Mapping[str, float] = NO_UNITS,
+    ) -> npt.NDArray[np.float64]:
         """The cells of a column as finite numbers; with `gaps`, NaN for a cell not measured.
+
+        unit: what a bare number is multiplied by.
+        units: what a number with one of these words after it is multiplied by instead.
 
         A percent sign after a number is left out.
         Raises `InputError`, with the row, for any other cell.
@@ -143,8 +165,10 @@ class LogTable:
             if gaps and cell.lower() in EMPTY:
                 numbers.append(math.nan)
                 continue
+            word = cell.lstrip("+-.0123456789eE") if units else ""
             try:
-                numbers.append(float(cell.removesuffix("%")))
+                number = float(cell.removesuffix("%" if word.strip() not in units else word))
+                numbers.append(number * units.get(word.strip(), unit))
             except ValueError:
                 numbers.append(math.nan)
             if not math.isfinite(numbers[-1]):
@@ -167,51 +191,7 @@ def read_bytes(path: str | Path) -> bytes:
         raise InputError(f"{path}: cannot be read: {reason}") from None
 
 
-def read_text(path: str | Path) -> str:
-    """The text of a file in UTF-8, unpacked if it is gzipped. Raises `InputError`."""
-    return _text(read_bytes(path), path)
-
-
-def is_json(path: str | Path) -> bool:
-    """Whether a file begins like a JSON document."""
-    return read_bytes(path).removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[")
-
-
-def read_json(path: str | Path, what: str) -> Any:
-    """The JSON document in a file, or the list of its lines if each of them is one.
-
-    what: the kind of file, for the `InputError` of any other file.
-    """
-    text = _text(read_bytes(path), path, f"not {what} (JSON): it is no text")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        lines = text.splitlines()
-        if len(lines) < 2 or not lines[0].rstrip().endswith("}"):
-            raise InputError(f"{path}: not {what} (JSON): {_one_line(error)}") from None
-    records = []
-    for k, line in enumerate(lines, start=1):
-        try:
-            records += [json.loads(line)] if line.strip() else []
-        except (ValueError, RecursionError) as error:
-            reason = f"{path}, line {k}: not {what} (JSON): {_one_line(error)}"
-            raise InputError(reason) from None
-    return records
-
-
 def shorten(text: str) -> str:
     """Text of at most `HEADER_SHOWN` letters in one line, for messages."""
     text = " ".join(text.split())
     return text if len(text) <= HEADER_SHOWN else text[: HEADER_SHOWN - 3] + "..."
-
-
-def _text(data: bytes, path: str | Path, why: str = "") -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        why = why or "not a text file in UTF-8; a CSV file is needed"
-        raise InputError(f"{path}: {why}") from None
-
-
-def _one_line(error: BaseException) -> str:
-    return shorten(str(error))

@@ -9,6 +9,7 @@ and in the model, `mb_id` the micro-batch, -1 for none.  A `meta-NAME.yaml` besi
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,43 @@ import numpy.typing as npt
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.records.record import FORWARD, OPERATIONS, Floats, Record
+from simstrag.records.log_file import LogFile, Reader
+from simstrag.records.record import FORWARD, OPERATIONS, Floats, Ints, Record
 
-FORM = "operations of a pipeline"
-NEEDED = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration")
-OPTIONAL = ("seq_id", "mc", "gmc", "mb_id")
+NAME = "operations of a pipeline"
+PARQUET = b"PAR1"
+NEEDED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
+COUNTED = ("rank", "seq_id")
+OPTIONAL = (*COUNTED, "mc", "gmc", "mb_id")
 LARGEST = 2**31 - 1
 """The largest number of a step, a rank or an operation, ASSUMED."""
 
 
-def read_operations(path: str | Path) -> Record:
+def recognise(file: LogFile) -> bool:
+    """Whether a file is parquet, as no other format is."""
+    return file.data.startswith(PARQUET)
+
+
+def read(files: Sequence[LogFile], columns: Mapping[str, str] | None = None) -> Record:
     """The record in a parquet file. Raises `InputError` for any other file."""
+    import pyarrow
+
+    return read_operations(files[0].path, pyarrow.BufferReader(files[0].data))
+
+
+READERS = (Reader(NAME, "parquet with a row per operation", recognise, read),)
+
+
+def read_operations(path: str | Path, content: Any = None) -> Record:
+    """The record in a parquet file, of which the content may be known already.
+
+    Raises `InputError` for any other file.
+    """
     import pyarrow
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(path if content is None else content) as file:
             names = file.schema_arrow.names
             for name in NEEDED:
                 if name not in names:
@@ -50,12 +72,10 @@ def read_operations(path: str | Path) -> Record:
         if table[name].null_count:
             raise InputError(f"{path}: column '{name}' has empty cells")
     kind, kinds = _kinds(table["optype"], path)
+    start, duration = (_seconds(table, n, path) for n in NEEDED[-2:])
     integers = {
-        name: _integers(table, name, path)
-        for name in table.column_names
-        if name not in ("optype", "start_ts", "duration")
+        name: _integers(table, name, path) for name in table.column_names if name not in NEEDED[-3:]
     }
-    start, duration = (_seconds(table, n, path) for n in ("start_ts", "duration"))
     wrong = ~(np.isfinite(start) & (duration >= 0) & (duration < np.inf))
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -67,44 +87,47 @@ def read_operations(path: str | Path) -> Record:
 
 
 def _assemble(
-    path: str | Path, integers: dict[str, npt.NDArray[np.int64]],
-    kind: npt.NDArray[np.int64], kinds: tuple[str, ...],
+    path: str | Path, integers: dict[str, Ints], kind: Ints, kinds: tuple[str, ...],
     start: Floats, duration: Floats,
 ) -> Record:  # fmt: skip
     """The record, with what optional columns would say derived, and the notes that say so."""
-    step, replica, stage, rank = (integers[n] for n in ("step", "dp_rank", "stage", "rank"))
+    step, replica, stage = (integers[name] for name in ("step", "dp_rank", "stage"))
     stages = len(np.unique(stage))
     if stage.max() >= stages:
         absent = int(np.setdiff1d(np.arange(stages), stage)[0])
         raise InputError(
             f"{path}: no row is of stage {absent}; the record needs all stages, from 0"
         )
-    notes, none = [], np.full(len(step), -1)
-    number = integers.get("seq_id")
-    if number is None:
-        number = _count(step, replica, stage, kind, start)
-        notes.append("Derived: no seq_id; operations are counted in order of their start.")
-    chunk, model_chunk = integers.get("mc", none), integers.get("gmc", none)
-    if "mc" not in integers:
-        chunk = np.where(np.isin(kind, _computing(kinds)), 0, -1)
-        notes.append("Assumed: no column mc; each stage has one model chunk.")
-    if "gmc" not in integers:
-        model_chunk = np.where(chunk < 0, -1, chunk * stages + stage)
-        notes.append("Assumed: no column gmc; chunk i of stage p is chunk i x stages + p.")
+    notes, computing = [], [k for k, name in enumerate(kinds) if name.endswith("-compute")]
+    for name, derive, note in (
+        ("rank", lambda: replica * stages + stage,
+         "Assumed: no column rank; each stage of a replica is one rank."),
+        ("seq_id", lambda: _count(step, replica, stage, kind, start),
+         "Derived: no seq_id; operations are counted in order of their start."),
+        ("mc", lambda: np.where(np.isin(kind, computing), 0, -1),
+         "Assumed: no column mc; each stage has one model chunk."),
+        ("gmc", lambda: np.where(integers["mc"] < 0, -1, integers["mc"] * stages + stage),
+         "Assumed: no column gmc; chunk i of stage p is chunk i x stages + p."),
+        ("mb_id", lambda: np.full(len(step), -1), ""),
+    ):  # fmt: skip
+        if name not in integers:
+            integers[name] = derive()
+            notes += [note] if note else []
     gpus = _gpus(path)
     if gpus is None:
         notes.append(
-            f"Assumed: nothing says how many GPUs a rank has; {len(np.unique(rank))} ranks count "
-            "as one GPU each."
+            "Assumed: nothing says how many GPUs a rank has; "
+            f"{len(np.unique(integers['rank']))} ranks count as one GPU each."
         )
     return Record(
-        step=step, replica=replica, stage=stage, rank=rank, kind=kind, number=number, chunk=chunk,
-        model_chunk=model_chunk, micro_batch=integers.get("mb_id", none), start=start,
-        duration=duration, kinds=kinds, source=str(path), form=FORM, gpus=gpus, notes=tuple(notes),
+        step=step, replica=replica, stage=stage, rank=integers["rank"], kind=kind,
+        number=integers["seq_id"], chunk=integers["mc"], model_chunk=integers["gmc"],
+        micro_batch=integers["mb_id"], start=start, duration=duration, kinds=kinds,
+        source=str(path), form=NAME, gpus=gpus, notes=tuple(notes),
     )  # fmt: skip
 
 
-def _kinds(column: Any, path: str | Path) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+def _kinds(column: Any, path: str | Path) -> tuple[Ints, tuple[str, ...]]:
     import pyarrow
 
     if not pyarrow.types.is_dictionary(column.type):
@@ -132,10 +155,6 @@ def _whole(column: Any) -> Any:
     return array.chunk(0) if isinstance(array, pyarrow.ChunkedArray) else array
 
 
-def _computing(kinds: tuple[str, ...]) -> list[int]:
-    return [k for k, name in enumerate(kinds) if name.endswith("-compute")]
-
-
 def _column(table: Any, name: str, path: str | Path) -> npt.NDArray[Any]:
     import pyarrow
 
@@ -145,10 +164,10 @@ def _column(table: Any, name: str, path: str | Path) -> npt.NDArray[Any]:
     return np.asarray(np.from_dlpack(_whole(table[name])))
 
 
-def _integers(table: Any, name: str, path: str | Path) -> npt.NDArray[np.int64]:
+def _integers(table: Any, name: str, path: str | Path) -> Ints:
     """A column of whole numbers from 0; chunks and micro-batches may be -1, for none."""
     values = _column(table, name, path)
-    least = 0 if name in (*NEEDED, "seq_id") else -1
+    least = 0 if name in (*NEEDED, *COUNTED) else -1
     right = (values >= least) & (values <= LARGEST) & (values == np.floor(values))
     if not right.all():
         row = int(np.argmin(right))
@@ -164,7 +183,7 @@ def _seconds(table: Any, name: str, path: str | Path) -> Floats:
     return _column(table, name, path).astype(np.float32 if single else np.float64)
 
 
-def _count(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _count(*columns: npt.NDArray[Any]) -> Ints:
     """The place of each row among those that agree in all columns but the last, sorted by it."""
     order = np.lexsort(columns[::-1])
     keys = np.stack([column[order] for column in columns[:-1]])

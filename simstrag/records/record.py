@@ -53,7 +53,7 @@ class Unseen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class NodeSeries:
     """A quantity of nodes over time, as columns of equal length, in order of node and time.
 
     quantity: one of `QUANTITIES`.
@@ -69,11 +69,11 @@ class Series:
 
     def of_node(self, node: int) -> tuple[Floats, Floats]:
         """Times and values of one node."""
-        own = self.node == node
+        own = slice(*np.searchsorted(self.node, [node, node + 1]))
         return self.time[own], self.value[own]
 
 
-class Episode(NamedTuple):
+class NodeEpisode(NamedTuple):
     """A time in which something was on a node.
 
     node: place in `Record.nodes`.
@@ -108,16 +108,19 @@ class Bounds:
 
 
 GPU, HOST, NET = "gpu", "host", "net"
-SM_CLOCK, SM_CLOCK_MAX, POWER, POWER_LIMIT, TEMPERATURE, REASONS, PCIE = (
+SM_CLOCK, SM_CLOCK_MAX, POWER, POWER_LIMIT, TEMPERATURE, REASONS, PCIE, LANES = (
     "SM clock", "SM clock, highest", "power", "power limit", "temperature", "throttle reasons",
-    "PCIe generation",
+    "PCIe generation", "PCIe lanes",
 )  # fmt: skip
 RATE = "samples per second"
 QUANTITIES = {
     GPU: "of 1", HOST: "of 1", NET: "of 1", SM_CLOCK: "MHz", SM_CLOCK_MAX: "MHz", POWER: "W",
-    POWER_LIMIT: "W", TEMPERATURE: "C", REASONS: "bits", PCIE: "", RATE: "1/s",
+    POWER_LIMIT: "W", TEMPERATURE: "C", REASONS: "bits", PCIE: "", LANES: "",
+    RATE: "1/s",
 }  # fmt: skip
 """What a series may be of, and its unit.  The first three are utilisations, from 0 to 1."""
+RELATIVE = "time against"
+"""How the quantities of bounds begin that are ratios of times, and no seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +153,7 @@ class Record:
     began: the first moment in ISO 8601; empty if times are from another zero.
     hosts: the host of a rank, where it is known.
     nodes: the names of the nodes of series and episodes: hosts, or cards such as `gpu01/3`.
+    models: the model of the card of each node, where the log has it.
     series, bounds, episodes: see their types.
     unseen: what such a record cannot show.
     hang: what a job that stopped answering waits for, in a sentence; empty otherwise.
@@ -179,9 +183,10 @@ class Record:
     began: str = ""
     hosts: Mapping[int, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
-    series: tuple[Series, ...] = ()
+    models: tuple[str, ...] = ()
+    series: tuple[NodeSeries, ...] = ()
     bounds: tuple[Bounds, ...] = ()
-    episodes: tuple[Episode, ...] = ()
+    episodes: tuple[NodeEpisode, ...] = ()
     unseen: tuple[Unseen, ...] = ()
     hang: str = ""
 
@@ -243,7 +248,7 @@ class Record:
         seconds = None if self.step_seconds is None else self.step_seconds[np.isin(known, steps)]
         return replace(self, **columns, step_seconds=seconds)
 
-    def series_of(self, quantity: str) -> Series | None:
+    def series_of(self, quantity: str) -> NodeSeries | None:
         """The series of a quantity; None without one."""
         return next((each for each in self.series if each.quantity == quantity), None)
 

@@ -10,10 +10,15 @@ from simstrag.errors import InputError
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
 from simstrag.runs.run import Run
 
-FORM = "a run directory"
+NAME = "a run directory"
 
 
-def read_run(folder: str | Path) -> Record:
+def recognise_folder(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (folder / "run.json").is_file()
+
+
+def read_folder(folder: str | Path) -> Record:
     """The record of a run whose ranks stepped together.
 
     A step's own time is that from its first start to the next one's, the last step's that to its
@@ -48,7 +53,7 @@ def read_run(folder: str | Path) -> Record:
     lost = int(np.sum(~complete))
     return Record.of_ranks(
         steps[complete].astype(np.int64), ranks.astype(np.int64),
-        {COMPUTE: finish - start, ALL_REDUCE: exposed}, str(folder), FORM,
+        {COMPUTE: finish - start, ALL_REDUCE: exposed}, str(folder), NAME,
         step_seconds=np.where(follows, np.append(begin[1:], 0.0), end) - begin,
         missing=(f"steps that not all ranks finished are left out: {lost}",) if lost else (),
         notes=(

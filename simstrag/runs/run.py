@@ -39,8 +39,9 @@ OWN = {
         "report.html", "scenario.yaml", "trace.*", "profile.json", "origin.txt", "made.json",
         "advice.json",
     ),
-    "whatif.json": (
-        "whatif.json", "report.html", "scenario.yaml", "scenario-host.yaml", "trace.csv",
+    "diagnosis.json": (
+        "diagnosis.json", "report.html", "scenario.yaml", "scenario-host.yaml", "trace.csv",
+        "trace.md",
     ),
 }  # fmt: skip
 """By marker: patterns of the files that are written with it into a folder."""

@@ -31,12 +31,14 @@ Ints = npt.NDArray[np.int64]
 FLOOR = 0.05
 """Slowdown up to which a worker counts as like its peers."""
 OVER = f"over {100 * FLOOR:.0f} %"
-ALARM = 0.05
+ALARM = 0.01
 """Rate of false alarms of all tests together."""
-THROUGHOUT, STRETCH, PERIODIC = 0.015, 0.01, 0.009
+THROUGHOUT, STRETCH, PERIODIC = 0.003, 0.003, 0.002
 """What the t tests have of it."""
-FAR = 4
+FAR = 8
 """How many times the largest excess of other workers makes a step stand out alone."""
+ROUNDING = 1e-18
+"""Mean square of logarithms that is no noise."""
 FEWEST = 5
 """Least steps of a stretch, or of a phase of a period."""
 SHORTER = 0.9
@@ -66,15 +68,19 @@ class Slowness(NamedTuple):
     test: str
 
 
-def excesses(seconds: Floats) -> Floats:
-    """Log of seconds over the median of the other workers', which the first axis counts."""
+def excesses(seconds: Floats, peers: list[int] | None = None) -> Floats:
+    """Log of seconds over the median of the other workers', which the first axis counts.
+
+    peers: the workers that all are compared with, in place of all others.
+    """
     logs = np.log(np.maximum(seconds, np.finfo(float).tiny))
+    if peers is not None:
+        return np.asarray(logs - np.median(logs[peers], axis=0))
     order = np.argsort(logs, axis=0)
     ascending, place = np.take_along_axis(logs, order, axis=0), np.argsort(order, axis=0)
-    peers = len(logs) - 1
-    lower, upper = (
-        np.where(place > k, ascending[k], ascending[k + 1]) for k in ((peers - 1) // 2, peers // 2)
-    )
+    others = len(logs) - 1
+    middle = (others - 1) // 2, others // 2
+    lower, upper = (np.where(place > k, ascending[k], ascending[k + 1]) for k in middle)
     found: Floats = logs - (lower + upper) / 2
     return found
 
@@ -87,7 +93,7 @@ def slowness(excess: Floats, others: Floats, numbers: Ints) -> Slowness | None:
     """
     workers = len(others) + 1
     periodic = _passed(_periodic(excess, numbers), PERIODIC, workers)
-    return periodic or _chronic(excess, workers) or _one_off(excess, others)
+    return periodic or _chronic(excess, others) or _one_off(excess, others)
 
 
 def chronic(seconds: Floats) -> dict[int, Slowness]:
@@ -101,14 +107,38 @@ def chronic(seconds: Floats) -> dict[int, Slowness]:
     workers, steps = seconds.shape
     if workers < 2 or steps < FEWEST:
         return {}
-    found = ((worker, _chronic(own, workers)) for worker, own in enumerate(excesses(seconds)))
+    excess = excesses(seconds)
+    found = (
+        (worker, _chronic(own, np.delete(excess, worker, axis=0)))
+        for worker, own in enumerate(excess)
+    )
     return {worker: each for worker, each in found if each is not None}
 
 
-def _chronic(excess: Floats, workers: int) -> Slowness | None:
+def slow_with(
+    excess: Floats, others: Floats, mates: list[Slowness], workers: int
+) -> Slowness | None:
+    """Whether a worker is slow in the steps in which its mates on a host are, by a t test.
+
+    excess, others: see `slowness`.
+    mates: what was found of them; workers: of the host.
+    """
+    places = max((each.places for each in mates), key=len)
+    own = excess[places]
+    if np.median(own) <= np.log1p(FLOOR):
+        return None
+    count = len(own) * independence(own - own.mean())
+    deviation = max(float(own.std(ddof=1)), float(np.median(others.std(axis=1))))
+    p = _t_test(own, count, deviation, count * (others.size / len(own) + 1) - 1)
+    test = f"t test of {len(own)} steps in which its host is slow {OVER}"
+    return _passed(_slowness("chronic", p, excess, places, test), STRETCH, workers)
+
+
+def _chronic(excess: Floats, others: Floats) -> Slowness | None:
     """It is chronic throughout where no stretch that passes is clearly shorter than the record."""
+    workers = len(others) + 1
     whole = _passed(_throughout(excess), THROUGHOUT, workers)
-    part = _passed(_stretch(excess), STRETCH, workers)
+    part = _passed(_stretch(excess, others), STRETCH, workers)
     if whole is None or (part is not None and len(part.places) < SHORTER * len(excess)):
         return part
     return whole
@@ -131,22 +161,25 @@ def _slowness(
 def _throughout(excess: Floats) -> Slowness | None:
     if np.median(excess) <= np.log1p(FLOOR):
         return None
-    count = len(excess) * _independence(excess - excess.mean())
+    count = len(excess) * independence(excess - excess.mean())
     test = f"t test of {len(excess)} steps ({count:.0f} independent) {OVER}"
     return _slowness("chronic", _t_test(excess, count), excess, np.arange(len(excess)), test)
 
 
-def _stretch(excess: Floats) -> Slowness | None:
+def _stretch(excess: Floats, others: Floats) -> Slowness | None:
     places = _extent(excess)
     own, outside = excess[places], np.delete(excess, places)
     if len(own) < FEWEST or np.median(own) <= np.log1p(FLOOR):
         return None
     residual = excess - (outside.mean() if len(outside) else 0.0)
     residual[places] = own - own.mean()
-    count = len(own) * _independence(residual)
+    count = len(own) * independence(residual)
     stretches = len(excess) * (len(excess) - 1) / 2
     test = f"t test of a stretch of {len(own)} steps ({count:.0f} independent) {OVER}"
-    return _slowness("chronic", _t_test(own, count) * stretches, excess, places, test)
+    usual = float(np.median(others.std(axis=1)))
+    deviation = max(float(own.std(ddof=1)), float(residual.std(ddof=2)), usual)
+    p = _t_test(own, count, deviation, count * (others.size / len(own) + 1) - 1)
+    return _slowness("chronic", p * stretches, excess, places, test)
 
 
 def _extent(excess: Floats) -> Ints:
@@ -201,18 +234,25 @@ def _one_off(excess: Floats, others: Floats) -> Slowness | None:
     return _slowness("one-off", float(FAR) ** -3, excess, places, test)
 
 
-def _independence(residual: Floats) -> float:
-    """Independent values per value of a correlated series about 0."""
+def independence(residual: Floats) -> float:
+    """Independent values per value of a correlated series about 0; 1 for rounding alone."""
     power = float(residual @ residual)
-    lag = float(residual[1:] @ residual[:-1]) / power if power > 0 else 0.0
+    is_noise = power > ROUNDING * len(residual)
+    lag = float(residual[1:] @ residual[:-1]) / power if is_noise else 0.0
     lag = min(max(lag, 0.0), 0.95)
     return (1 - lag) / (1 + lag)
 
 
-def _t_test(excess: Floats, count: float) -> float:
-    """Probability of a mean so far above the floor."""
+def _t_test(
+    excess: Floats, count: float, deviation: float | None = None, others: float = 0.0
+) -> float:
+    """Probability of a mean so far above the floor.
+
+    count: independent steps.
+    deviation: of a step, where it is not of these steps alone; others: its degrees of freedom.
+    """
     if count < 2:
         return 1.0
-    error = float(excess.std(ddof=1)) / np.sqrt(count)
-    t = (float(excess.mean()) - np.log1p(FLOOR)) / max(error, 1e-12)
-    return upper_tail(t, count - 1)
+    own = float(excess.std(ddof=1)) if deviation is None else deviation
+    t = (float(excess.mean()) - np.log1p(FLOOR)) / max(own / np.sqrt(count), 1e-12)
+    return upper_tail(t, max(count - 1, others))

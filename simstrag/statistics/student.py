@@ -1,4 +1,7 @@
-"""Student's t distribution.  Importing scipy for it would take longer than a what-if analysis."""
+"""Student's t distribution, and F.
+
+Importing scipy for them would take longer than a what-if analysis.
+"""
 
 from __future__ import annotations
 
@@ -54,3 +57,17 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 def _away(value: float) -> float:
     return value if abs(value) > TINY else TINY
+
+
+def f_upper_tail(ratio: float, above: float, below: float) -> float:
+    """Probability that an F variable exceeds a ratio of mean squares; freedoms above and below.
+
+    >>> round(f_upper_tail(2.5, 4, 30), 5), f_upper_tail(0.0, 3, 8)
+    (0.06348, 1.0)
+    """
+    if ratio <= 0:
+        return 1.0
+    if math.isinf(ratio):
+        return 0.0
+    square = above * ratio
+    return _incomplete_beta(below / 2, above / 2, below / (below + square), square)

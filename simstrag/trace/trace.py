@@ -159,9 +159,10 @@ class Trace:
         """
         names = column_names(frame)
         if missing := [name for name in COLUMNS if name not in names]:
+            is_log = len(missing) > 2
+            hint = "; simstrag.diagnose reads logs" if is_log else nearest(missing[0], names)
             raise InputError(
-                f"{source}: no column '{missing[0]}'; a trace has {', '.join(COLUMNS)}"
-                f"{nearest(missing[0], names)}"
+                f"{source}: no column '{missing[0]}'; a trace has {', '.join(COLUMNS)}{hint}"
             )
         columns = {name: np.asarray(frame[name]) for name in COLUMNS}
         for name, column in columns.items():
@@ -371,7 +372,9 @@ class Trace:
         """
         frame = self.to_frame()
         if self.names:
-            frame[HOST] = frame["node"].map(self.names).fillna("")
+            # a carriage return would end a row, as Python's csv does not quote it
+            names = {node: name.replace("\r", " ") for node, name in self.names.items()}
+            frame[HOST] = frame["node"].map(names).fillna("")
         if self.began:
             frame[BEGAN] = self.began
         frame = frame.assign(**labels)

@@ -1,8 +1,8 @@
-"""What a straggler cost, from the record of a real job: who was slow, and what fixing it gives.
+"""Says what a job's record shows: who was slow, what that cost, and what fixing it gives.
 
-    found = simstrag.whatif.analyse("trace.parquet", gpu_price=2.0)
+    found = simstrag.diagnose("steps.csv", gpu_price=2.0)
 
-Start with `record`, then `replay`. It replays what ran; other policies are simulated on a
+Start with `diagnosis`, then `replay`. It replays what ran; other policies are simulated on a
 scenario of the record (`job_scenario`).
 """
 

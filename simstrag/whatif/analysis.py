@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +11,20 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
-from simstrag.records.record import ALL_REDUCE, BACKWARD, FORWARD, Floats, Record
-from simstrag.rendering import html_fragment, html_page
+from simstrag.records.record import ALL_REDUCE, BACKWARD, FORWARD, Floats, Record, Unseen
+from simstrag.rendering import html_fragment
 from simstrag.statistics.slow_workers import FEWEST
 from simstrag.whatif.causes import Cause, causes
-from simstrag.whatif.culprits import Culprit, culprits
+from simstrag.whatif.culprits import Culprit, Group, culprits, gather
 from simstrag.whatif.fixes import Fix, fixes
 from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Decomposition, Metrics, metrics
 from simstrag.whatif.replay import JobReplay
+from simstrag.whatif.visibility import find_unseen
 
 if TYPE_CHECKING:
     from simstrag.whatif.policy_outlook import PoliciesOnRecord
 
-NUMBERS, PAGE = "whatif.json", "report.html"
 DOUBTFUL = 0.05
 """Replay error from which no other number is to be trusted."""
 
@@ -58,6 +57,8 @@ class WhatIf:
     gpu_price: of a GPU-hour; None if not given.
     warnings: what to read before any number.
     policies: what policies would have given the job; None if none was asked for.
+    unseen: what the record cannot show.
+    groups: slow workers that are one thing, such as a node.
     """
 
     record: Record
@@ -71,6 +72,8 @@ class WhatIf:
     gpu_price: float | None
     warnings: tuple[str, ...]
     policies: PoliciesOnRecord | None = None
+    unseen: tuple[Unseen, ...] = ()
+    groups: tuple[Group, ...] = ()
 
     @property
     def document(self) -> dict[str, Any]:
@@ -79,25 +82,6 @@ class WhatIf:
 
     def _repr_html_(self) -> str:
         return html_fragment(self)
-
-    def write(self, folder: str | Path, command: str | None = None) -> Path:
-        """Write `whatif.json` and `report.html` to a folder, whole or not at all; returns the page.
-
-        Where policies were compared, also the scenario of the record, for `simstrag compare`.
-
-        command: the command line that asked for it, shown in the report.
-        Raises `InputError` where the folder holds something else, or cannot be written.
-        """
-        from simstrag.runs.run import plain, write_directory
-
-        def fill(target: Path) -> None:
-            if self.policies is not None:
-                self.policies.write(target)
-            numbers = json.dumps(plain(self.document), indent=1, allow_nan=False) + "\n"
-            for name, text in ((NUMBERS, numbers), (PAGE, html_page(self, command))):
-                (target / name).write_text(text, encoding="utf-8")
-
-        return write_directory(Path(folder), NUMBERS, fill) / PAGE
 
 
 def analyse(
@@ -118,18 +102,7 @@ def analyse(
     Raises `InputError` for a file that is no record, one that cannot be replayed, a policy that
     does not exist, and a record without what policies need.
     """
-    for name, value in (("gpu_price", gpu_price), ("amp_ratio", amp_ratio)):
-        if value is not None and np.isnan(value):
-            raise InputError(f"{name} is not a number")
-    if gpu_price is not None and not 0 <= gpu_price < np.inf:
-        raise InputError(f"gpu_price is {gpu_price!r}; give the price of a GPU-hour, 0 or more")
-    if amp_ratio is not None and not (compare and 0 < amp_ratio < np.inf):
-        reason = (
-            "give the gain of a whole step, above 0"
-            if compare
-            else "give policies to compare, which alone need it"
-        )
-        raise InputError(f"amp_ratio is {amp_ratio!r}; {reason}")
+    check_numbers(gpu_price, amp_ratio, bool(compare))
     if compare:
         from simstrag.policies import load
 
@@ -144,7 +117,8 @@ def analyse(
         where = "" if text.startswith(record.source) else f"{record.source}: "
         raise InputError(where + text) from None
     found = metrics(replay)
-    slow = culprits(layout)
+    slow = culprits(layout, record.hosts)
+    groups = gather(slow, layout, record.hosts)
     why = causes(record, replay, slow)
     gpus = record.gpus or len(np.unique(layout.rank))
     outlook = None
@@ -160,9 +134,28 @@ def analyse(
         )
     return WhatIf(
         record, replay, found, _waiting(layout), slow, why,
-        fixes(replay, found, slow, why, gpus, gpu_price), gpus, gpu_price,
-        tuple(_warnings(record, layout, found)), outlook,
+        fixes(replay, found, slow, why, gpus, gpu_price, groups), gpus, gpu_price,
+        tuple(_warnings(record, layout, found)), outlook, find_unseen(record, layout), groups,
     )  # fmt: skip
+
+
+def check_numbers(gpu_price: float | None, amp_ratio: float | None, compares: bool) -> None:
+    """Raise `InputError` for a price or a gain that is none.
+
+    compares: whether policies are compared, which alone need the gain.
+    """
+    for name, value in (("gpu_price", gpu_price), ("amp_ratio", amp_ratio)):
+        if value is not None and np.isnan(value):
+            raise InputError(f"{name} is not a number")
+    if gpu_price is not None and not 0 <= gpu_price < np.inf:
+        raise InputError(f"gpu_price is {gpu_price!r}; give the price of a GPU-hour, 0 or more")
+    if amp_ratio is not None and not (compares and 0 < amp_ratio < np.inf):
+        reason = (
+            "give the gain of a whole step, above 0"
+            if compares
+            else "give policies to compare, which alone need it"
+        )
+        raise InputError(f"amp_ratio is {amp_ratio!r}; {reason}")
 
 
 def _warnings(record: Record, layout: Layout, found: Metrics) -> list[str]:
@@ -236,6 +229,7 @@ def _document(found: WhatIf) -> dict[str, Any]:
             "notes": list(found.record.notes),
         },
         "warnings": list(found.warnings),
+        "unseen": [each._asdict() for each in found.unseen],
         "launch_slowdown": m.replay_error if found.record.is_timed else None,
         "blocking_slowdown": m.slowdown,
         "step_t_base": by_step(m.recorded) if found.record.is_timed else None,
@@ -274,6 +268,11 @@ def _document(found: WhatIf) -> dict[str, Any]:
              "slowdown": c.slowdown, "since_step": c.since, "until_step": c.until,
              "slow_steps": len(c.steps), "period": c.period, "p": c.p, "test": c.test}
             for c in found.culprits
+        ],
+        "groups": [
+            {"kind": g.kind, "name": g.name, "ranks": [each.rank for each in g.members],
+             "slowdown": g.slowdown}
+            for g in found.groups
         ],
         "causes": [
             {"name": c.name, "subject": c.subject, **c.facts,

@@ -6,13 +6,23 @@ the same work.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from simstrag.records.record import BACKWARD, FORWARD, Floats
-from simstrag.statistics.slow_workers import FEWEST, excesses, slowness
+from simstrag.statistics.groups import reference
+from simstrag.statistics.pauses import find_pauses
+from simstrag.statistics.slow_workers import FEWEST, excesses, slow_with, slowness
 from simstrag.whatif.layout import Layout
+
+PAUSING = 0.5
+"""Share of the workers with scattered pauses from which pauses are nobody's own, ASSUMED."""
+COMPARABLE = 0.2
+"""Share of the longest pauses of a worker from which those of another count, ASSUMED: a stray step
+of noise is no pausing worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,24 @@ class Culprit:
         return self.steps[-1]
 
 
+class Group(NamedTuple):
+    """Slow workers that are one thing.
+
+    kind: "node", all ranks of a host; or "group", half of the ranks or more.
+    name: the host, or the ranks.
+    members: the workers.
+    """
+
+    kind: str
+    name: str
+    members: tuple[Culprit, ...]
+
+    @property
+    def slowdown(self) -> float:
+        """Their computing over that of their peers, the median of them."""
+        return float(np.median([each.slowdown for each in self.members]))
+
+
 def computing(layout: Layout) -> Floats:
     """Seconds that each worker computes in each step, shape (replicas, stages, steps).
 
@@ -85,29 +113,86 @@ def excess_by_part(layout: Layout, slow: Culprit) -> dict[tuple[str, int], float
     return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
-def culprits(layout: Layout) -> tuple[Culprit, ...]:
+def culprits(layout: Layout, hosts: Mapping[int, str] | None = None) -> tuple[Culprit, ...]:
     """The workers that the tests name, the slowest first.
 
-    None are named without peers (one replica) or in fewer than 5 steps.
+    hosts: of ranks; where a worker is chronically slow, its mates are tested in the same steps.
+    None are named without peers (one replica) or in fewer than 5 steps.  Where half of the replicas
+    are slow, the fastest group is what they are compared with.
     """
-    seconds = computing(layout)
+    seconds = _calm(computing(layout))
     replicas, stages, steps = seconds.shape
     if replicas < 2 or steps < FEWEST:
         return ()
-    excess = excesses(seconds)
-    named = []
-    for replica in range(replicas):
-        for stage in range(stages):
-            own = excess[replica, stage]
-            others = np.delete(excess.reshape(-1, steps), replica * stages + stage, axis=0)
-            found = slowness(own, others, layout.step)
-            if found is None:
-                continue
-            at = np.flatnonzero(layout.stage == stage)[0]
-            culprit = Culprit(
-                int(layout.replica[replica]), stage, int(layout.rank[at, replica]), found.pattern,
-                found.slowdown, tuple(layout.step[found.places].tolist()), found.period, found.p,
-                found.test,
-            )  # fmt: skip
-            named.append(culprit)
+    fastest = reference(seconds.sum(axis=1))
+    excess = excesses(seconds, fastest)
+    flat = excess.reshape(-1, steps)
+    first = [np.flatnonzero(layout.stage == stage)[0] for stage in range(stages)]
+    ranks = layout.rank[first].T.ravel()
+    slow = {
+        k: found
+        for k, own in enumerate(flat)
+        if (found := slowness(own, np.delete(flat, k, axis=0), layout.step)) is not None
+    }
+    on = [(hosts or {}).get(int(rank)) for rank in ranks]
+    chronic = {k: found for k, found in slow.items() if found.pattern == "chronic"}
+    for k, host in enumerate(on):
+        mates = [found for j, found in chronic.items() if host is not None and on[j] == host]
+        if k not in chronic and mates:
+            also = slow_with(flat[k], np.delete(flat, k, axis=0), mates, on.count(host))
+            slow |= {} if also is None else {k: also}
+    named = [
+        Culprit(
+            int(layout.replica[k // stages]), k % stages, int(ranks[k]), found.pattern,
+            found.slowdown, tuple(layout.step[found.places].tolist()), found.period, found.p,
+            found.test,
+        )
+        for k, found in slow.items()
+    ]  # fmt: skip
     return tuple(sorted(named, key=lambda each: -len(each.steps) * np.log(each.slowdown)))
+
+
+def _calm(seconds: Floats) -> Floats:
+    """Seconds without scattered pauses where half of the workers pause: then none is the slow one.
+
+    seconds: shape (replicas, stages, steps).
+    """
+    flat = seconds.reshape(-1, seconds.shape[-1])
+    found = find_pauses(flat)
+    own = found.scattered.sum(axis=1)
+    if np.mean(own > COMPARABLE * own.max()) < PAUSING:
+        return seconds
+    return np.asarray(flat - found.scattered).reshape(seconds.shape)
+
+
+def gather(slow: Sequence[Culprit], layout: Layout, hosts: Mapping[int, str]) -> tuple[Group, ...]:
+    """The slow workers that are one thing: all ranks of a host, or half of the ranks or more.
+
+    hosts: of ranks, as far as they are known.
+    """
+    found = []
+    by_rank = {each.rank: each for each in slow if each.pattern == "chronic"}
+    for host in dict.fromkeys(hosts.values()):
+        ranks = [rank for rank, name in hosts.items() if name == host]
+        own = [by_rank[rank] for rank in ranks if rank in by_rank]
+        if len(ranks) > 1 and len(own) == len(ranks) < len(hosts):
+            found.append(Group("node", host, tuple(own)))
+    known = {each.rank for group in found for each in group.members}
+    rest = [each for each in by_rank.values() if each.rank not in known]
+    if 2 * len(rest) >= len(layout.replica) > 2 and layout.stages == 1:
+        found.append(Group("group", _ranges([each.rank for each in rest]), tuple(rest)))
+    return tuple(found)
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Ranks in words, runs of them as a range.
+
+    >>> _ranges([3, 1, 2, 7])
+    '1 to 3, 7'
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if not runs or rank > runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(rank)
+    return ", ".join(f"{r[0]} to {r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)

@@ -15,10 +15,13 @@ import numpy as np
 
 from simstrag.records.record import Floats
 from simstrag.whatif.causes import TOKENS, Cause
-from simstrag.whatif.culprits import Culprit
+from simstrag.whatif.culprits import Culprit, Group
+from simstrag.whatif.losses import COMMON, SCATTERED, WORTH, Losses
 from simstrag.whatif.metrics import Metrics, first_operations
 from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
 
+LEAST = 0.001
+"""Least share of a step that a fix saves to be offered."""
 STEPS = 1000
 """Steps that GPU-hours and costs are of."""
 
@@ -28,7 +31,7 @@ class Fix:
     """What one fix gives.
 
     name: what is ideal in it.
-    kind: "worker", "workers", "cause", "metric", "together" or "all".
+    kind: "worker", "workers", "cause", "pauses", "metric", "together" or "all".
     seconds: saved in a mean step.
     share: of a mean replayed step.
     gpu_hours: saved in 1,000 steps.
@@ -45,11 +48,14 @@ class Fix:
 
 def fixes(
     replay: JobReplay, found: Metrics, slow: Sequence[Culprit], why: Sequence[Cause],
-    gpus: int, price: float | None,
+    gpus: int, price: float | None, groups: Sequence[Group] = (),
 ) -> tuple[Fix, ...]:  # fmt: skip
     """A fix for each culprit and cause, for all of them together, for M_W, M_S and for all ideal.
 
-    A rank that is alone has no like, and so only the fixes of causes.
+    A rank that is alone has no like, and so only the fixes of causes.  A fix that does not shorten
+    the step by `LEAST` is not offered.
+
+    groups: culprits that are one thing, and have one fix.
 
     gpus: of the job.
     price: of a GPU-hour.
@@ -74,14 +80,23 @@ def fixes(
             ReplayCase(_others(replay, [each]), alike, delayed),
         )
         for each in own
+        if not any(each in group.members for group in groups)
     ]
-    if len(own) > 1:
+    rows += [
+        (
+            f"{group.name} like the other nodes" if group.kind == "node"
+            else f"ranks {group.name} like the fastest",
+            "worker", ReplayCase(_others(replay, group.members), alike, delayed),
+        )
+        for group in groups
+    ]  # fmt: skip
+    if len(rows) > 1 and len(own) > 1:
         name = f"all {len(own)} slow workers like the others"
         rows.append((name, "workers", ReplayCase(culprits, alike, delayed)))
     for cause in why:
         case = ReplayCase(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)
         rows.append((describe_cause(cause), "cause", case))
-    if len(own) + len(why) > 1:
+    if len(rows) > 1:
         together = _together(replay, culprits, peers, why, prompt)
         rows.append(("all of these together", "together", together))
     if not slow and not layout.is_alone:
@@ -105,6 +120,27 @@ def fixes(
     return tuple(
         _price(name, kind, base, time, gpus, price)
         for (name, kind, _), time in zip(rows, times, strict=True)
+        if base - time >= LEAST * base
+    )
+
+
+def pause_fixes(lost: Losses, gpus: int, price: float | None) -> tuple[Fix, ...]:
+    """What it gives to pause together, and not to pause; of pauses that cost `WORTH` or more.
+
+    gpus: of the job; price: of a GPU-hour.
+    """
+    scattered, common = lost.of(SCATTERED), lost.of(COMMON)
+    saved = {
+        "all ranks pause at the same steps (such as gc.collect() every N steps)":
+            lost.step * scattered.facts.get("together", 0.0)
+            if scattered.share >= WORTH else 0.0,
+        "no pause common to all ranks (such as an asynchronous checkpoint)":
+            common.seconds if common.share >= WORTH else 0.0,
+    }  # fmt: skip
+    return tuple(
+        _price(name, "pauses", lost.step, lost.step - seconds, gpus, price)
+        for name, seconds in saved.items()
+        if seconds >= LEAST * lost.step
     )
 
 

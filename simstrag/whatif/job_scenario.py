@@ -32,6 +32,9 @@ DEVICE_PARTS = frozenset({"gpu", "device", "kernels"})
 AMP_RATIO = 1.8
 """A typical gain of reduced precision: the median of those published over TF32
 (tools/published_amp_ratios.py)."""
+TRACE = "trace.csv"
+FILES = ("scenario.yaml", "scenario-host.yaml")
+"""The scenario file of each reading."""
 BATCH = 32
 """A typical number of samples of a rank's step, where a record has no micro-batches."""
 
@@ -56,6 +59,14 @@ class JobScenario:
     durations: Floats
     communication: float
     readings: tuple[Scenario, ...]
+
+    def write(self, folder: Path) -> None:
+        """Write the scenario of each reading and their trace, which `simstrag compare` reads."""
+        for name, scenario in zip(FILES, self.readings, strict=False):
+            trace = scenario.inputs.trace
+            assert trace is not None, "a scenario of a record has recorded durations"
+            trace.write(folder / TRACE)
+            Scenario.of({**scenario.declared, "trace": TRACE}, name, folder).write(folder, name)
 
 
 def job_scenario(

@@ -6,20 +6,15 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import BASELINE, Comparison
 from simstrag.policies import declared_lane, load
-from simstrag.scenario.scenario import Scenario
 from simstrag.whatif.job_scenario import JobScenario
 
-TRACE = "trace.csv"
 ROUNDING = 1e-9
 """Relative difference of two times that is none."""
-FILES = ("scenario.yaml", "scenario-host.yaml")
-"""The scenario file of each reading."""
 READINGS = ("device", "host")
 """What was slowed in each reading."""
 
@@ -94,14 +89,6 @@ class PoliciesOnRecord:
             else f"if the {READINGS[found[key][0]]} was slowed, {line}"
             for key, line in shown.items()
         )
-
-    def write(self, folder: Path) -> None:
-        """Write the scenario of each reading and their trace, which `simstrag compare` reads."""
-        for name, scenario in zip(FILES, self.job.readings, strict=False):
-            trace = scenario.inputs.trace
-            assert trace is not None, "a scenario of a record has recorded durations"
-            trace.write(folder / TRACE)
-            Scenario.of({**scenario.declared, "trace": TRACE}, name, folder).write(folder, name)
 
     @property
     def document(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
-from simstrag.traces.import_bytedance import ReplicaSteps, replica_steps
+from simstrag.traces.of_operations import ReplicaSteps, replica_steps
 
 FILE = (
     Path(__file__).parents[2].parent / "shared" / "traces" / "bytedance-straggler"

@@ -15,7 +15,7 @@ from benchmarks.published import BARRIERS, barrier_cost
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from simstrag.traces.import_pai import alibaba_pai_minibatch
+from simstrag.traces.of_pai import alibaba_pai_minibatch
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "traces" / "alibaba-pai-minibatch"
 pytestmark = pytest.mark.skipif(

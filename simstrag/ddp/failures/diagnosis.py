@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from simstrag.ddp.failures.process_identity import ProcessIdentity
-from simstrag.ddp.job_store import printable, read_entry
+from simstrag.ddp.job_store import read_entry
+from simstrag.documents.printable import printable
 from simstrag.errors import SimstragError
 
 PHASES = (
@@ -33,7 +34,7 @@ LOOK = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class FailureDiagnosis:
     """The ranks that made a collective fail; `str` of it is the sentence for the user.
 
     ranks: the culprits; empty if the cause is the network between all ranks.
@@ -60,7 +61,7 @@ class Diagnosis:
 class RankFailure(SimstragError, RuntimeError):
     """A rank is lost, or the network between ranks; the message names it, its step and phase."""
 
-    def __init__(self, diagnosis: Diagnosis) -> None:
+    def __init__(self, diagnosis: FailureDiagnosis) -> None:
         super().__init__(str(diagnosis))
         self.diagnosis = diagnosis
 
@@ -117,7 +118,7 @@ class Diagnoser:
         self._evidence = evidence
         self._others = [other for other in range(len(self.names)) if other != rank]
 
-    def diagnose(self, before: dict[int, RankState]) -> Diagnosis:
+    def diagnose(self, before: dict[int, RankState]) -> FailureDiagnosis:
         """The cause, from the states `before` and those that follow within `patience` seconds."""
         until, now = time.monotonic() + self.patience, before
         while True:
@@ -192,7 +193,7 @@ class Diagnoser:
         states: Mapping[int, RankState],
         silent: float | None = None,
         lost: tuple[int, ...] = (),
-    ) -> Diagnosis:
+    ) -> FailureDiagnosis:
         """The diagnosis against some ranks; its sentence says where the first of them was.
 
         silent: seconds without a beat; by default taken from the evidence.
@@ -221,10 +222,10 @@ class Diagnoser:
             )
         else:
             sentence = f"the network between the ranks: all are alive and wait {where}"
-        return Diagnosis(ranks, kind, state.step, state.phase, silent, lost, sentence)
+        return FailureDiagnosis(ranks, kind, state.step, state.phase, silent, lost, sentence)
 
 
-def _read_diagnosis(text: str) -> Diagnosis:
+def _read_diagnosis(text: str) -> FailureDiagnosis:
     """The diagnosis that another rank has written, as JSON, which has no tuples."""
     fields = json.loads(text)
     ranks, lost = (tuple(map(int, fields[name])) for name in ("ranks", "lost"))
@@ -232,7 +233,7 @@ def _read_diagnosis(text: str) -> Diagnosis:
     if kind not in get_args(Kind):
         raise ValueError(text)
     step, silent = int(fields["step"]), float(fields["silent_for"])
-    return Diagnosis(ranks, cast("Kind", kind), step, phase, silent, lost, sentence)
+    return FailureDiagnosis(ranks, cast("Kind", kind), step, phase, silent, lost, sentence)
 
 
 def _is_quiet(before: Mapping[int, RankState], now: Mapping[int, RankState], rank: int) -> bool:
@@ -261,7 +262,9 @@ def _is(ranks: Sequence[int]) -> str:
 
 def warn(sentence: str) -> None:
     """Print a warning on standard error."""
-    print(f"warning: {sentence}\n", end="", file=sys.stderr, flush=True)  # at once, and whole
+    print(
+        f"warning: {printable(sentence)}\n", end="", file=sys.stderr, flush=True
+    )  # at once, and whole
 
 
 def describe_error(error: BaseException) -> str:

@@ -23,14 +23,15 @@ from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.failures.diagnosis import (
     PHASES,
     Diagnoser,
-    Diagnosis,
+    FailureDiagnosis,
     Kind,
     RankFailure,
     RankState,
     first_line,
 )
 from simstrag.ddp.failures.process_identity import ProcessIdentity
-from simstrag.ddp.job_store import START, printable, read_ended, read_entry
+from simstrag.ddp.job_store import START, read_ended, read_entry
+from simstrag.documents.printable import printable
 
 BEATS = 40
 """Beats per stall limit; the interval between two beats is clamped to 0.05 to 0.5 s."""
@@ -180,7 +181,7 @@ class HeartbeatStore:
         seconds = time.monotonic() - self._requested
         return seconds if seconds > self.stall_limit / 2 else 0.0
 
-    def diagnose(self) -> Diagnosis:
+    def diagnose(self) -> FailureDiagnosis:
         """The cause of a collective that has just failed.
 
         Immediate if a rank ended, left or is stopped on this host, or if a rank or the store has
@@ -202,13 +203,13 @@ class HeartbeatStore:
             except RuntimeError as error:
                 return self._cut_off(first_line(error))
 
-    def _publish(self, diagnosis: Diagnosis) -> Diagnosis:
+    def _publish(self, diagnosis: FailureDiagnosis) -> FailureDiagnosis:
         """Let ranks that find no cause adopt a diagnosis; this rank then counts as alive."""
         self._report(f"noticed {json.dumps(asdict(diagnosis))}")
         self._noticed = True
         return diagnosis
 
-    def _cut_off(self, reason: str) -> Diagnosis:
+    def _cut_off(self, reason: str) -> FailureDiagnosis:
         self.broken = reason
         self._store_connections.shut()
         step, phase = self._position
@@ -216,7 +217,7 @@ class HeartbeatStore:
             f"the network to the store, or who holds it: {reason}; this one, "
             f"rank {self.names[self.rank]}, was at step {step} while {phase}"
         )
-        return Diagnosis((), "network", step, phase, 0.0, (), sentence)
+        return FailureDiagnosis((), "network", step, phase, 0.0, (), sentence)
 
     @contextlib.contextmanager
     def _time_limit(self, seconds: float) -> Iterator[None]:

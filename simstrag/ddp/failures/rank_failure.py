@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from simstrag.ddp import plain_collectives
-from simstrag.ddp.failures.diagnosis import Diagnosis, RankFailure
+from simstrag.ddp.failures.diagnosis import FailureDiagnosis, RankFailure
 from simstrag.ddp.failures.heartbeat import HeartbeatStore
 from simstrag.ddp.rendezvous import (
     RankPlace,
@@ -140,7 +140,7 @@ class Membership:
                     raise
                 agreed = self._go_on_without(failure.diagnosis, at)
 
-    def _go_on_without(self, diagnosis: Diagnosis, stage: Stage) -> Stage:
+    def _go_on_without(self, diagnosis: FailureDiagnosis, stage: Stage) -> Stage:
         """Form the group again without lost ranks; returns the stage of the one least far.
 
         Raises `Fenced` if the others re-formed it without this rank.

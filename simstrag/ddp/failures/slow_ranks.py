@@ -1,20 +1,34 @@
-"""Names slow ranks while a job runs: one long step at once, a lasting slowdown by a t test.
+"""Names slow ranks while a job runs: one long step at once, a lasting slowdown by a test.
 
-The t test is that of `simstrag.statistics.slow_workers`.  It looks again and again, so look k may
-take 1 / (k (k + 1)) of the rate of false alarms: all looks together keep to it.
+The tests are those of `simstrag.statistics.slow_workers`, as for a record.  They look again and
+again, so look k may take 1 / (k (k + 1)) of the rate of false alarms: all looks keep to it.
+
+What was said of a rank changes on new evidence only (`_Standing`), so that a rank near the
+threshold is not named and cleared within seconds, nor are ranks that share cores by turns.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from simstrag.ddp.failures.common_pauses import CommonPauses
 from simstrag.ddp.failures.diagnosis import warn
-from simstrag.statistics.slow_workers import ALARM, Slowness, chronic
+from simstrag.statistics.slow_workers import (
+    FEWEST,
+    FLOOR,
+    Floats,
+    Slowness,
+    chronic,
+    excesses,
+    slowness,
+)
+from simstrag.statistics.student import upper_tail
 
 TIMES, LEAST = 10.0, 1.0
 """A slow step takes more than TIMES times as long as the others', and more than LEAST seconds."""
@@ -22,15 +36,29 @@ TIMES, LEAST = 10.0, 1.0
 LOOK, WINDOW = 40, 200
 """Steps of every rank between two looks, and the steps that a look takes in."""
 
+FALSE_ALARMS = 0.01
+"""Rate of jobs without a slow rank in which the looks name one."""
+TESTS = 3
+"""Of a rank in a look: throughout, a stretch, a period."""
+
+CALM = 30.0
+"""Least seconds between two messages on a rank.  ASSUMED: enough to read and act on one."""
+MOST_DOUBLINGS = 4
+"""Of steps and seconds between messages.  ASSUMED: no warning waits longer than 16 times `CALM`."""
+SURE = 0.01
+"""Level of the test by which a rank is no longer slow, or slow again."""
+MOST_SPANS = 64
+"""Spans that are kept of a rank; of more, neighbours are joined."""
+
 
 class SlowRankDetector:
-    """Names slow ranks once, and again when that changes.
+    """Names slow ranks once, and again when that changes; and pauses that all ranks share.
 
     A long step is compared with two steps of every other rank, the last one before it and the first
     one after it; the longer of the two counts.  So a pause of all ranks, as for an evaluation,
     makes none of them slow.  A step is judged once half of the others have reported.
 
-    A chronically slow rank is one that the t test names, with a slow stretch that reaches into the
+    A chronically slow rank is one that the tests name, with a slow stretch that reaches into the
     last `LOOK` steps.
 
     say: called with the sentence.
@@ -47,8 +75,9 @@ class SlowRankDetector:
         self._long: dict[int, _LongStep] = {}
         self._window: dict[int, deque[tuple[int, float]]] = {}
         self._new: dict[int, int] = {}
-        self._looks = 0
-        self._chronic = set[int]()
+        self._looks = self._untested = 0
+        self._patience, self._standings = _Patience(), dict[int, _Standing]()
+        self._pauses = CommonPauses()
 
     def add(self, rank: int, step: int, seconds: float) -> None:
         """Report the local time of a step."""
@@ -66,9 +95,8 @@ class SlowRankDetector:
 
     def remove(self, rank: int) -> None:
         """Stop comparing a rank that has left."""
-        for reports in (self._last, self._long, self._window, self._new):
+        for reports in (self._last, self._long, self._window, self._new, self._standings):
             reports.pop(rank, None)
-        self._chronic.discard(rank)
 
     def _judge_long_steps(self, rank: int, step: int, seconds: float) -> None:
         longer = max(seconds, self._last.get(rank, 0.0))
@@ -94,27 +122,42 @@ class SlowRankDetector:
         ranks = sorted(self._window)
         count = min(map(len, self._window.values()))
         reports = [list(self._window[rank])[-count:] for rank in ranks]
-        slow = {ranks[place]: found for place, found in self._test(reports).items()}
-        for rank in sorted(slow.keys() - self._chronic):
-            found = slow[rank]
-            since = reports[ranks.index(rank)][found.places[0]][0]
-            p = f"p = {found.p:.2g}" if found.p >= 1e-6 else "p < 1e-06"
-            self._say(
-                f"rank {rank} is chronically slow: it computes {found.slowdown:.2f} times as long "
-                f"as its peers since step {since} ({found.test}; {p})"
-            )
-        for rank in sorted(self._chronic - slow.keys()):
-            self._say(f"rank {rank} is no longer slow")
-        self._chronic = set(slow)
-
-    def _test(self, reports: list[list[tuple[int, float]]]) -> dict[int, Slowness]:
         seconds = np.array([[took for _, took in own] for own in reports])
-        limit = ALARM / 2 / (self._looks * (self._looks + 1))  # two tests can name a chronic one
-        lately = seconds.shape[1] - LOOK
+        excess, new = excesses(seconds), min(count, *self._new.values())
+        self._untested += new
+        numbers = np.array([[step for step, _ in own] for own in reports])
+        if (numbers == numbers[0]).all():  # under policies that wait, ranks are in step
+            for sentence in self._pauses.update(seconds, numbers[0]):
+                self._say(sentence)
+        found = self._test(seconds, excess, reports) if count >= FEWEST else {}
+        for place, rank in enumerate(ranks):
+            steps = [step for step, _ in reports[place]]
+            span = _Span(
+                steps[-1] - (steps[-new - 1] if new < count else steps[0] - 1),
+                float(seconds[:, -new:].mean(axis=1).max()), float(excess[place, -new:].mean()),
+            )  # fmt: skip
+            standing = self._standings.setdefault(rank, _Standing(rank, self._patience))
+            if sentence := standing.update(span, found.get(place), steps):
+                self._say(sentence)
+
+    def _test(
+        self, seconds: Floats, excess: Floats, reports: list[list[tuple[int, float]]]
+    ) -> dict[int, Slowness]:
+        """The slowness of ranks that lasts until now; periods once in `WINDOW` steps, for time."""
+        found = chronic(seconds)
+        if self._untested >= WINDOW:
+            self._untested = 0
+            for place, own in enumerate(reports):
+                others, steps = np.delete(excess, place, axis=0), np.array([k for k, _ in own])
+                one = slowness(excess[place], others, steps)
+                if one is not None and one.period is not None:
+                    found[place] = one
+        limit = FALSE_ALARMS / TESTS / (self._looks * (self._looks + 1))
+        lately = excess.shape[1] - LOOK
         return {
-            place: found
-            for place, found in chronic(seconds).items()
-            if found.places[-1] >= lately and found.p <= limit
+            place: one
+            for place, one in found.items()
+            if one.p <= limit and (one.period is not None or one.places[-1] >= lately)
         }
 
 
@@ -124,3 +167,129 @@ class _LongStep(NamedTuple):
     step: int
     seconds: float
     peers: dict[int, float]
+
+
+class _Span(NamedTuple):
+    """Successive steps of a rank: how many, their mean seconds on the slowest rank, the excess."""
+
+    steps: int
+    seconds: float
+    excess: float
+
+    @property
+    def length(self) -> float:
+        """In seconds, also of steps between them that were not seen."""
+        return self.steps * self.seconds
+
+
+@dataclass
+class _Patience:
+    """What must have passed since the last message on a rank, once the job had one to withdraw.
+
+    It doubles with each withdrawal: where ranks are slow by turns, n steps have of the order of
+    log n messages.
+    """
+
+    steps: int = WINDOW
+    seconds: float = CALM
+    withdrawals: int = 0
+
+    def double(self) -> None:
+        self.withdrawals += 1
+        if self.withdrawals <= MOST_DOUBLINGS:
+            self.steps, self.seconds = 2 * self.steps, 2 * self.seconds
+
+
+class _Standing:
+    """What was said of a rank, and its spans since then.
+
+    The first warning of a job follows the tests of a look.  It is withdrawn after as many steps as
+    gave it, and as patience asks for, if in these the rank is significantly not slow: by a t test
+    of the means of spans against `FLOOR`, for which steps need not be independent.  After that,
+    a look's tests and the same t test must name a rank, in as many steps as patience asks for,
+    none older than the last message on it.
+    """
+
+    def __init__(self, rank: int, patience: _Patience) -> None:
+        self._rank, self._patience = rank, patience
+        self._is_slow, self._is_periodic = False, False
+        self._spans: list[_Span] = []
+        self._given = 0
+        """Steps of the stretch that gave the last warning."""
+
+    def update(self, span: _Span, found: Slowness | None, steps: Sequence[int]) -> str:
+        """What there is to say after a look; empty if nothing changed.
+
+        found: by the tests of the look; steps: the numbers of those it took in.
+        """
+        self._spans.append(span)
+        if len(self._spans) > MOST_SPANS:
+            self._spans = [*map(_joined, self._spans[::2], self._spans[1::2]), self._spans[-1]]
+        if found is not None and found.period is not None:
+            return self._name_period(found, steps)
+        if found is not None and not self._is_slow:
+            if self._patience.withdrawals and not self._is_sure(1):
+                return ""
+            self._is_slow, self._given, self._spans = True, len(found.places), []
+            return (
+                f"rank {self._rank} is chronically slow: it computes {found.slowdown:.2f} times as "
+                f"long as its peers since step {steps[found.places[0]]} ({found.test}; {_p(found)})"
+            )
+        if found is None and self._is_slow and self._is_sure(-1):
+            late = self._latest()
+            excess = float(np.exp(np.mean([each.excess for each in late])))
+            count = sum(each.steps for each in late)
+            self._patience.double()
+            self._is_slow, self._spans = False, []
+            return (
+                f"rank {self._rank} is no longer slow: it computed {excess:.2f} times as long as "
+                f"its peers in the last {count} steps"
+            )
+        return ""
+
+    def _name_period(self, found: Slowness, steps: Sequence[int]) -> str:
+        """The warning of a period, which is given once."""
+        if self._is_periodic:
+            return ""
+        self._is_periodic = True
+        return (
+            f"rank {self._rank} is slow in one of every {found.period} steps, such as step "
+            f"{steps[found.places[-1]]}: it computes {found.slowdown:.2f} times as long as its "
+            f"peers there ({found.test}; {_p(found)})"
+        )
+
+    def _latest(self) -> list[_Span]:
+        """The latest spans that are enough for a message; none if all are too few."""
+        steps, seconds = 0, 0.0
+        asked = max(self._given, self._patience.steps)
+        for k, each in enumerate(reversed(self._spans), 1):
+            steps, seconds = steps + each.steps, seconds + each.length
+            if k >= FEWEST and steps >= asked and seconds >= self._patience.seconds:
+                return self._spans[-k:]
+        return []
+
+    def _is_sure(self, sign: int) -> bool:
+        """Whether the excess of the latest spans, or of all, is on this side of the floor."""
+        late = self._latest()
+        return bool(late) and any(_tail(each, sign) <= SURE / 2 for each in (late, self._spans))
+
+
+def _tail(spans: Sequence[_Span], sign: int) -> float:
+    """Probability of a mean excess so far above the floor; below it for a negative sign."""
+    excess = np.array([each.excess for each in spans])
+    error = max(float(excess.std(ddof=1)) / np.sqrt(len(excess)), 1e-12)
+    t = sign * (float(excess.mean()) - float(np.log1p(FLOOR))) / error
+    return upper_tail(t, len(excess) - 1)
+
+
+def _joined(first: _Span, second: _Span) -> _Span:
+    steps = first.steps + second.steps
+    share = second.steps / steps
+    return _Span(
+        steps, (first.length + second.length) / steps,
+        (1 - share) * first.excess + share * second.excess,
+    )  # fmt: skip
+
+
+def _p(found: Slowness) -> str:
+    return f"p = {found.p:.2g}" if found.p >= 1e-6 else "p < 1e-06"

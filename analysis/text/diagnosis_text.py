@@ -1,0 +1,416 @@
+"""A diagnosis in at most 25 lines: what was read, what was lost, who, why, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from simstrag.analysis.text.lanes import TITLES
+from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
+from simstrag.analysis.text.whatif_text import cause_text, cost_of, p_text, part_text
+from simstrag.records.record import QUANTITIES, RELATIVE, Bounds, Record
+from simstrag.records.steps import NO_COLLECTIVE
+from simstrag.statistics.slow_workers import FEWEST
+from simstrag.whatif.analysis import WhatIf
+from simstrag.whatif.culprits import Culprit, Group, computing
+from simstrag.whatif.diagnosis import Diagnosis
+from simstrag.whatif.fixes import STEPS, describe_worker
+from simstrag.whatif.hardware import HardwareCause, healthy_facts
+from simstrag.whatif.losses import COMMON, DRIFT, NETWORK, SCATTERED, STRAGGLERS, WORTH, Loss
+
+MOST = 25
+"""Most lines."""
+WHO, WHY, FIXES, POLICIES, NOTES = 4, 4, 3, 3, 3
+"""Most lines of each label."""
+SAID = 0.0005
+"""Share of the time from which a loss has a number."""
+NAMES = {
+    STRAGGLERS: "stragglers", COMMON: "pauses common to all ranks", SCATTERED: "scattered pauses",
+    DRIFT: "slow drift of all ranks", NETWORK: "a slower network",
+}  # fmt: skip
+"""What each loss is called, in the order in which they are said."""
+
+
+class DiagnosisLine(NamedTuple):
+    """A line of a diagnosis: what it is about, and a sentence."""
+
+    label: str
+    text: str
+
+
+def lines(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...]:
+    """The lines in their order.
+
+    out: the folder that the diagnosis was written to.
+    """
+    said = [
+        *(DiagnosisLine("hang", f"{text}.") for text in [found.record.hang] if text),
+        DiagnosisLine("record", _covers(found)),
+        *(DiagnosisLine("unseen", f"It does not show {each.what}.") for each in found.unseen
+          if each.hides_ranks),
+        *(DiagnosisLine("caution", _sentence(text)) for text in _cautions(found)),
+        *(DiagnosisLine("lost", text) for text in _lost(found)),
+        *_cut([DiagnosisLine("who", text) for text in _who(found)], WHO),
+        *_cut([DiagnosisLine("why", text) for text in _why(found)], WHY),
+        *_cut([DiagnosisLine("fix", text) for text in _fixes(found)], FIXES),
+        *_cut([DiagnosisLine("policy", text) for text in _policies(found)], POLICIES),
+        *(DiagnosisLine("to see", f"{_head(each.what)}: {each.remedy}.") for each in found.unseen),
+        *(DiagnosisLine("next", text) for text in found.commands(out)),
+    ]  # fmt: skip
+    return tuple(said if len(said) <= MOST else [*said[: MOST - 2], *said[-2:]])
+
+
+def headline(found: Diagnosis) -> str:
+    """Who was slow and what was lost, in one sentence."""
+    who = next(iter(_who(found)), "")
+    lost = next(iter(_lost(found)), "")
+    is_named = found.steps is None or bool(found.steps.culprits)
+    return found.record.hang or (who if is_named else lost) or who or lost or _covers(found)
+
+
+def _cut(said: list[DiagnosisLine], most: int) -> list[DiagnosisLine]:
+    """At most so many lines; the last one says how many there are more."""
+    if len(said) <= most:
+        return said
+    rest = len(said) - most + 1
+    return [
+        *said[: most - 1],
+        DiagnosisLine(said[0].label, f"{rest} more, in the page and in --json."),
+    ]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _head(text: str) -> str:
+    """The clause before the colon."""
+    return text.partition(":")[0]
+
+
+def _covers(found: Diagnosis) -> str:
+    """What was read, and what it covers."""
+    record = found.record
+    parts = [f"{record.source}: {record.form}"]
+    if len(record):
+        ranks, steps = len(np.unique(record.rank)), np.unique(record.step)
+        hosts = len(set(record.hosts.values()))
+        on = f" on {plural(hosts, 'host')}" if hosts else ""
+        parts.append(
+            f"{plural(len(steps), 'step')} of {plural(ranks, 'rank')}{on}, numbers {steps[0]} to "
+            f"{steps[-1]}"
+        )
+    if record.series:
+        end = max(float(each.time.max()) for each in record.series if len(each.time))
+        quantities = join([each.quantity for each in record.series])
+        parts.append(f"{quantities} of {plural(len(record.nodes), 'node')} over {seconds(end)}")
+    if record.episodes:
+        parts.append(f"{plural(len(record.episodes), 'episode')} on nodes")
+    if record.bounds:
+        parts.append(f"the extremes over ranks of {join([b.quantity for b in record.bounds])}")
+    began = f", from {record.began}" if record.began else ""
+    return f"{'; '.join(parts)}{began}."
+
+
+def _cautions(found: Diagnosis) -> Iterator[str]:
+    """What is missing, as far as it changes how the numbers are read."""
+    warnings = found.record.missing if found.steps is None else found.steps.warnings
+    said = [each for each in warnings if each != NO_COLLECTIVE]
+    yield from said[:NOTES]
+    if len(said) > NOTES:
+        yield f"{len(said) - NOTES} more cautions, in the page and in --json"
+
+
+def _lost(found: Diagnosis) -> Iterator[str]:
+    yield from _extremes(found.record)
+    lost = found.losses
+    if lost is None:
+        return
+    assert found.steps is not None
+    layout = found.steps.replay.layout
+    if len(layout.step) < FEWEST:
+        yield f"{plural(len(layout.step), 'step')} of {seconds(lost.step)}: too few to split."
+        return
+    parts = [lost.of(kind) for kind in NAMES]
+    if len(layout.replica) == 1:
+        parts = [each for each in parts if each.kind in (COMMON, DRIFT)]
+    some = [each for each in parts if each.share >= SAID]
+    none = [NAMES[each.kind] for each in parts if each.share < SAID]
+    said = [f"{NAMES[each.kind]} {percent(each.share)} %" for each in some]
+    share = f"{percent(sum(each.share for each in some))} %" if some else "nothing"
+    of = f"{share[:1].upper()}{share[1:]} of {seconds(lost.step)} a step"
+    nothing = f"{'nothing by ' if some else 'not by '}{join(none)}" if none else ""
+    yield f"{of}: {'; '.join(filter(None, [join(said), nothing]))}."
+    yield from (_pause(each, found) for each in parts if each.share >= WORTH and each.facts)
+    count, took = lost.start_up
+    if count:
+        yield (
+            f"The first {plural(count, 'step')} took {seconds(took)} longer than usual ones, once: "
+            "the start (compiling, caches) is not in the numbers above."
+        )
+
+
+def _pause(part: Loss, found: Diagnosis) -> str:
+    """How pauses or drift come, in one sentence."""
+    facts = part.facts
+    if part.kind == COMMON:
+        often = (
+            f"every {facts['period']:.0f} steps (from step {facts['phase']:.0f} on)"
+            if facts["period"]
+            else f"in {plural(int(facts['steps']), 'step')}"
+        )
+        return (
+            f"All ranks pause {seconds(facts['each'])} {often}: such as a checkpoint, an "
+            "evaluation or the loader."
+        )
+    if part.kind == SCATTERED:
+        return (
+            f"{plural(int(facts['pauses']), 'pause')} of {seconds(facts['each'])} (median) on "
+            f"{plural(int(facts['ranks']), 'rank')} by turns: such as garbage collection or "
+            "preemption."
+        )
+    return (
+        f"All ranks together take {number(facts['ratio'])} times as long as at their best, from "
+        f"step {facts['since']:.0f} to {facts['until']:.0f}."
+    )
+
+
+def _extremes(record: Record) -> Iterator[str]:
+    """What extremes over ranks tell, the largest difference of times first."""
+    timed = [each for each in record.bounds if each.quantity not in QUANTITIES]
+    for each in sorted(timed, key=lambda b: -_spread(b))[:2]:
+        if np.isfinite(_spread(each)):
+            yield (
+                f"{each.quantity} is {_range(each)} times over the ranks."
+                if each.quantity.startswith(RELATIVE)
+                else f"{each.quantity} takes {_range(each)} s over the ranks: "
+                f"{seconds(_spread(each))} between the fastest and the slowest."
+            )
+
+
+def _spread(bounds: Bounds) -> float:
+    return float(np.median(bounds.high - bounds.low)) if len(bounds.low) else 0.0
+
+
+def _range(bounds: Bounds) -> str:
+    return f"{number(float(np.median(bounds.low)))} to {number(float(np.median(bounds.high)))}"
+
+
+def _who(found: Diagnosis) -> Iterator[str]:
+    steps = found.steps
+    if steps is None:
+        yield from _who_of_nodes(found)
+        return
+    if steps.replay.layout.is_alone:
+        return
+    for group in steps.groups:
+        yield _of_group(found, group)
+    for slow in _single(found):
+        yield f"{_sentence(_worker(found, slow)).rstrip('.')} {_pattern(found, slow)}."
+    if steps.culprits:
+        return
+    if found.hides_ranks:
+        yield "Who was slow cannot be told from this record."
+    elif len(steps.replay.layout.step) < FEWEST:
+        yield _longest(steps)
+    else:
+        yield "No rank is slower than its peers by 5 %, beyond chance (level 1 %)."
+
+
+def _longest(steps: WhatIf) -> str:
+    """Who took longest where steps are too few for a test."""
+    layout = steps.replay.layout
+    mine = computing(layout).sum(axis=1).mean(axis=1)
+    worst = int(np.argmax(mine))
+    ratio = float(mine[worst] / np.median(np.delete(mine, worst)))
+    return (
+        f"{'Rank' if layout.stages == 1 else 'Replica'} {layout.replica[worst]} took longest: "
+        f"{number(ratio)} times the median of the others, in "
+        f"{plural(len(layout.step), 'step')}, which are too few to tell that from chance."
+    )
+
+
+def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
+    """Nodes that clocks, episodes or extremes name."""
+    for cause in found.hardware:
+        when = (
+            "all along" if cause.is_constant
+            else f"from {_when(found.record, cause.start)} to {_when(found.record, cause.end)}"
+        )  # fmt: skip
+        slower = (
+            f": up to {number(cause.slowdown)} times as long, if a step is bound by the clock"
+            if np.isfinite(cause.slowdown)
+            else ""
+        )
+        yield f"{_card(cause)} is slow {when}{slower}."
+    for bounds in found.record.bounds:
+        if bounds.quantity not in QUANTITIES and _spread(bounds) > 0:
+            named = bounds.high_rank[bounds.high_rank >= 0]
+            if len(named):
+                rank = int(np.bincount(named).argmax())
+                ratio = float(np.median(bounds.high / bounds.low))
+                yield (
+                    f"Rank {rank} is the slowest in {int((named == rank).sum())} of "
+                    f"{plural(len(bounds.low), 'report')}: {number(ratio)} times as long as the "
+                    f"fastest ({_range(bounds)}"
+                    f"{'' if bounds.quantity.startswith(RELATIVE) else ' s'} of {bounds.quantity})."
+                )
+    for each in found.record.episodes:
+        cost = "" if not np.isfinite(each.factor) else f", {number(each.factor)} times as long"
+        yield (
+            f"{_sentence(each.what).rstrip('.')} was on {found.record.nodes[each.node]} from "
+            f"{_when(found.record, each.start)} to {_when(found.record, each.end)}{cost}."
+        )
+    if found.record.series and not found.hardware and not found.hides_ranks:
+        facts = join(list(healthy_facts(found.record)))
+        yield f"No GPU is slowed by its clock, power or heat{f': {facts}' if facts else ''}."
+
+
+def _single(found: Diagnosis) -> list[Culprit]:
+    """The slow workers that are of no group."""
+    assert found.steps is not None
+    grouped = {each.rank for group in found.steps.groups for each in group.members}
+    return [each for each in found.steps.culprits if each.rank not in grouped]
+
+
+def _of_group(found: Diagnosis, group: Group) -> str:
+    """A node, or the slower half, with how slow it is."""
+    first = max(group.members, key=lambda each: each.slowdown)
+    pattern = _pattern(found, first).partition(" times as long as its peers")[2]
+    times = f"{number(group.slowdown)} times as long as"
+    if group.kind == "node":
+        return (
+            f"All {len(group.members)} ranks of node {group.name} take {times} the other nodes'"
+            f"{pattern}: it is the node, not its cards one by one."
+        )
+    return (
+        f"Ranks {group.name} take {times} the fastest ranks{pattern}: two kinds of card, of node "
+        "or of work."
+    )
+
+
+def _worker(found: Diagnosis, slow: Culprit) -> str:
+    """A rank with its host."""
+    assert found.steps is not None
+    host = found.record.hosts.get(slow.rank)
+    return f"{describe_worker(found.steps.replay, slow)}{f' on {host}' if host else ''}"
+
+
+def _pattern(found: Diagnosis, slow: Culprit) -> str:
+    """How a worker is slow, since when, and how sure that is."""
+    assert found.steps is not None
+    numbers = found.steps.replay.layout.step
+    times = f"{number(slow.slowdown)} times as long as its peers"
+    sure = f"(p {p_text(slow.p)})"
+    if slow.pattern == "chronic":
+        if slow.since == numbers[0] and slow.until == numbers[-1]:
+            return f"takes {times} all along {sure}"
+        until = "the end" if slow.until == numbers[-1] else f"step {slow.until}"
+        return f"takes {times} from step {slow.since}{_at(found, slow.since)} to {until} {sure}"
+    if slow.pattern == "periodic":
+        return f"takes {times} every {slow.period} steps, since step {slow.since} {sure}"
+    listed = join([str(step) for step in slow.steps[:4]])
+    more = f" and {len(slow.steps) - 4} more" if len(slow.steps) > 4 else ""
+    return f"takes {times} in step {listed}{more} {sure}"
+
+
+def _at(found: Diagnosis, step: int) -> str:
+    """When a step began, where the record has times."""
+    record = found.record
+    if record.time is None:
+        return ""
+    times = record.time[record.step == step]
+    known = times[np.isfinite(times)]
+    return f" ({_when(record, float(known.min()))})" if len(known) else ""
+
+
+def _when(record: Record, moment: float) -> str:
+    """A moment by the clock, to the second, or in seconds of the log."""
+    if not record.began:
+        return f"{seconds(moment)} into the log"
+    began = datetime.fromisoformat(record.began)
+    at = began + timedelta(seconds=round(moment))
+    return f"{at:%H:%M:%S}" if at.date() == began.date() else f"{at:%m-%d %H:%M:%S}"
+
+
+def _why(found: Diagnosis) -> Iterator[str]:
+    steps = found.steps
+    if steps is not None:
+        yield from (cause_text(each) for each in steps.causes)
+        for slow in _single(found)[:WHO]:
+            parts = part_text(steps, slow)
+            if parts:
+                yield parts
+            for cause in found.hardware_of(slow):
+                yield f"{_hardware(cause)}, beside rank {slow.rank}."
+        if found.network is not None:
+            slower = found.network
+            yield (
+                f"The collective itself takes {number(slower.ratio)} times as long from step "
+                f"{slower.since} to {slower.until}: the network, and no rank."
+            )
+        if steps.culprits and not steps.causes and not found.record.series:
+            yield "Why is not in step times; clocks and power beside them would tell (nvidia-smi)."
+    else:
+        yield from (f"{_hardware(each)}." for each in found.hardware)
+        yield from _extreme_causes(found.record)
+
+
+def _extreme_causes(record: Record) -> Iterator[str]:
+    """Clocks, power and heat of the rank that is slowest in the extremes."""
+    for each in record.bounds:
+        unit = QUANTITIES.get(each.quantity)
+        if unit is not None and len(each.low):
+            low, high = (int(ranks[-1]) for ranks in (each.low_rank, each.high_rank))
+            scale, unit = (100, "%") if unit == "of 1" else (1, unit)
+            least, most = (
+                number(scale * float(np.median(values))) for values in (each.low, each.high)
+            )
+            yield (
+                f"{_sentence(each.quantity).rstrip('.')}: {least} {unit} on rank {low}, {most} "
+                f"{unit} on rank {high}."
+            )
+
+
+def _card(cause: HardwareCause) -> str:
+    return cause.node if cause.node.startswith("GPU") else f"GPU {cause.node}"
+
+
+def _hardware(cause: HardwareCause) -> str:
+    """A cause of hardware with what was measured."""
+    facts = cause.facts
+    said = [
+        f"{name} {number(value) if isinstance(value, float | int) else value}"
+        for name, value in facts.items()
+        if name != "episodes"
+    ]
+    return f"{_card(cause)}: {cause.kind} ({', '.join(said)})"
+
+
+def _fixes(found: Diagnosis) -> Iterator[str]:
+    steps = found.steps
+    if steps is None:
+        return
+    own = [each for each in steps.fixes if each.kind != "metric"]
+    for each in sorted(own, key=lambda fix: -fix.seconds):
+        if each.kind != "all":
+            yield (
+                f"{each.name}: {seconds(each.seconds)} of a step less "
+                f"({percent(each.share)} %), {cost_of(each)} in {STEPS:,} steps."
+            )
+
+
+def _policies(found: Diagnosis) -> Iterator[str]:
+    gains = [each for each in found.gains if each.share > 0]
+    for lane in ("A", "B", "C", None):
+        best = next((each for each in gains if each.lane == lane), None)
+        if best is not None:
+            title = TITLES.get(lane or "", "an effect on training that it does not declare")
+            yield f"{best.policy} takes {percent(best.share)} % less time than bsp ({title})."
+    if found.gains and not gains:
+        names = join([each.policy for each in found.gains])
+        yield f"None of {names} takes less time than bsp."

@@ -1,0 +1,110 @@
+"""`simstrag diagnose`: what a job's own files say: who was slow, what it cost, what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from simstrag.cli.console import command_line, print_lines, print_result
+from simstrag.cli.options import (
+    Jobs,
+    Json,
+    Quiet,
+    argument,
+    option,
+    out_option,
+    parse_pairs,
+    split_policies,
+)
+
+if TYPE_CHECKING:
+    from simstrag.whatif.diagnosis import Diagnosis
+
+POLICIES, NAMES = "What policies would give", "What the files are"
+
+
+def diagnose(
+    files: Annotated[
+        list[Path],
+        argument("Logs, profiles, metrics or folders of one job.", "FILE..."),
+    ],
+    out: Annotated[
+        Path | None, out_option("Folder for report.html, diagnosis.json and a scenario.")
+    ] = None,
+    gpu_price: Annotated[
+        float | None, option("Of a GPU-hour, in any currency.", "X", "--gpu-price")
+    ] = None,
+    form: Annotated[
+        str | None, option("Format, where the content does not tell.", "NAME", "--format",
+                           group=NAMES)
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        option("Column of a meaning: rank=NAME, seconds=NAME, ...", "WHAT=NAME", group=NAMES),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        option("Policies to simulate instead of the usual ones, or none.", "POLICY,...",
+               group=POLICIES),
+    ] = None,
+    amp_ratio: Annotated[
+        float | None,
+        option("What reduced precision gains in this job.", "X", "--amp-ratio", group=POLICIES),
+    ] = None,
+    jobs: Jobs = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Say who was slow in a job, what it cost, and what would help."""
+    from simstrag.runs.run import check_directory
+    from simstrag.whatif.diagnosis import NUMBERS
+    from simstrag.whatif.diagnosis import diagnose as diagnose_files
+
+    if out is not None:
+        check_directory(out, NUMBERS)
+    found = diagnose_files(
+        *files, gpu_price=gpu_price, compare=_policies(compare), amp_ratio=amp_ratio, jobs=jobs,
+        columns=parse_pairs("--column", column), form=form,
+    )  # fmt: skip
+    page = None if out is None else found.write(out, command_line())
+    document = {**found.document, "report": page}
+    print_result(as_json, quiet, document, lambda: _print(found, out), report=page)
+
+
+def _policies(text: str | None) -> list[str] | None:
+    """The policies asked for; None for the usual ones."""
+    if text is None:
+        return None
+    return [] if text == "none" else split_policies(text)
+
+
+def _print(found: Diagnosis, out: Path | None) -> None:
+    from simstrag.analysis.text.diagnosis_text import lines
+
+    print_lines(lines(found, out))
+
+
+def whatif(
+    record: Annotated[Path, argument("A log, a profile or a folder of one job.", "RECORD")],
+    out: Annotated[
+        Path | None, out_option("Folder for report.html, diagnosis.json and a scenario.")
+    ] = None,
+    gpu_price: Annotated[
+        float | None, option("Of a GPU-hour, in any currency.", "X", "--gpu-price")
+    ] = None,
+    compare: Annotated[
+        str | None, option("Policies to simulate.", "POLICY,...", group=POLICIES)
+    ] = None,
+    amp_ratio: Annotated[
+        float | None,
+        option("What reduced precision gains in this job.", "X", "--amp-ratio", group=POLICIES),
+    ] = None,
+    jobs: Jobs = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Do what diagnose does, by its name in older scripts; no policy is compared unasked."""
+    diagnose(
+        [record], out, gpu_price, compare=compare or "none", amp_ratio=amp_ratio, jobs=jobs,
+        as_json=as_json, quiet=quiet,
+    )  # fmt: skip

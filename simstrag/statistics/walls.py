@@ -1,0 +1,90 @@
+"""Whether the seconds of ranks hold the waiting for each other, so that no rank can be told apart.
+
+A wall time of a whole synchronous step holds the waiting for the slowest rank: then all ranks rise
+and fall together.  Ranks that are timed by themselves vary each on its own.  The test is a one-way
+analysis of variance of log seconds with steps as groups, about each rank's own mean: under the
+hypothesis that ranks share at most the part `SHARED` of their variance, the mean square between
+steps over that within, F, divided by 1 + n `SHARED` / (1 - `SHARED`) for n ranks, is distributed as
+F; steps count as fewer where the ranks' own deviations are correlated.
+
+Pauses of single steps are left out before, because a checkpoint stops all ranks, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.statistics.pauses import find_pauses
+from simstrag.statistics.slow_workers import FLOOR
+from simstrag.statistics.student import f_upper_tail
+
+Floats = npt.NDArray[np.floating]
+
+SHARED = 0.05
+"""Part of their variance that ranks of their own may share, ASSUMED: a common clock or a common
+file system moves them a little."""
+LEVEL = 1e-3
+"""Rate at which ranks of their own are taken for walls."""
+FEWEST = 10
+"""Least steps that tell."""
+UNRESOLVED = 1e-3
+"""Spread of log seconds over ranks below which nothing is told: clocks and rounding make as much.
+Kernels of a rank of its own vary by more."""
+
+
+class SharedWalls(NamedTuple):
+    """What ranks have in common.
+
+    share: of the variance of log seconds that is common to the ranks.
+    p: probability of so much for ranks that share `SHARED` of it.
+    spread: standard deviation over ranks within a step, of log seconds.
+    apart: distance of the slowest rank's mean from the fastest's, of log seconds.
+    """
+
+    share: float
+    p: float
+    spread: float
+    apart: float
+
+    @property
+    def hide_ranks(self) -> bool:
+        """Whether a slow rank is hidden."""
+        return self.apart < FLOOR and (self.p <= LEVEL or self.spread < UNRESOLVED)
+
+
+def shared_walls(seconds: Floats) -> SharedWalls:
+    """What the ranks of seconds (ranks, steps) have in common.
+
+    >>> rng = np.random.default_rng(0)
+    >>> own = rng.lognormal(0, 0.03, (4, 60))
+    >>> walls = np.repeat(own.max(axis=0)[None], 4, axis=0)
+    >>> shared_walls(own).hide_ranks, shared_walls(walls).hide_ranks
+    (False, True)
+    """
+    found = find_pauses(seconds)
+    quiet = ~((found.common > 0) | (found.scattered > 0).any(axis=0))
+    logs = np.log(np.maximum(seconds[:, quiet], np.finfo(float).tiny))
+    ranks, steps = logs.shape
+    if ranks < 2 or steps < FEWEST:
+        return SharedWalls(0.0, 1.0, np.inf, 0.0)
+    means = logs.mean(axis=1, keepdims=True)
+    apart, logs = float(np.ptp(means)), logs - means
+    common = logs.mean(axis=0)
+    within = float(((logs - common) ** 2).sum()) / ((ranks - 1) * (steps - 1))
+    between = ranks * float(common @ common) / (steps - 1)
+    spread = float(np.sqrt(within))
+    if within <= 0:
+        return SharedWalls(1.0, 0.0, 0.0, apart)
+    ratio = between / within
+    share = max(0.0, (ratio - 1) / (ratio - 1 + ranks))
+    rest = logs - common
+    lag = float((rest[:, 1:] * rest[:, :-1]).sum()) / float((rest * rest).sum())
+    lag = min(max(lag, 0.0), 0.95)
+    free = max((steps - 1) * (1 - lag) / (1 + lag), 1.0)
+    allowed = 1 + ranks * SHARED / (1 - SHARED)
+    return SharedWalls(
+        share, f_upper_tail(ratio / allowed, free, (ranks - 1) * free), spread, apart
+    )
