@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from simstrag.records.record import ALL_REDUCE, Record, assumed_gpus
 from simstrag.records.steps import NO_COLLECTIVE
 from simstrag.statistics.startup import leading
 from simstrag.statistics.student import upper_tail
+from simstrag.statistics.walls import shared_walls
 from simstrag.trace.trace import Trace
 from simstrag.traces.gaps import describe_gaps
 from simstrag.traces.provenance import STEPS, Labelled, constant_allreduce, contents, run_of
@@ -70,10 +71,6 @@ LEAST_SLOWDOWN = 0.02
 LARGEST_LAG1 = 0.95
 """Largest autocorrelation, and share of the most negative one that lognormal noise can have: the
 noise that is simulated cannot reach either end."""
-ALONG, ACROSS = 0.01, 0.2
-"""Steps look like whole synchronous ones if they vary along the log by more than the first of their
-mean, which is more than the resolution of clocks, and over ranks by less than the second of that:
-ranks of their own would vary about as much."""
 LEVEL, LEAST_FREEDOM = 0.01, 4.0
 """Probability that noise alone splits ranks into groups, over all places where it may; and the
 fewest steps, less one, of which that can be told."""
@@ -124,7 +121,7 @@ def trace_of_steps(
     dropped = [each for each in record.missing if each != NO_COLLECTIVE]
     doubts = (
         *(f"Not seen: {each.what}. What shows it: {each.remedy}." for each in record.unseen),
-        *_doubts(frame),
+        *_doubts(frame, ALL_REDUCE in record.kinds),
         *(f"{text} Then end the name of its column in _ms." for text in doubt(STEP, level)),
     )
     notes = (
@@ -241,11 +238,6 @@ def _gaps(frame: pd.DataFrame, names: Mapping[int, str]) -> tuple[str, ...]:
         (names[int(str(node))], times.to_numpy()) for node, times in clock.groupby(frame["node"])
     )
     return describe_gaps(samples, "the slowdown", "clean")
-
-
-def _spread(frame: pd.DataFrame) -> float:
-    """Mean over steps of the standard deviation over ranks."""
-    return float(frame.groupby("step")["local"].std().mean())
 
 
 def _groups(frame: pd.DataFrame) -> list[list[tuple[int, float]]]:
@@ -380,13 +372,12 @@ def _note_on_noise(noise: CleanNoise) -> str:
     )
 
 
-def _doubts(frame: pd.DataFrame) -> tuple[str, ...]:
+def _doubts(frame: pd.DataFrame, has_collective: bool) -> tuple[str, ...]:
     """Whether these are whole synchronous steps, which are as long on all ranks."""
-    across = _spread(frame)
-    along: Any = frame.groupby("step")["local"].mean().std()
-    if along > ALONG * frame["local"].mean() and across < ACROSS * along:
-        return (
-            "Doubtful: in each step all ranks take equally long. These look like whole synchronous "
-            "steps, in which ranks wait for the slowest; log each rank's own forward and backward.",
-        )
-    return ()
+    seconds = frame.pivot_table(index="node", columns="step", values="local").dropna(axis=1)
+    if has_collective or not shared_walls(seconds.to_numpy()).hide_ranks:
+        return ()
+    return (
+        "Doubtful: in each step all ranks take equally long. These look like whole synchronous "
+        "steps, in which ranks wait for the slowest; log each rank's own forward and backward.",
+    )

@@ -64,12 +64,15 @@ def shared_walls(seconds: Floats) -> SharedWalls:
     >>> shared_walls(own).hide_ranks, shared_walls(walls).hide_ranks
     (False, True)
     """
+    unknown = SharedWalls(0.0, 1.0, np.inf, 0.0)
+    if seconds.shape[0] < 2 or seconds.shape[1] < FEWEST:
+        return unknown
     found = find_pauses(seconds)
     quiet = ~((found.common > 0) | (found.scattered > 0).any(axis=0))
     logs = np.log(np.maximum(seconds[:, quiet], np.finfo(float).tiny))
     ranks, steps = logs.shape
-    if ranks < 2 or steps < FEWEST:
-        return SharedWalls(0.0, 1.0, np.inf, 0.0)
+    if steps < FEWEST:
+        return unknown
     means = logs.mean(axis=1, keepdims=True)
     apart, logs = float(np.ptp(means)), logs - means
     common = logs.mean(axis=0)
