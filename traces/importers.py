@@ -92,7 +92,7 @@ FORMATS = {
 }  # fmt: skip
 FORMATS |= {
     each.name: Format(
-        _by_record(each.read, trace_of, each.name), each.what, ("columns",), each.per_rank
+        _by_record(each.read, trace_of, each.name), each.what, ("columns",), each.many
     )
     for each in readers()
     if NAMES.get(each.name, each.name) not in FORMATS

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.records.record import QUANTITIES, RELATIVE, Bounds, Record
+from simstrag.records.record import QUANTITIES, RELATIVE, Record
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import Labelled, contents, count_note, run_of
 
@@ -25,27 +25,27 @@ def trace_of_bounds(record: Record, paths: Sequence[str | Path] = ()) -> Labelle
     Raises `InputError` for a record without a time's least and greatest value.
     """
     timed = [each for each in record.bounds if each.quantity not in QUANTITIES]
-    spread = [(_ratio(each), each) for each in timed]
-    known = [pair for pair in spread if np.isfinite(pair[0])]
+    known = [each for each in timed if np.isfinite(each.middle).all()]
     if not known:
         raise InputError(
             f"{record.source}: has no least and greatest time of ranks: no slowdown is known"
         )
-    seconds = max(float(np.median(each.low)) for _, each in known)
-    longest = max(known, key=lambda pair: float(np.median(pair[1].high - pair[1].low)))[1]
-    slowdown = 1 + float(np.median(longest.high - longest.low)) / seconds
+    seconds = max(each.middle[0] for each in known)
+    longest = max(known, key=lambda each: each.middle[1] - each.middle[0])
+    low, high = longest.middle
+    slowdown = 1 + (high - low) / seconds if seconds > 0 else 1.0
     relative = longest.quantity.startswith(RELATIVE)
-    named = longest.high_rank[longest.high_rank >= 0]
-    rank = int(np.bincount(named).argmax()) if len(named) else 0
-    workers = max(FEWEST, 1 + max(int(each.high_rank.max()) for _, each in known))
+    rank, times = longest.slowest
+    workers = max(FEWEST, 1 + max(int(each.high_rank.max()) for each in known))
+    slow = max(rank, 0)
     trace = Trace.from_rows(
-        [(0.0, k, "step", "slowdown", slowdown if k == rank else 1.0) for k in range(workers)],
+        [(0.0, k, "step", "slowdown", slowdown if k == slow else 1.0) for k in range(workers)],
         record.source,
     )
-    who = f"rank {rank}, which the log names" if len(named) else "one rank, and which is unknown"
+    who = f"rank {rank}, which the log names" if times else "one rank, and which is unknown"
     notes = (
         f"Measured: the least and the greatest {longest.quantity} over ranks, "
-        f"{np.median(longest.low):.4g} and {np.median(longest.high):.4g}"
+        f"{low:.4g} and {high:.4g}"
         f"{'' if relative else ' s'} in the median.",
         f"Derived: {who}, is {slowdown:.3g} times as long as the fastest in all its step.",
         "Assumed: it is slow all along, and all others are as fast as the fastest.",
@@ -60,8 +60,3 @@ def trace_of_bounds(record: Record, paths: Sequence[str | Path] = ()) -> Labelle
             *run_of(STEPS, workers),
         ),
     )  # fmt: skip
-
-
-def _ratio(bounds: Bounds) -> float:
-    """The greatest over the least, in the median; NaN where one was not recorded."""
-    return float(np.median(bounds.high / bounds.low)) if len(bounds.low) else np.nan

@@ -174,8 +174,8 @@ def _pause(part: Loss, found: Diagnosis) -> str:
             "preemption."
         )
     return (
-        f"All ranks together take {number(facts['ratio'])} times as long as at their best, from "
-        f"step {facts['since']:.0f} to {facts['until']:.0f}."
+        f"All ranks together take {number(facts['ratio'])} times as long as at their best in "
+        f"{facts['steps']:.0f} steps, from step {facts['since']:.0f} to {facts['until']:.0f}."
     )
 
 
@@ -193,11 +193,11 @@ def _extremes(record: Record) -> Iterator[str]:
 
 
 def _spread(bounds: Bounds) -> float:
-    return float(np.median(bounds.high - bounds.low)) if len(bounds.low) else 0.0
+    return bounds.middle[1] - bounds.middle[0]
 
 
 def _range(bounds: Bounds) -> str:
-    return f"{number(float(np.median(bounds.low)))} to {number(float(np.median(bounds.high)))}"
+    return " to ".join(map(number, bounds.middle))
 
 
 def _who(found: Diagnosis) -> Iterator[str]:
@@ -249,12 +249,11 @@ def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
         yield f"{_card(cause)} is slow {when}{slower}."
     for bounds in found.record.bounds:
         if bounds.quantity not in QUANTITIES and _spread(bounds) > 0:
-            named = bounds.high_rank[bounds.high_rank >= 0]
-            if len(named):
-                rank = int(np.bincount(named).argmax())
-                ratio = float(np.median(bounds.high / bounds.low))
+            rank, often = bounds.slowest
+            if often:
+                ratio = bounds.middle[1] / bounds.middle[0] if bounds.middle[0] else np.inf
                 yield (
-                    f"Rank {rank} is the slowest in {int((named == rank).sum())} of "
+                    f"Rank {rank} is the slowest in {often} of "
                     f"{plural(len(bounds.low), 'report')}: {number(ratio)} times as long as the "
                     f"fastest ({_range(bounds)}"
                     f"{'' if bounds.quantity.startswith(RELATIVE) else ' s'} of {bounds.quantity})."
@@ -345,8 +344,11 @@ def _why(found: Diagnosis) -> Iterator[str]:
             parts = part_text(steps, slow)
             if parts:
                 yield parts
-            for cause in found.hardware_of(slow):
-                yield f"{_hardware(cause)}, beside rank {slow.rank}."
+        yield from dict.fromkeys(
+            f"{_hardware(cause)}, beside rank {slow.rank}."
+            for slow in steps.culprits
+            for cause in found.hardware_of(slow)
+        )
         if found.network is not None:
             slower = found.network
             yield (
@@ -361,19 +363,17 @@ def _why(found: Diagnosis) -> Iterator[str]:
 
 
 def _extreme_causes(record: Record) -> Iterator[str]:
-    """Clocks, power and heat of the rank that is slowest in the extremes."""
+    """Clocks, power and heat of the ranks with the extremes."""
     for each in record.bounds:
         unit = QUANTITIES.get(each.quantity)
-        if unit is not None and len(each.low):
-            low, high = (int(ranks[-1]) for ranks in (each.low_rank, each.high_rank))
+        if unit is not None and np.isfinite(each.middle).all() and len(each.low):
             scale, unit = (100, "%") if unit == "of 1" else (1, unit)
-            least, most = (
-                number(scale * float(np.median(values))) for values in (each.low, each.high)
-            )
-            yield (
-                f"{_sentence(each.quantity).rstrip('.')}: {least} {unit} on rank {low}, {most} "
-                f"{unit} on rank {high}."
-            )
+            said = [
+                f"{number(scale * value)} {unit}"
+                + (f" on rank {ranks[-1]}" if ranks[-1] >= 0 else "")
+                for value, ranks in zip(each.middle, (each.low_rank, each.high_rank), strict=True)
+            ]
+            yield f"{_sentence(each.quantity).rstrip('.')}: {', '.join(said)}."
 
 
 def _card(cause: HardwareCause) -> str:
@@ -411,6 +411,8 @@ def _policies(found: Diagnosis) -> Iterator[str]:
         if best is not None:
             title = TITLES.get(lane or "", "an effect on training that it does not declare")
             yield f"{best.policy} takes {percent(best.share)} % less time than bsp ({title})."
+    if found.refused:
+        yield f"None was compared: {found.refused.removeprefix(f'{found.record.source}: ')}."
     if found.gains and not gains:
         names = join([each.policy for each in found.gains])
         yield f"None of {names} takes less time than bsp."

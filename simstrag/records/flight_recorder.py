@@ -117,7 +117,7 @@ def read(files: Sequence[LogFile], columns: Mapping[str, str] | None = None) -> 
     return Record.without_steps(source, NAME, hang=hang)
 
 
-READERS = (Reader(NAME, "dumps of torch's flight recorder", recognise, read, per_rank=True),)
+READERS = (Reader(NAME, "dumps of torch's flight recorder", recognise, read, many=True),)
 
 
 def _record(dumps: dict[int, Any], source: str) -> Record:

@@ -157,6 +157,6 @@ def _history(file: LogFile) -> LogTable:
 
 
 READERS = (
-    Reader(DMON, "the table of dcgmi dmon", recognise_dmon, read_dmon),
-    Reader(WANDB, "system metrics of W&B, CSV or JSON", recognise_system, read_system),
+    Reader(DMON, "the table of dcgmi dmon", recognise_dmon, read_dmon, many=True),
+    Reader(WANDB, "system metrics of W&B, CSV or JSON", recognise_system, read_system, many=True),
 )

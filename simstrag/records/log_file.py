@@ -87,11 +87,11 @@ class Reader(NamedTuple):
     name: the tool's own name; what: a few words on its files.
     recognise: whether a file is in the format, by its content.
     read: the record of files; raises `InputError`.  Its second argument names columns by meaning.
-    per_rank: whether a job has a file of each rank.
+    many: whether several files of a job are read together, such as one of each rank.
     """
 
     name: str
     what: str
     recognise: Callable[[LogFile], bool]
     read: Callable[[Sequence[LogFile], Mapping[str, str] | None], Record]
-    per_rank: bool = False
+    many: bool = False

@@ -14,7 +14,7 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.records.log_file import LogFile
-from simstrag.records.record import Record, assumed_gpus
+from simstrag.records.record import ALL_REDUCE, Record, assumed_gpus
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 RANK = re.compile(
@@ -118,6 +118,8 @@ def record_of_cells(
         raise InputError(f"{source}: no step has the same times on all {len(ranks)} ranks")
     rows = [[cells[step, rank] for rank in ranks] for step in steps]
     parts = {n: np.array([[cell[n] for cell in row] for row in rows]) for n in names}
+    if not any(each.any() for name, each in parts.items() if name != ALL_REDUCE):
+        raise InputError(f"{source}: all seconds of computing are 0; are they rounded?")
     left_out = [str(rank) for rank in counts if rank not in ranks]
     lost = len(numbers) - len(steps)
     time = np.array([[moments.get((step, rank), math.nan) for rank in ranks] for step in steps])

@@ -257,4 +257,4 @@ def _of_all_ranks(log: _Log, text: str, file: LogFile) -> Record:
     )  # fmt: skip
 
 
-READERS = (Reader(NAME, "logs of iterations, timers and stragglers", recognise, read),)
+READERS = (Reader(NAME, "logs of iterations, timers and stragglers", recognise, read, many=True),)

@@ -349,4 +349,4 @@ def _dates(cells: list[str]) -> list[str]:
     return written
 
 
-READERS = (Reader(NAME, "CSV of nvidia-smi --query-gpu", recognise, read),)
+READERS = (Reader(NAME, "CSV of nvidia-smi --query-gpu", recognise, read, many=True),)

@@ -138,7 +138,7 @@ def read(files: Sequence[LogFile], columns: Mapping[str, str] | None = None) -> 
     )  # fmt: skip
 
 
-READERS = (Reader(NAME, "Chrome traces of torch.profiler", recognise, read, per_rank=True),)
+READERS = (Reader(NAME, "Chrome traces of torch.profiler", recognise, read, many=True),)
 
 
 def read_ranks(files: Sequence[LogFile]) -> JobProfile:

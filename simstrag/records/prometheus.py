@@ -96,8 +96,7 @@ def read(
     columns: `{"gpu": "value"}` for series that do not name their metric.
     fraction: as in `utilisation.of_table`.
     """
-    (file,) = files
-    return record_of(read_table(file), columns, fraction)
+    return record_of(read_table(files[0]), columns, fraction)
 
 
 def read_table(file: LogFile) -> LogTable:

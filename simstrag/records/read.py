@@ -57,13 +57,12 @@ def read_record(
     if not paths:
         raise InputError("give a file or a folder of a job")
     asked = [require_path(path_of(path, "the record of a job")) for path in paths]
-    found = [record for path in asked if path.is_dir() for record in _of_folder(path)]
-    files = [LogFile.open(path) for path in asked if not path.is_dir()]
-    found += _of_files(files, columns, form)
+    found = [each for p in asked if p.is_dir() for each in _of_folder(p, columns, form)]
+    found += _of_files([LogFile.open(p) for p in asked if not p.is_dir()], columns, form)
     return functools.reduce(join, found)
 
 
-def _of_folder(folder: Path) -> list[Record]:
+def _of_folder(folder: Path, columns: Mapping[str, str] | None, form: str | None) -> list[Record]:
     """The records in a folder: of a run, or of any files."""
     from simstrag.records import runs, steps
 
@@ -76,31 +75,36 @@ def _of_folder(folder: Path) -> list[Record]:
             )
         return [runs.read_folder(folder)]
     paths = [p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.endswith(SKIPPED)]
-    groups: dict[Reader, list[LogFile]] = {}
-    for file in map(LogFile.open, paths):
-        found = next((reader for reader in readers() if reader.recognise(file)), None)
-        if file.path.name in ranks:
-            found = reader_named(steps.RECORDED)
-        if found is not None:
-            groups.setdefault(found, []).append(file)
-    known = [file for group in groups.values() for file in group]
-    for path in paths:
-        if not path.stat().st_size and any(path.suffix == file.path.suffix for file in known):
-            raise InputError(f"{path}: is empty; record the rank again, or remove the file")
+    files = list(map(LogFile.open, paths))
+    known = [
+        file for file in files
+        if form is not None or file.path.name in ranks
+        or any(reader.recognise(file) for reader in readers())
+    ]  # fmt: skip
+    for file in files:
+        if not file.data and any(file.path.suffix == each.path.suffix for each in known):
+            raise InputError(f"{file.path}: is empty; record the rank again, or remove the file")
     if not known:
         raise InputError(f"{folder}: no record of a job in this folder; {KNOWN}")
-    return [reader.read(group, None) for reader, group in groups.items()]
+    recorded = [file for file in known if file.path.name in ranks]
+    rest = [file for file in known if file.path.name not in ranks]
+    own = _of_files(recorded, columns, form or steps.RECORDED) if recorded else []
+    return own + _of_files(rest, columns, form)
 
 
 def _of_files(
-    files: Sequence[LogFile], columns: Mapping[str, str] | None = None, form: str | None = None
+    files: Sequence[LogFile], columns: Mapping[str, str] | None, form: str | None
 ) -> list[Record]:
-    """A record of all files of each format."""
+    """The records of files, several at once where a format has several of a job."""
     groups: dict[Reader, list[LogFile]] = {}
     for file in files:
         reader = reader_of(file) if form is None else reader_named(form)
         groups.setdefault(reader, []).append(file)
-    return [reader.read(group, columns) for reader, group in groups.items()]
+    return [
+        reader.read(each, columns)
+        for reader, group in groups.items()
+        for each in ([group] if reader.many else [[file] for file in group])
+    ]
 
 
 def reader_named(name: str) -> Reader:
@@ -157,7 +161,7 @@ def join(first: Record, second: Record) -> Record:
         nodes=names,
         models=tuple(models.get(name, "") for name in names) if models else (),
         hosts={**other.hosts, **steps.hosts},
-        series=tuple(each for series, _ in moved for each in series),
+        series=_merged([each for series, _ in moved for each in series]),
         episodes=tuple(each for _, episodes in moved for each in episodes),
         bounds=steps.bounds + other.bounds,
         missing=(*dict.fromkeys([*steps.missing, *other.missing]),),
@@ -182,6 +186,20 @@ def _moved(
         for each in record.episodes
     ]
     return series, episodes
+
+
+def _merged(series: Sequence[NodeSeries]) -> tuple[NodeSeries, ...]:
+    """One series of each quantity."""
+    found = []
+    for quantity in dict.fromkeys(each.quantity for each in series):
+        own = [each for each in series if each.quantity == quantity]
+        node, time, value = (
+            np.concatenate([getattr(each, name) for each in own])
+            for name in ("node", "time", "value")
+        )
+        order = np.lexsort((time, node))
+        found.append(NodeSeries(quantity, node[order], time[order], value[order]))
+    return tuple(found)
 
 
 def _moment(began: str) -> float:

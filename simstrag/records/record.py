@@ -106,6 +106,23 @@ class Bounds:
     low_rank: Ints
     high_rank: Ints
 
+    @property
+    def middle(self) -> tuple[float, float]:
+        """The least and the greatest value, in the median of where both were recorded; or NaN."""
+        known = np.isfinite(self.low) & np.isfinite(self.high)
+        if not known.any():
+            return np.nan, np.nan
+        return float(np.median(self.low[known])), float(np.median(self.high[known]))
+
+    @property
+    def slowest(self) -> tuple[int, int]:
+        """The rank that most often has the greatest value, and how often; -1 without a name."""
+        named = self.high_rank[self.high_rank >= 0]
+        if not len(named):
+            return -1, 0
+        counts = np.bincount(named)
+        return int(counts.argmax()), int(counts.max())
+
 
 GPU, HOST, NET = "gpu", "host", "net"
 SM_CLOCK, SM_CLOCK_MAX, POWER, POWER_LIMIT, TEMPERATURE, REASONS, PCIE, LANES = (

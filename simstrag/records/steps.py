@@ -115,13 +115,13 @@ def read_all(files: Sequence[LogFile], columns: Mapping[str, str] | None = None)
 
 
 READERS = tuple(
-    Reader(name, what, functools.partial(recognise, name=name), read, per_rank)
-    for name, what, per_rank in (
-        (RECORDED, "rank-*.csv of simstrag.ddp.record", True),
-        (TENSORBOARD, "step times as scalars, CSV or JSON", True),
-        (WANDB, "step times as history or chart, CSV or JSON", False),
-        (LIGHTNING, "metrics.csv with step times", False),
-        (STEPS, "CSV or JSON of rank, step and seconds or throughput", False),
+    Reader(name, what, functools.partial(recognise, name=name), read, many=True)
+    for name, what in (
+        (RECORDED, "rank-*.csv of simstrag.ddp.record"),
+        (TENSORBOARD, "step times as scalars, CSV or JSON"),
+        (WANDB, "step times as history or chart, CSV or JSON"),
+        (LIGHTNING, "metrics.csv with step times"),
+        (STEPS, "CSV or JSON of rank, step and seconds or throughput"),
     )
 )
 

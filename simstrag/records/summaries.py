@@ -360,7 +360,7 @@ def read_ranges(files: Sequence[LogFile], columns: Mapping[str, str] | None = No
 
 
 READERS = (
-    Reader("nvidia-resiliency-ext", "logs of performance scores", _has_scores, read_scores),
+    Reader("nvidia-resiliency-ext", "logs of performance scores", _has_scores, read_scores, True),
     Reader("TraceML", "final_summary.json", _is_traceml, read_traceml),
     Reader("trainer_state.json", "losses of a Trainer", _is_trainer_state, refuse_trainer_state),
     Reader(

@@ -29,7 +29,7 @@ def read(
     fraction: bool | None = None,
 ) -> Record:
     """The record of one file; see `of_table`."""
-    (file,) = files
+    file = files[0]
     table = file.table or LogTable.of(file.text, str(file.path))
     return of_table(NAME, table, columns, fraction)
 

@@ -1,8 +1,8 @@
 """Drift: all ranks together slower than at their best, for a stretch or more and more.
 
-The level of the job is the running median of the ranks' medians.  Its base is the lowest level that
-`SUSTAINED` steps have.  What the level is above the base by more than noise explains, and by more
-than `FLOOR`, is drift.
+The level of the job is the running median of the ranks' medians.  Its base is a quantile of the
+medians of `SUSTAINED` steps: a tenth of them are lower.  What the level is above the base by more
+than noise explains, and by more than `FLOOR`, is drift.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Drift(NamedTuple):
     seconds: of each step above the base; 0 where it is not.
     base: seconds of a step at its best.
     first, last: places of the first and the last step above; -1 without any.
-    ratio: level over base in these steps, in the median.
+    ratio: level over base in the steps above, in the median.
+    steps: how many there are.
     """
 
     seconds: Floats
@@ -39,6 +40,7 @@ class Drift(NamedTuple):
     first: int
     last: int
     ratio: float
+    steps: int = 0
 
 
 def find_drift(seconds: Floats) -> Drift:
@@ -68,7 +70,7 @@ def find_drift(seconds: Floats) -> Drift:
     own = np.flatnonzero(above)
     lost = np.where(above, np.maximum(level - base, 0.0), 0.0)
     ratio = float(np.median(level[own])) / base
-    return Drift(lost, base, int(own[0]), int(own[-1]), ratio)
+    return Drift(lost, base, int(own[0]), int(own[-1]), ratio, len(own))
 
 
 def _error(seconds: Floats, level: Floats) -> float:

@@ -25,14 +25,17 @@ WINDOW = 11
 FAR = 3.5, 4.5, 6.0
 """Standard deviations beyond which a step may be a pause."""
 TIMES = 1.26, 1.6, 2.0, 3.0, 5.0, 8.0
+"""How many times as far some of these steps have to be: pauses may be little or much longer than
+the noise, and each distance tells some of them best."""
 TAIL = 3
 """Noise beyond x is as frequent as x^-3 or less: heavier tails have no variance to speak of."""
 LEVEL = 0.002
-"""Rate of false alarms of one of the tests, which differ little."""
+"""Rate of false alarms of one of these tests, uncorrected: they look at the same steps, and all
+together stay below 1 % of drawn clean jobs (tests/verification/test_diagnosis_rates.py)."""
 LEAST = 0.08
 """Least relative length of a pause, ASSUMED: shorter ones are taken as noise."""
 MOST = 0.2
-"""Largest share of the steps that pause; where more do, they are how the job is."""
+"""Largest share of the steps that pause, ASSUMED; where more do, they are how the job is."""
 ALL = 0.75
 """Share of the ranks that pause together in a common pause, ASSUMED: logs round, and a fast rank
 may overlap its part."""
@@ -74,8 +77,9 @@ def find_pauses(seconds: Floats, numbers: Ints | None = None) -> Pauses:
     numbers = np.arange(steps) if numbers is None else numbers
     usual = running_median(seconds)
     logs = np.log(np.maximum(seconds, np.finfo(float).tiny) / np.maximum(usual, 1e-300))
-    together = _pausing(np.quantile(logs, 1 - ALL, axis=0)[None], ranks)[0]
-    common = np.where(together, np.quantile(seconds - usual, 1 - ALL, axis=0), 0.0)
+    least, most = (np.quantile(x, 1 - ALL, axis=0, method="lower") for x in (logs, seconds - usual))
+    together = _pausing(least[None], ranks)[0]
+    common = np.where(together, most, 0.0)
     long = _pausing(np.where(together, 0.0, logs)) if ranks > 1 else together[None]
     beyond = seconds - usual - common
     long |= together & (beyond > LEAST * usual)

@@ -96,8 +96,10 @@ def slowness(excess: Floats, others: Floats, numbers: Ints) -> Slowness | None:
     return periodic or _chronic(excess, others) or _one_off(excess, others)
 
 
-def chronic(seconds: Floats) -> dict[int, Slowness]:
+def chronic(seconds: Floats, peers: list[int] | None = None) -> dict[int, Slowness]:
     """The chronically slow of several workers, by their place in seconds (workers, steps).
+
+    peers: as in `excesses`.
 
     >>> seconds = 0.1 + np.random.default_rng(0).normal(0, 0.005, (4, 40))
     >>> seconds[2] *= 1.5
@@ -107,7 +109,7 @@ def chronic(seconds: Floats) -> dict[int, Slowness]:
     workers, steps = seconds.shape
     if workers < 2 or steps < FEWEST:
         return {}
-    excess = excesses(seconds)
+    excess = excesses(seconds, peers)
     found = (
         (worker, _chronic(own, np.delete(excess, worker, axis=0)))
         for worker, own in enumerate(excess)

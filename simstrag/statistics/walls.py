@@ -7,7 +7,10 @@ hypothesis that ranks share at most the part `SHARED` of their variance, the mea
 steps over that within, F, divided by 1 + n `SHARED` / (1 - `SHARED`) for n ranks, is distributed as
 F; steps count as fewer where the ranks' own deviations are correlated.
 
-Pauses of single steps are left out before, because a checkpoint stops all ranks, too.
+Before, pauses are left out, and steps divided by the running median of all ranks: a checkpoint and
+a drift move ranks of their own, too.  Where ranks are as alike as walls (`JITTER`), a drift counts:
+ranks of their own do not drift by the same factor to the jitter of a clock.  Input that is longer
+for all ranks in the same steps is taken for walls.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.statistics.pauses import find_pauses
+from simstrag.statistics.pauses import find_pauses, running_median
 from simstrag.statistics.slow_workers import FLOOR
 from simstrag.statistics.student import f_upper_tail
 
@@ -28,6 +31,9 @@ SHARED = 0.05
 file system moves them a little."""
 LEVEL = 1e-3
 """Rate at which ranks of their own are taken for walls."""
+JITTER = 0.012
+"""Spread of log seconds over ranks up to which they may be walls that a drift moves, ASSUMED: ranks
+leave a collective together, to the jitter of launches and clocks."""
 FEWEST = 10
 """Least steps that tell."""
 UNRESOLVED = 1e-3
@@ -69,10 +75,19 @@ def shared_walls(seconds: Floats) -> SharedWalls:
         return unknown
     found = find_pauses(seconds)
     quiet = ~((found.common > 0) | (found.scattered > 0).any(axis=0))
-    logs = np.log(np.maximum(seconds[:, quiet], np.finfo(float).tiny))
-    ranks, steps = logs.shape
-    if steps < FEWEST:
+    if quiet.sum() < FEWEST:
         return unknown
+    tiny = np.finfo(float).tiny
+    usual = np.maximum(running_median(np.median(seconds, axis=0)[None])[0], tiny)
+    steady = _shared(np.log(np.maximum(seconds / usual, tiny))[:, quiet])
+    if steady.spread > JITTER:
+        return steady
+    return min(steady, _shared(np.log(np.maximum(seconds, tiny))[:, quiet]), key=lambda w: w.p)
+
+
+def _shared(logs: Floats) -> SharedWalls:
+    """What the ranks of log seconds (ranks, steps) have in common."""
+    ranks, steps = logs.shape
     means = logs.mean(axis=1, keepdims=True)
     apart, logs = float(np.ptp(means)), logs - means
     common = logs.mean(axis=0)
@@ -88,6 +103,5 @@ def shared_walls(seconds: Floats) -> SharedWalls:
     lag = min(max(lag, 0.0), 0.95)
     free = max((steps - 1) * (1 - lag) / (1 + lag), 1.0)
     allowed = 1 + ranks * SHARED / (1 - SHARED)
-    return SharedWalls(
-        share, f_upper_tail(ratio / allowed, free, (ranks - 1) * free), spread, apart
-    )
+    p = f_upper_tail(ratio / allowed, free, (ranks - 1) * free)
+    return SharedWalls(share, p, spread, apart)

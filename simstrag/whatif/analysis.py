@@ -91,6 +91,7 @@ def analyse(
     compare: Sequence[str] = (),
     amp_ratio: float | None = None,
     jobs: int | None = None,
+    replay: JobReplay | None = None,
 ) -> WhatIf:
     """What a straggler cost in the job of a record.
 
@@ -99,6 +100,7 @@ def analyse(
     compare: policies to simulate on the scenario of the record, such as `["korel", "ssp:bound=5"]`.
     amp_ratio: what reduced precision gains in the job; a typical number if a policy needs it.
     jobs: processes that simulate; all cores by default.
+    replay: of the record, where it was made already.
     Raises `InputError` for a file that is no record, one that cannot be replayed, a policy that
     does not exist, and a record without what policies need.
     """
@@ -109,13 +111,8 @@ def analyse(
         for name in compare:
             load(name)
     record = source if isinstance(source, Record) else read_record(source)
-    try:
-        layout = Layout.of(record)
-        replay = JobReplay.of(layout)
-    except InputError as error:
-        text = str(error)
-        where = "" if text.startswith(record.source) else f"{record.source}: "
-        raise InputError(where + text) from None
+    replay = replay or replay_of(record)
+    layout = replay.layout
     found = metrics(replay)
     slow = culprits(layout, record.hosts)
     groups = gather(slow, layout, record.hosts)
@@ -137,6 +134,16 @@ def analyse(
         fixes(replay, found, slow, why, gpus, gpu_price, groups), gpus, gpu_price,
         tuple(_warnings(record, layout, found)), outlook, find_unseen(record, layout), groups,
     )  # fmt: skip
+
+
+def replay_of(record: Record) -> JobReplay:
+    """The replay of a record. Raises `InputError` that names it where it cannot be replayed."""
+    try:
+        return JobReplay.of(Layout.of(record))
+    except InputError as error:
+        text = str(error)
+        where = "" if text.startswith(record.source) else f"{record.source}: "
+        raise InputError(where + text) from None
 
 
 def check_numbers(gpu_price: float | None, amp_ratio: float | None, compares: bool) -> None:

@@ -23,14 +23,12 @@ from simstrag.records.read import read_record
 from simstrag.records.record import Record, Unseen
 from simstrag.rendering import html_fragment, html_page
 from simstrag.statistics.startup import leading
-from simstrag.whatif.analysis import WhatIf, analyse, check_numbers
+from simstrag.whatif.analysis import WhatIf, analyse, check_numbers, replay_of
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.fixes import pause_fixes
 from simstrag.whatif.hardware import HardwareCause, hardware, rank_of
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.losses import STRAGGLERS, Losses, losses
 from simstrag.whatif.network import SlowNetwork, slower_network
-from simstrag.whatif.replay import JobReplay
 from simstrag.whatif.visibility import find_unseen
 
 if TYPE_CHECKING:
@@ -72,6 +70,8 @@ class Diagnosis:
     contention: the trace of a record without such steps; None where it shows no slowdown.
     gains: of the policies that were compared, the largest first.
     comparison: of those on `contention`.
+    asked: files and options, as they were given to `diagnose`; empty for a record.
+    refused: why policies were not compared; empty where they were, or none was asked for.
     """
 
     record: Record
@@ -84,6 +84,8 @@ class Diagnosis:
     contention: Labelled | None
     gains: tuple[PolicyGain, ...]
     comparison: Comparison | None = None
+    asked: tuple[str, ...] = ()
+    refused: str = ""
 
     @property
     def hides_ranks(self) -> bool:
@@ -104,11 +106,10 @@ class Diagnosis:
 
         out: the folder that it was written to; None where it was not.
         """
-        if not self.has_scenario:
+        if not self.has_scenario or not (out or self.asked):
             return ()
-        files = self.record.source.split(" and ")
-        folder = out or Path("reports") / Path(files[0]).name.partition(".")[0]
-        again = shell_command(["simstrag", "diagnose", *files, "--out", str(folder)])
+        folder = out or Path("reports") / (Path(self.asked[0]).name.partition(".")[0] or "slow")
+        again = shell_command(["simstrag", "diagnose", *self.asked, "--out", str(folder)])
         compare = shell_command(["simstrag", "compare", str(folder / SCENARIO)])
         return (compare,) if out is not None else (again, compare)
 
@@ -141,8 +142,8 @@ class Diagnosis:
                 for each in self.hardware
             ],
             "bounds": [
-                {"quantity": each.quantity, "low": _median(each.low), "high": _median(each.high),
-                 "low_rank": _most(each.low_rank), "high_rank": _most(each.high_rank)}
+                {"quantity": each.quantity, "low": each.middle[0], "high": each.middle[1],
+                 "slowest_rank": each.slowest[0] if each.slowest[1] else None}
                 for each in record.bounds
             ],
             "episodes": [
@@ -152,6 +153,7 @@ class Diagnosis:
             ],
             "unseen": [each._asdict() for each in self.unseen],
             "gains": [each._asdict() for each in self.gains],
+            "refused": self.refused or None,
             "next": list(self.commands()),
         }  # fmt: skip
 
@@ -217,9 +219,20 @@ def diagnose(
             raise InputError("give files, or one record; simstrag.records.read.join joins records")
         record = read_record(*paths, columns=columns, form=form)
     causes = hardware(record) if record.series else ()
-    if not len(record):
-        return _of_nodes(record, causes, compare, jobs)
-    return _of_steps(record, causes, gpu_price, compare, amp_ratio, jobs)
+    found = (
+        _of_steps(record, causes, gpu_price, compare, amp_ratio, jobs)
+        if len(record)
+        else _of_nodes(record, causes, compare, jobs)
+    )
+    options = {"--format": form, "--gpu-price": gpu_price, "--amp-ratio": amp_ratio}
+    asked = [
+        *(str(each) for each in files if not isinstance(each, Record)),
+        *(word for name, value in options.items() if value is not None
+          for word in (name, str(value))),
+        *(word for pair in (columns or {}).items() for word in ("--column", "=".join(pair))),
+        *(("--compare", ",".join(compare) or "none") if compare is not None else ()),
+    ]  # fmt: skip
+    return replace(found, asked=() if isinstance(files[0], Record) else tuple(asked))
 
 
 def _of_steps(
@@ -232,21 +245,25 @@ def _of_steps(
     hides = any(each.hides_ranks for each in unseen) and not found.culprits
     job: JobScenario | None = None
     gains: tuple[PolicyGain, ...] = ()
+    refused = ""
     if len(layout.replica) > 1 and not hides:
         names = compare
         if compare is None:
             names = USUAL if lost.of(STRAGGLERS).share >= WORTH else ()
         try:
             job, found, gains = _policies(found, names or (), amp_ratio, jobs)
-        except InputError:
+        except InputError as error:
             if compare:  # asked for
                 raise
+            refused = str(error)
     elif compare:
         raise InputError(
             f"{record.source}: policies cannot be compared, because it does not show "
             f"{unseen[0].what}; what would: {unseen[0].remedy}"
         )
-    diagnosis = Diagnosis(record, found, lost, network, causes, unseen, job, None, gains)
+    diagnosis = Diagnosis(
+        record, found, lost, network, causes, unseen, job, None, gains, refused=refused
+    )
     if len(layout.replica) == 1 and (record.bounds or record.series or record.episodes):
         return _with_contention(diagnosis, record.of_steps(layout.step[:0]), compare, jobs)
     return diagnosis
@@ -254,12 +271,12 @@ def _of_steps(
 
 def _analyse(record: Record, price: float | None) -> tuple[WhatIf, Losses, SlowNetwork | None]:
     """The replay of the steady steps, what was lost in them, and the start-up before them."""
-    replay = JobReplay.of(Layout.of(record))
+    replay = replay_of(record)
     alone, numbers = replay.alone(), replay.layout.step
     first = 0 if record.is_pipeline else leading(alone)
     if first:
         record = record.of_steps(numbers[first:])
-    found = analyse(record, price)
+    found = analyse(record, price, replay=None if first else replay)
     own = found.replay.alone()
     longest = alone[:, :first].max(axis=0, initial=0.0)
     extra = float((longest - np.median(own.max(axis=0))).sum()) if first else 0.0
@@ -364,14 +381,3 @@ def _compare(
 def _policies_line(names: Sequence[str]) -> str:
     """The key of a scenario with the policies to compare."""
     return f"policies: {json.dumps([*dict.fromkeys(['bsp', *names])])}"
-
-
-def _median(values: Any) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else float("nan")
-
-
-def _most(ranks: Any) -> int | None:
-    """The rank that is named most often; None without a name."""
-    named = ranks[ranks >= 0]
-    return int(np.bincount(named).argmax()) if len(named) else None

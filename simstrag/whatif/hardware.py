@@ -181,8 +181,8 @@ def _of_flapping(record: Record, card: Card) -> Iterator[_Found]:
     facts: dict[str, float | str] = {
         "clock": clock, "usual clock": card.usual, "share of samples": float(is_low.mean()),
     }  # fmt: skip
-    kind = _active(record, card.node, time)[:1] or [BITS[0x8]]
-    yield _Found(kind[0], float(time[0]), float(time[-1]), mean, facts)
+    often = max(BITS, key=lambda bit: int((masks[is_low] & bit & FAULTS > 0).sum()))
+    yield _Found(BITS[often], float(time[0]), float(time[-1]), mean, facts)
 
 
 def _active(record: Record, node: int, time: Floats) -> list[str]:

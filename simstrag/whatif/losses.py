@@ -40,7 +40,7 @@ class Loss(NamedTuple):
     share: of the mean steady step.
     facts: of common pauses `steps`, `period` (0: not periodic), `phase`, `each` (seconds of one);
         of scattered ones `pauses`, `ranks`, `each`, `together` (share won by pausing at the same
-        steps); of drift `since`, `until`, `ratio`.
+        steps); of drift `since`, `until`, `ratio`, `steps`.
     """
 
     kind: str
@@ -116,7 +116,7 @@ def losses(
         SCATTERED: _of_scattered(scattered, lost[KINDS.index(SCATTERED)], step),
         DRIFT: {} if drift.first < 0 else {
             "since": float(numbers[drift.first]), "until": float(numbers[drift.last]),
-            "ratio": drift.ratio,
+            "ratio": drift.ratio, "steps": float(drift.steps),
         },
     }  # fmt: skip
     parts = (

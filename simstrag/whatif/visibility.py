@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from simstrag.records.record import SM_CLOCK, Record, Unseen
+from simstrag.records.record import Record, Unseen
 from simstrag.statistics.walls import shared_walls
 from simstrag.whatif.layout import Layout
 
 RECORD = "simstrag.ddp.record(model, out=FOLDER) in the script"
-CLOCKS = (
-    "nvidia-smi --query-gpu=timestamp,index,utilization.gpu,clocks.current.sm,clocks.max.sm,"
-    "power.draw,enforced.power.limit,temperature.gpu,clocks_event_reasons.active --format=csv -l 5"
-)
+LARGE = 0.2
+"""Share of a step from which a part that holds the waiting hides a slow rank, ASSUMED: a rank of
+1.2 times the others would show in the rest."""
 STEPS = "seconds of every rank's own step in a CSV of rank, step, seconds"
 
 
@@ -23,33 +20,31 @@ def find_unseen(record: Record, layout: Layout | None) -> tuple[Unseen, ...]:
     found = [*record.unseen]
     if layout is None:
         found += _without_steps(record)
-    elif len(np.unique(layout.rank)) == 1 and not found:
-        found.append(Unseen("which rank was slow: the record is of one rank", RECORD))
+    elif len(layout.replica) == 1 and not found:
+        found.append(Unseen("which rank was slow: the record is of one replica", RECORD))
     else:
         found += _shared(layout)
     return tuple({each.what: each for each in found}.values())
 
 
 def _without_steps(record: Record) -> Iterator[Unseen]:
-    if record.series and record.series_of(SM_CLOCK) is None:
-        yield Unseen(
-            "whether a GPU is slow: a slow one is as busy as the others, and there are no clocks",
-            CLOCKS,
-        )
     if record.series:
         yield Unseen("what it cost a step: there are no step times", STEPS, hides_ranks=False)
 
 
 def _shared(layout: Layout) -> Iterator[Unseen]:
-    """Parts of a step that hold the waiting for other ranks; none does beside a collective."""
+    """Whether a step, or a large part of it, holds the waiting; none does beside a collective."""
     if layout.communicates.any():
         return
-    for k in range(len(layout.kind)):
-        walls = shared_walls(layout.duration[k])
+    parts = {layout.kinds[layout.kind[k]]: layout.duration[k] for k in range(len(layout.kind))}
+    whole = layout.duration.sum(axis=0)
+    large = {n: each for n, each in parts.items() if each.sum() >= LARGE * whole.sum()}
+    for name, seconds in {"step": whole, **(large if len(parts) > 1 else {})}.items():
+        walls = shared_walls(seconds)
         if walls.hide_ranks:
-            part = "a step" if len(layout.kind) == 1 else f"the {layout.kinds[layout.kind[k]]}"
             yield Unseen(
-                f"which rank was slow: {part} takes all ranks equally long, to "
+                f"which rank was slow: the {name} takes all ranks equally long, to "
                 f"{100 * walls.spread:.2g} %, so that it holds the waiting for the slowest",
                 RECORD,
             )
+            return

@@ -19,6 +19,7 @@ import numpy as np
 
 from simstrag.ddp.failures.common_pauses import CommonPauses
 from simstrag.ddp.failures.diagnosis import warn
+from simstrag.statistics.groups import reference
 from simstrag.statistics.slow_workers import (
     FEWEST,
     FLOOR,
@@ -123,7 +124,7 @@ class SlowRankDetector:
         count = min(map(len, self._window.values()))
         reports = [list(self._window[rank])[-count:] for rank in ranks]
         seconds = np.array([[took for _, took in own] for own in reports])
-        excess, new = excesses(seconds), min(count, *self._new.values())
+        excess, new = excesses(seconds, reference(seconds)), min(count, *self._new.values())
         self._untested += new
         numbers = np.array([[step for step, _ in own] for own in reports])
         if (numbers == numbers[0]).all():  # under policies that wait, ranks are in step
@@ -144,7 +145,7 @@ class SlowRankDetector:
         self, seconds: Floats, excess: Floats, reports: list[list[tuple[int, float]]]
     ) -> dict[int, Slowness]:
         """The slowness of ranks that lasts until now; periods once in `WINDOW` steps, for time."""
-        found = chronic(seconds)
+        found = chronic(seconds, reference(seconds))
         if self._untested >= WINDOW:
             self._untested = 0
             for place, own in enumerate(reports):
