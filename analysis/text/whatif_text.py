@@ -66,19 +66,6 @@ def _helps(found: PoliciesOnRecord, best: PolicyOutlook) -> str:
     )
 
 
-def headline(found: WhatIf) -> str:
-    """Who it was and what a step loses, in one line."""
-    if found.replay.layout.is_alone:
-        return "one rank has no others to be compared with"
-    lost = f"{percent(_share(found), 2)} % of a step is lost to stragglers"
-    if not found.culprits:
-        return f"{lost}, and no worker is named"
-    first, *others = found.culprits
-    verb = f"and {len(others)} more are" if others else "is"
-    why = next((f", by its {c.subject}" for c in found.causes if first.rank in c.explains), "")
-    return f"{lost}; {describe_worker(found.replay, first)} {verb} slow{'' if others else why}"
-
-
 def cost_of(fix: Fix) -> str:
     """GPU-hours of 1,000 steps, and their price where it is known."""
     hours = f"{number(fix.gpu_hours)} GPU-hours"

@@ -16,7 +16,7 @@ from simstrag.cli.cluster import cluster
 from simstrag.cli.compare import compare
 from simstrag.cli.console import print_line
 from simstrag.cli.ddp import ddp
-from simstrag.cli.diagnose import diagnose, whatif
+from simstrag.cli.diagnose import diagnose
 from simstrag.cli.doctor import doctor
 from simstrag.cli.fit import fit
 from simstrag.cli.init import init
@@ -121,7 +121,7 @@ EXAMPLES = {
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity, "sweep": sweep,
-    "cluster": cluster, "diagnose": diagnose, "whatif": whatif, "claims": claims,
+    "cluster": cluster, "diagnose": diagnose, "whatif": diagnose, "claims": claims,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
     "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,

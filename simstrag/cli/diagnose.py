@@ -82,29 +82,3 @@ def _print(found: Diagnosis, out: Path | None) -> None:
     from simstrag.analysis.text.diagnosis_text import lines
 
     print_lines(lines(found, out))
-
-
-def whatif(
-    record: Annotated[Path, argument("A log, a profile or a folder of one job.", "RECORD")],
-    out: Annotated[
-        Path | None, out_option("Folder for report.html, diagnosis.json and a scenario.")
-    ] = None,
-    gpu_price: Annotated[
-        float | None, option("Of a GPU-hour, in any currency.", "X", "--gpu-price")
-    ] = None,
-    compare: Annotated[
-        str | None, option("Policies to simulate.", "POLICY,...", group=POLICIES)
-    ] = None,
-    amp_ratio: Annotated[
-        float | None,
-        option("What reduced precision gains in this job.", "X", "--amp-ratio", group=POLICIES),
-    ] = None,
-    jobs: Jobs = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Do what diagnose does, by its name in older scripts; no policy is compared unasked."""
-    diagnose(
-        [record], out, gpu_price, compare=compare or "none", amp_ratio=amp_ratio, jobs=jobs,
-        as_json=as_json, quiet=quiet,
-    )  # fmt: skip

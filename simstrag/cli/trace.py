@@ -49,10 +49,7 @@ LEAST = ("first", "last", "longest_clean")
 SHOWN_NAMES = 8
 """Most names of nodes to print; the page has them all."""
 
-FORMATS = (
-    "steps, episodes, utilisation, prometheus, wandb, tensorboard, kineto, bytedance-straggler or "
-    "alibaba-pai-minibatch."
-)
+FORMATS = "As trace describe names it, such as steps, nvidia-smi, prometheus or kineto."
 OutFile = Annotated[Path, out_option("CSV, or parquet by its name.", "FILE")]
 
 

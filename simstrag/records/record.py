@@ -129,11 +129,9 @@ SM_CLOCK, SM_CLOCK_MAX, POWER, POWER_LIMIT, TEMPERATURE, REASONS, PCIE, LANES = 
     "SM clock", "SM clock, highest", "power", "power limit", "temperature", "throttle reasons",
     "PCIe generation", "PCIe lanes",
 )  # fmt: skip
-RATE = "samples per second"
 QUANTITIES = {
     GPU: "of 1", HOST: "of 1", NET: "of 1", SM_CLOCK: "MHz", SM_CLOCK_MAX: "MHz", POWER: "W",
     POWER_LIMIT: "W", TEMPERATURE: "C", REASONS: "bits", PCIE: "", LANES: "",
-    RATE: "1/s",
 }  # fmt: skip
 """What a series may be of, and its unit.  The first three are utilisations, from 0 to 1."""
 RELATIVE = "time against"

@@ -71,6 +71,9 @@ OF_STAGE = {
     "optimizer": "optimizer",
 }  # fmt: skip
 """What columns of stages mean, and the name of their part."""
+GONE, APART = 0.05, 5
+"""Share of the steps, and their number, that a rank may lack at the end, ASSUMED: the files of ranks
+end a few steps apart."""
 SAMPLE = 50
 """Rows by which a table is recognised."""
 OF_RANK = re.compile(
@@ -637,6 +640,15 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
             "same stages, which are parts of their step (a pipeline needs all operations)"
         )
     frame = _usual(frame.sort_values(["step", "rank", "order"], kind="stable"), len(parts))
+    last = frame.groupby("rank")["step"].max()
+    lacking = len(steps) - 1 - np.searchsorted(steps, last)
+    gone = last[lacking > max(APART, GONE * len(steps))]
+    if len(gone):
+        missing = [
+            f"rank {gone.index[0]} has no step after {gone.iloc[0]}, where others go on to "
+            f"{steps[-1]}: it may have died, and what came after is left out",
+            *missing,
+        ]
     if is_whole:
         frame = frame[frame.groupby("step")["rank"].transform("nunique") == len(ranks)]
         if frame.empty:

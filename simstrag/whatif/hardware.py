@@ -47,7 +47,7 @@ from simstrag.traces.clocks import (
 
 CLOCK = "clock below usual"
 CAP, LIMIT, LINK = "power cap", "power limit below its peers", "PCIe link below its peers"
-IDLE_BIT, CAP_BIT = 0x1, 0x4
+CAP_BIT = 0x4
 BITS = {
     0x40: "hardware thermal slowdown", 0x80: "power brake", 0x20: "software thermal slowdown",
     0x8: "hardware slowdown", CAP_BIT: CAP, 0x10: "sync boost", 0x2: "applications clocks setting",

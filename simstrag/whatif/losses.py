@@ -74,11 +74,6 @@ class Losses:
         own = Loss(STRAGGLERS, seconds, seconds / self.step, {})
         return replace(self, parts=(own, *self.parts[1:]))
 
-    @property
-    def share(self) -> float:
-        """Share of the time that is lost, chance included."""
-        return sum(each.share for each in self.parts)
-
 
 def losses(
     seconds: Floats,
