@@ -72,7 +72,7 @@ OF_STAGE = {
 }  # fmt: skip
 """What columns of stages mean, and the name of their part."""
 GONE, APART = 0.05, 5
-"""Share of the steps, and their number, that a rank may lack at the end, ASSUMED: the files of ranks
+"""Share of the steps, and their number, that a rank may lack at the end, ASSUMED: files of ranks
 end a few steps apart."""
 SAMPLE = 50
 """Rows by which a table is recognised."""
