@@ -101,6 +101,13 @@ def _(found: WhatIf) -> str:
     return fragment(tables, texts, [heatmap(found)])
 
 
+@answer.register
+def _(found: Diagnosis) -> Any:
+    from simstrag.analysis.text.diagnosis_text import lines
+
+    return lines(found)
+
+
 @html_fragment.register
 def _(found: Diagnosis) -> str:
     from simstrag.analysis.charts.whatif_charts import clock_map, heatmap

@@ -37,7 +37,7 @@ def share(found: Diagnosis, kind: str) -> float:
 def test_a_throttled_gpu_is_named_with_its_reason_and_time() -> None:
     found = read("nvidia-smi.csv")
     assert "GPU 2 is slow from 10:03:20 to 10:06:40: up to 1.65 times as long" in said(found, "who")
-    assert "software thermal slowdown (clock 1200, usual clock 1980" in said(found, "why")
+    assert "software thermal slowdown (clock 1200 MHz, usual clock 1980 MHz" in said(found, "why")
 
 
 def test_a_healthy_log_of_gpus_is_called_so_with_what_it_shows() -> None:
@@ -50,7 +50,7 @@ def test_a_healthy_log_of_gpus_is_called_so_with_what_it_shows() -> None:
 def test_a_card_that_is_capped_all_along_is_seen_beside_its_peers() -> None:
     found = read("one-card-capped-always.csv")
     assert "GPU 1 is slow all along: up to 1.61 times as long" in said(found, "who")
-    assert "power limit 150, usual power limit 300" in said(found, "why")
+    assert "power limit 150 W, usual power limit 300 W" in said(found, "why")
 
 
 def test_equal_walls_give_no_all_clear() -> None:
@@ -216,6 +216,82 @@ def test_a_cause_of_hardware_stands_beside_the_slow_rank(tmp_path: Path) -> None
     assert said(found, "who").startswith("Rank 2 takes")
     assert "software thermal slowdown" in said(found, "why")
     assert "beside rank 2" in said(found, "why")
+
+
+def test_cumulative_seconds_are_no_steps(tmp_path: Path) -> None:
+    own = np.random.default_rng(0).normal(0.4, 0.01, (4, 60))
+    own[2] *= 1.5
+    rows = [
+        f"{rank},{step},{total:.4f}"
+        for rank in range(4)
+        for step, total in enumerate(own[rank].cumsum())
+    ]
+    (tmp_path / "mine.csv").write_text("\n".join(["rank,step,elapsed", *rows]))
+    found = diagnose(tmp_path / "mine.csv", compare=[])
+    assert found.losses is not None
+    assert found.losses.step == pytest.approx(0.6, abs=0.02)
+    assert said(found, "who").startswith("Rank 2 takes 1.5")
+
+
+def test_clocks_alone_tell_a_slow_card(tmp_path: Path) -> None:
+    rows = ["timestamp, index, clocks.current.sm [MHz]"]
+    rows += [
+        f"2026/11/20 10:{k // 60:02d}:{k % 60:02d}, {card}, "
+        f"{1320 if card == 3 and 100 <= k < 300 else 1980} MHz"
+        for k in range(0, 600, 5)
+        for card in range(4)
+    ]
+    (tmp_path / "smi.csv").write_text("\n".join(rows) + "\n")
+    found = diagnose(tmp_path / "smi.csv", compare=[])
+    assert "GPU 3 is slow from 10:01:40 to 10:05:00: up to 1.50 times" in said(found, "who")
+
+
+def test_a_card_that_falls_silent_is_said(tmp_path: Path) -> None:
+    rows = ["timestamp, index, utilization.gpu [%], clocks.current.sm [MHz]"]
+    rows += [
+        f"2026/11/20 10:{k // 60:02d}:{k % 60:02d}, {card}, 97 %, 1980 MHz"
+        for k in range(0, 600, 5)
+        for card in range(4)
+        if card != 1 or k < 300
+    ]
+    (tmp_path / "smi.csv").write_text("\n".join(rows) + "\n")
+    assert "GPU 1 has no values after 10:04:55" in said(
+        diagnose(tmp_path / "smi.csv", compare=[]), "caution"
+    )
+
+
+def test_hardware_is_said_where_the_steps_hide_the_rank(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    walls = 0.4 * rng.lognormal(0, 0.01, (1, 120)) * rng.lognormal(0, 0.002, (4, 120))
+    rows = [f"{1795168800 + 0.4 * s},{r},{s},{walls[r, s]}" for s in range(120) for r in range(4)]
+    (tmp_path / "steps.csv").write_text("\n".join(["time,rank,step,seconds", *rows]))
+    found = diagnose(tmp_path / "steps.csv", smi(tmp_path), compare=[])
+    assert found.hides_ranks
+    assert "GPU 2: software thermal slowdown" in said(found, "why")
+
+
+def test_two_files_of_the_same_ranks_are_two_jobs(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        rows = [f"{rank},{step},0.4" for step in range(20) for rank in range(2)]
+        (tmp_path / name).write_text("\n".join(["rank,step,seconds", *rows]))
+    with pytest.raises(InputError, match="has steps of rank 0, like"):
+        diagnose(tmp_path / "a.csv", tmp_path / "b.csv")
+
+
+def test_a_folder_with_a_file_that_says_nothing_is_read(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_bytes((RECORDS / "throughput.csv").read_bytes())
+    (tmp_path / "trainer_state.json").write_text(
+        '{"global_step": 10, "log_history": [{"loss": 1.0, "step": 5}], "max_steps": 10}'
+    )
+    found = diagnose(tmp_path, compare=[])
+    assert said(found, "who").startswith("Rank 1 on gpu01")
+    assert any("trainer_state.json has losses" in each for each in found.record.missing)
+
+
+def test_a_diagnosis_prints_its_lines() -> None:
+    found = read("throughput.csv")
+    assert str(found).splitlines()[0].startswith("record  ")
+    assert len(repr(found)) < 200
 
 
 def test_two_step_logs_are_not_joined(tmp_path: Path) -> None:

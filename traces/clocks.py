@@ -128,7 +128,11 @@ def clocks_of(record: Record) -> tuple[Card, ...]:
 
 
 def at_load(record: Record, node: int, time: Floats) -> npt.NDArray[np.bool_]:
-    """Whether a card is at load at these times; nowhere where the record does not tell."""
+    """Whether a card is at load at these times.
+
+    By utilisation, else the reason of an idle card, else power, else the clock itself: an idle
+    card's is far below that of a throttled one.
+    """
     busy, reasons, power = map(record.series_of, (GPU, REASONS, POWER))
     if busy is not None and len(busy.of_node(node)[0]):
         load = np.nan_to_num(value_at(busy, node, time))
@@ -139,7 +143,10 @@ def at_load(record: Record, node: int, time: Floats) -> npt.NDArray[np.bool_]:
     if power is not None and len(power.of_node(node)[0]):
         drawn = np.nan_to_num(value_at(power, node, time))
         return np.asarray(drawn > LOAD * float(np.quantile(drawn, 0.9)))
-    return np.zeros(len(time), bool)
+    clocks = record.series_of(SM_CLOCK)
+    assert clocks is not None, "a card at load has a clock"
+    clock = np.nan_to_num(value_at(clocks, node, time))
+    return np.asarray(clock > LOAD * float(np.quantile(clock, 0.9)))
 
 
 def value_at(series: NodeSeries, node: int, time: Floats) -> Floats:

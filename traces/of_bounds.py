@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.records.record import QUANTITIES, RELATIVE, Record
+from simstrag.records.record import BACKWARD, FORWARD, QUANTITIES, RELATIVE, Record
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import Labelled, contents, count_note, run_of
 
@@ -30,7 +30,8 @@ def trace_of_bounds(record: Record, paths: Sequence[str | Path] = ()) -> Labelle
         raise InputError(
             f"{record.source}: has no least and greatest time of ranks: no slowdown is known"
         )
-    seconds = max(each.middle[0] for each in known)
+    parts = sum(each.middle[0] for each in known if each.quantity in (FORWARD, BACKWARD))
+    seconds = max(parts, *(each.middle[0] for each in known))
     longest = max(known, key=lambda each: each.middle[1] - each.middle[0])
     low, high = longest.middle
     slowdown = 1 + (high - low) / seconds if seconds > 0 else 1.0
@@ -53,7 +54,7 @@ def trace_of_bounds(record: Record, paths: Sequence[str | Path] = ()) -> Labelle
         *count_note("Dropped", (len(record.bounds) - len(known), "extremes of other quantities")),
     )
     return Labelled(
-        trace, record.form, contents(paths), notes, notes[2:4],
+        trace, record.form, contents(paths), notes, (" ".join(notes[2:4]),),
         (
             f"placeholders: [workers{', step.compute' if relative else ''}]",
             f"step: {{compute: {seconds:.6g}}}  # {'ASSUMED' if relative else 'of the fastest'}",

@@ -40,7 +40,13 @@ from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.clocks import LEAST_DROP, clocks_of
 from simstrag.traces.gaps import SHOWN, describe_gaps
 from simstrag.traces.jitter import MOST_JITTER, Levels, levels_of
-from simstrag.traces.provenance import STEPS, Labelled, contents, run_of, typical_step
+from simstrag.traces.provenance import (
+    STEPS,
+    Labelled,
+    contents,
+    run_of,
+    typical_step,
+)
 
 RESPONSES = {"fair-share": 1, "reciprocal": 2}
 """The `contention.response` of each law that may be assumed."""

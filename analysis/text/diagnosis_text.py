@@ -19,13 +19,20 @@ from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.culprits import Culprit, Group, computing
 from simstrag.whatif.diagnosis import Diagnosis
 from simstrag.whatif.fixes import STEPS, describe_worker
-from simstrag.whatif.hardware import HardwareCause, healthy_facts
+from simstrag.whatif.hardware import HardwareCause, gone, healthy_facts
 from simstrag.whatif.losses import COMMON, DRIFT, NETWORK, SCATTERED, STRAGGLERS, WORTH, Loss
 
 MOST = 25
 """Most lines."""
-WHO, WHY, FIXES, POLICIES, NOTES = 4, 4, 3, 3, 3
+WHO, WHY, FIXES, POLICIES, NOTES = 4, 4, 3, 4, 3
 """Most lines of each label."""
+SLIGHT = 0.005
+"""Least share of the time that a policy saves to be said: less is the transient of its start."""
+UNITS = {
+    "clock": " MHz", "usual clock": " MHz", "temperature": " C", "power": " W",
+    "power limit": " W", "usual power limit": " W",
+}  # fmt: skip
+"""Units of what hardware measures."""
 SAID = 0.0005
 """Share of the time from which a loss has a number."""
 NAMES = {
@@ -120,6 +127,15 @@ def _cautions(found: Diagnosis) -> Iterator[str]:
     """What is missing, as far as it changes how the numbers are read."""
     warnings = found.record.missing if found.steps is None else found.steps.warnings
     said = [each for each in warnings if each != NO_COLLECTIVE]
+    said += [
+        f"{node} has no values after {_when(found.record, at)}: it may be gone"
+        for node, at in gone(found.record).items()
+    ]
+    said += [
+        note.partition(": ")[2]
+        for note in found.record.notes
+        if note.startswith(("Assumed: times of", "Derived: a step here"))
+    ]
     yield from said[:NOTES]
     if len(said) > NOTES:
         yield f"{len(said) - NOTES} more cautions, in the page and in --json"
@@ -136,16 +152,20 @@ def _lost(found: Diagnosis) -> Iterator[str]:
         yield f"{plural(len(layout.step), 'step')} of {seconds(lost.step)}: too few to split."
         return
     parts = [lost.of(kind) for kind in NAMES]
-    if len(layout.replica) == 1:
+    is_alone = len(layout.replica) == 1
+    if is_alone:
         parts = [each for each in parts if each.kind in (COMMON, DRIFT)]
+    elif found.hides_ranks and not found.steps.culprits:
+        parts = [each for each in parts if each.kind != STRAGGLERS]
+    names = NAMES | ({COMMON: "pauses", DRIFT: "slow drift"} if is_alone else {})
     some = [each for each in parts if each.share >= SAID]
-    none = [NAMES[each.kind] for each in parts if each.share < SAID]
-    said = [f"{NAMES[each.kind]} {percent(each.share)} %" for each in some]
+    none = [names[each.kind] for each in parts if each.share < SAID]
+    said = [f"{names[each.kind]} {percent(each.share)} %" for each in some]
     share = f"{percent(sum(each.share for each in some))} %" if some else "nothing"
     of = f"{share[:1].upper()}{share[1:]} of {seconds(lost.step)} a step"
     nothing = f"{'nothing by ' if some else 'not by '}{join(none)}" if none else ""
     yield f"{of}: {'; '.join(filter(None, [join(said), nothing]))}."
-    yield from (_pause(each, found) for each in parts if each.share >= WORTH and each.facts)
+    yield from (_pause(each, is_alone) for each in parts if each.share >= WORTH and each.facts)
     count, took = lost.start_up
     if count:
         yield (
@@ -154,9 +174,10 @@ def _lost(found: Diagnosis) -> Iterator[str]:
         )
 
 
-def _pause(part: Loss, found: Diagnosis) -> str:
-    """How pauses or drift come, in one sentence."""
-    facts = part.facts
+def _pause(part: Loss, is_alone: bool) -> str:
+    """How pauses or drift come, in one sentence. is_alone: whether the record is of one rank."""
+    facts, who = part.facts, "The rank" if is_alone else "All ranks"
+    s, together = ("s", "") if is_alone else ("", " together")
     if part.kind == COMMON:
         often = (
             f"every {facts['period']:.0f} steps (from step {facts['phase']:.0f} on)"
@@ -164,7 +185,7 @@ def _pause(part: Loss, found: Diagnosis) -> str:
             else f"in {plural(int(facts['steps']), 'step')}"
         )
         return (
-            f"All ranks pause {seconds(facts['each'])} {often}: such as a checkpoint, an "
+            f"{who} pause{s} {seconds(facts['each'])} {often}: such as a checkpoint, an "
             "evaluation or the loader."
         )
     if part.kind == SCATTERED:
@@ -174,7 +195,7 @@ def _pause(part: Loss, found: Diagnosis) -> str:
             "preemption."
         )
     return (
-        f"All ranks together take {number(facts['ratio'])} times as long as at their best in "
+        f"{who}{together} take{s} {number(facts['ratio'])} times as long as at best in "
         f"{facts['steps']:.0f} steps, from step {facts['since']:.0f} to {facts['until']:.0f}."
     )
 
@@ -236,11 +257,11 @@ def _longest(steps: WhatIf) -> str:
 
 def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
     """Nodes that clocks, episodes or extremes name."""
+    if len(found.hardware) > WHO:
+        slow = len({each.node for each in found.hardware})
+        yield f"{slow} of {len(found.record.nodes)} GPUs are slow at times; the costliest:"
     for cause in found.hardware:
-        when = (
-            "all along" if cause.is_constant
-            else f"from {_when(found.record, cause.start)} to {_when(found.record, cause.end)}"
-        )  # fmt: skip
+        when = _span(found.record, cause)
         slower = (
             f": up to {number(cause.slowdown)} times as long, if a step is bound by the clock"
             if np.isfinite(cause.slowdown)
@@ -266,6 +287,8 @@ def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
         )
     if found.record.series and not found.hardware and not found.hides_ranks:
         facts = join(list(healthy_facts(found.record)))
+        if not facts:
+            return
         yield f"No GPU is slowed by its clock, power or heat{f': {facts}' if facts else ''}."
 
 
@@ -344,10 +367,14 @@ def _why(found: Diagnosis) -> Iterator[str]:
             parts = part_text(steps, slow)
             if parts:
                 yield parts
-        yield from dict.fromkeys(
-            f"{_hardware(cause)}, beside rank {slow.rank}."
-            for slow in steps.culprits
-            for cause in found.hardware_of(slow)
+        beside = [
+            (cause, slow.rank) for slow in steps.culprits for cause in found.hardware_of(slow)
+        ]
+        yield from (f"{_hardware(cause)}, beside rank {rank}." for cause, rank in beside)
+        yield from (
+            f"{_hardware(cause)} {_span(found.record, cause)}."
+            for cause in found.hardware
+            if not any(cause is each for each, _ in beside)
         )
         if found.network is not None:
             slower = found.network
@@ -376,6 +403,13 @@ def _extreme_causes(record: Record) -> Iterator[str]:
             yield f"{_sentence(each.quantity).rstrip('.')}: {', '.join(said)}."
 
 
+def _span(record: Record, cause: HardwareCause) -> str:
+    """When a card was slow."""
+    if cause.is_constant:
+        return "all along"
+    return f"from {_when(record, cause.start)} to {_when(record, cause.end)}"
+
+
 def _card(cause: HardwareCause) -> str:
     return cause.node if cause.node.startswith("GPU") else f"GPU {cause.node}"
 
@@ -384,7 +418,7 @@ def _hardware(cause: HardwareCause) -> str:
     """A cause of hardware with what was measured."""
     facts = cause.facts
     said = [
-        f"{name} {number(value) if isinstance(value, float | int) else value}"
+        f"{name} {number(value) + UNITS.get(name, '') if isinstance(value, float | int) else value}"
         for name, value in facts.items()
         if name != "episodes"
     ]
@@ -396,6 +430,8 @@ def _fixes(found: Diagnosis) -> Iterator[str]:
     if steps is None:
         return
     own = [each for each in steps.fixes if each.kind != "metric"]
+    best = max((each.seconds for each in own if each.kind in ("worker", "cause")), default=0.0)
+    own = [e for e in own if e.kind not in ("together", "workers") or e.seconds > 1.001 * best]
     for each in sorted(own, key=lambda fix: -fix.seconds):
         if each.kind != "all":
             yield (
@@ -405,7 +441,9 @@ def _fixes(found: Diagnosis) -> Iterator[str]:
 
 
 def _policies(found: Diagnosis) -> Iterator[str]:
-    gains = [each for each in found.gains if each.share > 0]
+    gains = [each for each in found.gains if each.share >= SLIGHT]
+    if found.contention is not None and found.gains:
+        yield from found.contention.cautions[:1]
     for lane in ("A", "B", "C", None):
         best = next((each for each in gains if each.lane == lane), None)
         if best is not None:
@@ -415,4 +453,4 @@ def _policies(found: Diagnosis) -> Iterator[str]:
         yield f"None was compared: {found.refused.removeprefix(f'{found.record.source}: ')}."
     if found.gains and not gains:
         names = join([each.policy for each in found.gains])
-        yield f"None of {names} takes less time than bsp."
+        yield f"None of {names} takes at least {100 * SLIGHT:g} % less time than bsp."

@@ -53,7 +53,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "node", "hostname", "nodename", "host", "machine", "server", "instance", "worker",
         "workername", "runname", "knoten", "rechner",
     ),
-    "rank": ("rank", "globalrank", "dprank", "workerrank", "rankid", "rang"),
+    "rank": ("rank", "globalrank", "dprank", "workerrank", "rankid", "rang", "localrank"),
     "card": ("card", "gpuid", "gpuindex", "index", "device", "minornumber", "gpu"),
     "time": (
         "time", "timestamp", "walltime", "date", "datetime", "start", "starttime", "begin", "ts",
@@ -398,6 +398,9 @@ def match(name: str, meaning: str) -> tuple[int, float] | None:
         stem = letters.removesuffix(unit)
         if stem != letters and stem in known:
             return known.index(stem), seconds
+        is_step = stem != letters and unit != "s" and stem in ALIASES["step"]  # step_ms
+        if meaning == "seconds" and is_step:
+            return len(known), seconds
     area = AREA.match(name)
     found = match(name[area.end() :], meaning) if area else None
     return (found[0] + len(known), found[1]) if found else None

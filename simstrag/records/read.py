@@ -89,19 +89,36 @@ def _of_folder(folder: Path, columns: Mapping[str, str] | None, form: str | None
     recorded = [file for file in known if file.path.name in ranks]
     rest = [file for file in known if file.path.name not in ranks]
     own = _of_files(recorded, columns, form or steps.RECORDED) if recorded else []
-    return own + _of_files(rest, columns, form)
+    refused: list[InputError] = []
+    for group in _groups(rest, form):
+        try:
+            own += _of_files(group, columns, form)
+        except InputError as error:  # a folder may hold a file that says nothing
+            refused.append(error)
+    if not own:
+        raise refused[0]
+    left_out = tuple(f"left out: {error}" for error in refused)
+    return [replace(own[0], missing=(*own[0].missing, *left_out)), *own[1:]]
 
 
 def _of_files(
     files: Sequence[LogFile], columns: Mapping[str, str] | None, form: str | None
 ) -> list[Record]:
     """The records of files, several at once where a format has several of a job."""
+    return [
+        (reader_of(group[0]) if form is None else reader_named(form)).read(group, columns)
+        for group in _groups(files, form)
+    ]
+
+
+def _groups(files: Sequence[LogFile], form: str | None) -> list[list[LogFile]]:
+    """The files that are read together."""
     groups: dict[Reader, list[LogFile]] = {}
     for file in files:
         reader = reader_of(file) if form is None else reader_named(form)
         groups.setdefault(reader, []).append(file)
     return [
-        reader.read(each, columns)
+        each
         for reader, group in groups.items()
         for each in ([group] if reader.many else [[file] for file in group])
     ]

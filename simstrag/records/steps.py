@@ -74,6 +74,9 @@ OF_STAGE = {
 GONE, APART = 0.05, 5
 """Share of the steps, and their number, that a rank may lack at the end, ASSUMED: files of ranks
 end a few steps apart."""
+RISING, TIMES = 10, 3.0
+"""Steps that all rise, and how many times the first the last is, of running sums, ASSUMED: steps of
+their own rise ten times in a row once in 3,628,800 times."""
 SAMPLE = 50
 """Rows by which a table is recognised."""
 OF_RANK = re.compile(
@@ -340,7 +343,15 @@ def _read(files: Sequence[LogFile], columns: Mapping[str, str] | None, *, is_who
     is_one = len(files) == 1 and not is_folder
     source = str(files[0].path if is_one else files[0].path.parent)
     missing = []
-    rows = _steps_of(_timed(_ranked(_rows(logs), files)))
+    rows = _timed(_ranked(_rows(logs), files))
+    if rows.frame["time"].isna().any():
+        shared = rows.frame.groupby("rank")["log"].nunique()
+        if (shared > 1).any():
+            raise InputError(
+                f"{files[-1].path}: has steps of rank {shared.idxmax()}, like {files[0].path}; "
+                "give the files of one job (of one that was restarted, with a column of times)"
+            )
+    rows = _steps_of(rows)
     if is_folder:
         size = re.search(
             r"(?m)^world_size: *(\d+)\s*$", _text(files[0].path.with_name("meta.yaml"))
@@ -632,6 +643,16 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
     if parts == [ALL_REDUCE]:
         raise InputError(f"{source}: every stage is {ALL_REDUCE}; computing is missing")
     frame = frame.assign(order=frame["part"].map({name: k for k, name in enumerate(parts)}))
+    if len(parts) == 1 and _is_running_sum(frame):
+        frame = frame.sort_values(["rank", "step"], kind="stable")
+        frame = frame.assign(seconds=frame.groupby("rank")["seconds"].diff()).dropna(
+            subset=["seconds"]
+        )
+        steps = np.unique(frame["step"])
+        rows.notes.append(
+            "Derived: seconds rise from step to step on all ranks: they count from the start, and "
+            "a step is the difference."
+        )
     found = np.unique(np.searchsorted(ranks, frame["rank"]) * len(parts) + frame["order"])
     if len(found) < len(ranks) * len(parts):
         k, p = divmod(int(np.argmin(np.append(found, -1) == np.arange(len(found) + 1))), len(parts))
@@ -679,6 +700,13 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
         began=rows.began, hosts=hosts,
         unseen=(*([ONE_RANK] if len(ranks) == 1 else []), *([HIDDEN] if hides else [])),
     )  # fmt: skip
+
+
+def _is_running_sum(frame: pd.DataFrame) -> bool:
+    """Whether the seconds of each rank rise with every step, to many times the first ones."""
+    by_rank = frame.sort_values(["rank", "step"], kind="stable").groupby("rank")["seconds"]
+    rises = by_rank.agg(lambda s: len(s) >= RISING and bool((s.diff().iloc[1:] > 0).all()))
+    return bool(rises.all() and (by_rank.last() > TIMES * by_rank.first()).all())
 
 
 def _hosts(rows: _Rows) -> dict[int, str]:

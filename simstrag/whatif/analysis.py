@@ -132,7 +132,8 @@ def analyse(
     return WhatIf(
         record, replay, found, _waiting(layout), slow, why,
         fixes(replay, found, slow, why, gpus, gpu_price, groups), gpus, gpu_price,
-        tuple(_warnings(record, layout, found)), outlook, find_unseen(record, layout), groups,
+        tuple(_warnings(record, layout, found)), outlook,
+        find_unseen(record, layout, bool(slow)), groups,
     )  # fmt: skip
 
 

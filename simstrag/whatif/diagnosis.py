@@ -10,6 +10,7 @@ show, and a scenario of the record compares policies.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from simstrag.documents.printable import shell_command
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
 from simstrag.records.record import Record, Unseen
-from simstrag.rendering import html_fragment, html_page
+from simstrag.rendering import answer, html_fragment, html_page
 from simstrag.statistics.startup import leading
 from simstrag.whatif.analysis import WhatIf, analyse, check_numbers, replay_of
 from simstrag.whatif.culprits import Culprit
@@ -72,6 +73,7 @@ class Diagnosis:
     comparison: of those on `contention`.
     asked: files and options, as they were given to `diagnose`; empty for a record.
     refused: why policies were not compared; empty where they were, or none was asked for.
+    folder: where it was written; None where it was not.
     """
 
     record: Record
@@ -86,6 +88,14 @@ class Diagnosis:
     comparison: Comparison | None = None
     asked: tuple[str, ...] = ()
     refused: str = ""
+    folder: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis of {self.record.source}; print it, or write(folder)>"
+
+    def __str__(self) -> str:
+        """Its lines, as the command prints them."""
+        return "\n".join(f"{line.label:8}{line.text}" for line in answer(self))
 
     @property
     def hides_ranks(self) -> bool:
@@ -106,11 +116,15 @@ class Diagnosis:
 
         out: the folder that it was written to; None where it was not.
         """
+        out = out or self.folder
         if not self.has_scenario or not (out or self.asked):
             return ()
         folder = out or Path("reports") / (Path(self.asked[0]).name.partition(".")[0] or "slow")
         again = shell_command(["simstrag", "diagnose", *self.asked, "--out", str(folder)])
-        compare = shell_command(["simstrag", "compare", str(folder / SCENARIO)])
+        reports = folder.with_name(f"{folder.name}-policies")
+        compare = shell_command(
+            ["simstrag", "compare", str(folder / SCENARIO), "--out", str(reports)]
+        )
         return (compare,) if out is not None else (again, compare)
 
     @property
@@ -174,18 +188,19 @@ class Diagnosis:
             elif self.contention is not None:
                 self.contention.write(target / TRACE)
                 names = [each.policy for each in self.gains] or USUAL
-                text = "\n".join([*self.contention.lines(TRACE), _policies_line(names)]) + "\n"
+                text = "\n".join([*_lines_of(self.contention), _policies_line(names)]) + "\n"
                 (target / SCENARIO).write_text(text, encoding="utf-8")
             document = self.document | {"next": list(self.commands(Path(folder)))}
             numbers = json.dumps(plain(document), indent=1, allow_nan=False) + "\n"
-            for name, text in ((NUMBERS, numbers), (PAGE, html_page(self, command))):
+            page = html_page(replace(self, folder=Path(folder)), command)
+            for name, text in ((NUMBERS, numbers), (PAGE, page)):
                 (target / name).write_text(text, encoding="utf-8")
 
         return write_directory(Path(folder), NUMBERS, fill) / PAGE
 
 
 def diagnose(
-    *files: str | Path | Record,
+    *files: str | Path | Record | Sequence[str | Path],
     gpu_price: float | None = None,
     compare: Sequence[str] | None = None,
     amp_ratio: float | None = None,
@@ -206,6 +221,8 @@ def diagnose(
     Raises `InputError` for a file that is no record, and for records that do not fit together.
     """
     check_numbers(gpu_price, amp_ratio, compare is None or bool(compare))
+    if len(files) == 1 and isinstance(files[0], list | tuple):
+        files = tuple(files[0])
     if compare:
         from simstrag.policies import load
 
@@ -214,7 +231,7 @@ def diagnose(
     if len(files) == 1 and isinstance(files[0], Record):
         record = files[0]
     else:
-        paths = [each for each in files if not isinstance(each, Record)]
+        paths = [each for each in files if isinstance(each, str | Path)]
         if len(paths) < len(files):
             raise InputError("give files, or one record; simstrag.records.read.join joins records")
         record = read_record(*paths, columns=columns, form=form)
@@ -362,7 +379,7 @@ def _compare(
     from simstrag.policies import declared_lane, load
     from simstrag.scenario.scenario import Scenario
 
-    document = YAML(typ="safe", pure=True).load("\n".join(labelled.lines(TRACE)))
+    document = YAML(typ="safe", pure=True).load("\n".join(_lines_of(labelled)))
     scenario = Scenario.of({**document, "trace": labelled.trace}, labelled.trace.source)
     asked = [*dict.fromkeys([BASELINE, *names])]
     found = compare(scenario, asked, sensitivity=False, jobs=jobs)
@@ -376,6 +393,19 @@ def _compare(
         if name != BASELINE or BASELINE in names
     )  # fmt: skip
     return found, tuple(sorted(gains, key=lambda each: -each.share))
+
+
+def _lines_of(labelled: Labelled) -> list[str]:
+    """The scenario of a trace; an assumed step is such that the run spans the trace."""
+    from simstrag.traces.provenance import STEPS
+
+    spanning = f"{{compute: {labelled.trace.end / STEPS or 1.0:.6g}"
+    return [
+        re.sub(r"\{compute: [\d.e+-]+", spanning, line)
+        if line.startswith("step: ") and line.endswith("# ASSUMED")
+        else line
+        for line in labelled.lines(TRACE)
+    ]
 
 
 def _policies_line(names: Sequence[str]) -> str:

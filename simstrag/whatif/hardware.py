@@ -61,6 +61,8 @@ REASON_SHARE = 0.5
 FEW, MANY = 0.1, 0.5
 """Shares of a card's and of its peers' samples: a cap that peers have less than few of, and a card
 more than many, is its own. ASSUMED."""
+SILENT, SILENT_SHARE = 10, 0.05
+"""Usual times between samples, and share of the log, that a node may lack at the end, ASSUMED."""
 BEST = 0.9
 """The quantile of a link's states that is what it can do."""
 
@@ -123,6 +125,21 @@ def hardware(record: Record) -> tuple[HardwareCause, ...]:
             for kind in dict.fromkeys(one.kind for one in each)
         ]
     return tuple(sorted(found, key=lambda one: -_cost(one)))
+
+
+def gone(record: Record) -> dict[str, float]:
+    """The nodes whose values end before the log does, and when, in seconds."""
+    last: dict[int, float] = {}
+    usual = 0.0
+    for each in record.series:
+        for node in np.unique(each.node).tolist():
+            time, _ = each.of_node(node)
+            usual = max(usual, interval_of(time))
+            # A quantity that ends counts, although others of the node go on.
+            last[node] = min(last.get(node, np.inf), float(time[-1]))
+    end = max((float(each.time.max()) for each in record.series if len(each.time)), default=0.0)
+    limit = max(SILENT * usual, SILENT_SHARE * end)
+    return {record.nodes[n]: at for n, at in sorted(last.items()) if end - at > limit}
 
 
 def healthy_facts(record: Record) -> tuple[str, ...]:

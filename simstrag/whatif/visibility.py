@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simstrag.records.record import Record, Unseen
+from simstrag.records.steps import HIDDEN
 from simstrag.statistics.walls import shared_walls
 from simstrag.whatif.layout import Layout
 
@@ -15,9 +16,14 @@ LARGE = 0.2
 STEPS = "seconds of every rank's own step in a CSV of rank, step, seconds"
 
 
-def find_unseen(record: Record, layout: Layout | None) -> tuple[Unseen, ...]:
-    """What the readers say, and what the numbers themselves show; each once."""
-    found = [*record.unseen]
+def find_unseen(
+    record: Record, layout: Layout | None, is_named: bool = False
+) -> tuple[Unseen, ...]:
+    """What the readers say, and what the numbers themselves show; each once.
+
+    is_named: whether a rank was found slow, so that its own backward is seen.
+    """
+    found = [each for each in record.unseen if not (is_named and each == HIDDEN)]
     if layout is None:
         found += _without_steps(record)
     elif len(layout.replica) == 1 and not found:
