@@ -245,7 +245,7 @@ def diagnose(
     asked = [
         *(str(each) for each in files if not isinstance(each, Record)),
         *(word for name, value in options.items() if value is not None
-          for word in (name, str(value))),
+          for word in (name, value if isinstance(value, str) else f"{value:g}")),
         *(word for pair in (columns or {}).items() for word in ("--column", "=".join(pair))),
         *(("--compare", ",".join(compare) or "none") if compare is not None else ()),
     ]  # fmt: skip
