@@ -358,6 +358,8 @@ def test_a_file_that_no_reader_knows_gets_a_line(tmp_path: Path) -> None:
         (b"hello\nworld\n", "is text that begins 'hello'"),
         (b'{"a": 1}', "is JSON of a"),
         (b"a,b\n1,2\n", "is CSV with columns a, b"),
+        (b"rank,step,seconds\n", "has no rows below its header rank,step,seconds"),
+        (b"GPU-01234567-89, 1410 MHz\nGPU-01234567-89, 1410 MHz\n", "looks like nvidia-smi's CSV"),
     ):
         (tmp_path / "mine").write_bytes(data)
         with pytest.raises(InputError, match="mine: ") as caught:

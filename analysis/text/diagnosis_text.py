@@ -289,7 +289,8 @@ def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
         facts = join(list(healthy_facts(found.record)))
         if not facts:
             return
-        yield f"No GPU is slowed by its clock, power or heat{f': {facts}' if facts else ''}."
+        which = "No GPU that kept its values" if gone(found.record) else "No GPU"
+        yield f"{which} is slowed by its clock, power or heat{f': {facts}' if facts else ''}."
 
 
 def _single(found: Diagnosis) -> list[Culprit]:

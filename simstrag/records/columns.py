@@ -69,8 +69,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "seconds": (
         "steptime", "stepduration", "iterationtime", "itertime", "batchtime", "duration",
-        "seconds", "secs", "elapsed", "dauer", "schrittdauer", "stepseconds", "sit", "sperit",
-        "secondsperstep", "secondsperiteration", "timeperstep", "timeperiteration",
+        "seconds", "secs", "elapsed", "dauer", "sekunden", "schrittdauer", "stepseconds", "sit",
+        "sperit", "secondsperstep", "secondsperiteration", "timeperstep", "timeperiteration",
     ),
     "communication": (
         "communication", "comm", "commtime", "communicationtime", "allreduce", "allreducetime",

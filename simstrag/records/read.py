@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -258,6 +259,8 @@ def _looks(file: LogFile) -> str:
             return f"is {what}"
     if "\0" in file.head:
         return f"is no text; {KNOWN}"
+    if re.search(r"GPU-[0-9a-f]{8}-|\d MHz|0x0{8}", file.head.partition("\n")[0]):
+        return "looks like nvidia-smi's CSV without its header; log it again without noheader"
     document = file.document
     if document is not None:
         sample = document[0] if isinstance(document, list) and document else document
@@ -274,6 +277,8 @@ def _looks(file: LogFile) -> str:
             f"{near[0]}, by {shell_command(words)}"
         )
     line = next((line for line in file.head.splitlines() if line.strip()), "")
+    if file.text.strip() == line.strip() and re.search("[,;\t]", line):
+        return f"has no rows below its header {shorten(line)}"
     return f"is text that begins {shorten(line)!r}, and no reader knows it; {KNOWN}"
 
 
