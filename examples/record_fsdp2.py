@@ -1,7 +1,7 @@
 """Record who computes and who waits in a training under FSDP2: the two lines are in `main`.
 
     torchrun --nproc-per-node 4 examples/record_fsdp2.py --out runs/fsdp2
-    simstrag whatif runs/fsdp2
+    simstrag diagnose runs/fsdp2
 
 A small transformer learns to repeat random tokens.  With `--slow RANK` that rank gets batches 2.5
 times as large from step 30 on, which the others wait for.

@@ -1,7 +1,7 @@
 """Record two ranks of DDP that share a device, one of which has more to compute.
 
     torchrun --nproc-per-node 2 record_ranks.py --workload resnet50 --out record
-    simstrag whatif record
+    simstrag diagnose record
 
 Ranks meet over gloo, because NCCL refuses two ranks on one device.
 """

@@ -7,7 +7,7 @@
 #   doctor       what is installed, and the devices
 #   steps        step times of resnet50 and gpt2 at batches that fill the device
 #   contention   those of resnet50 in TF32 and bf16 beside one and two processes on the GPU
-#   record       simstrag.ddp.record of two ranks, without and with a slow one, and whatif
+#   record       simstrag.ddp.record of two ranks, without and with a slow one, and diagnose
 #   ranks        real ranks under bsp, amp_all and korel, matrix products coming and going
 #   allreduce    all-reduces of CUDA tensors over gloo
 #   compile      the nominal steps of resnet50 under torch.compile
@@ -84,7 +84,7 @@ record() {
         part "$name" 40 "$python" -m torch.distributed.run --nproc-per-node 2 \
             "$kit/record_ranks.py" --workload "$ranked" --device "${device/cuda/cuda:0}" \
             --batch "$fill" --slow "$slow" --seconds 12 --out "$work/$name" &&
-            simstrag "whatif-slow$slow" 30 whatif "$work/$name" --json
+            simstrag "whatif-slow$slow" 30 diagnose "$work/$name" --compare none --json
     done
 }
 

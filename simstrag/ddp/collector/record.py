@@ -1,9 +1,9 @@
 """`record`: who computed and who waited in any DDP or FSDP2 script, from two lines in it.
 
     model = DistributedDataParallel(model)          # or fully_shard(model)
-    simstrag.ddp.record(model, out="runs/record")   # simstrag whatif runs/record
+    simstrag.ddp.record(model, out="runs/record")   # simstrag diagnose runs/record
 
-Every rank writes `rank-R.csv` (rank, step, stage, seconds), which `simstrag whatif` reads.  All
+Every rank writes `rank-R.csv` (rank, step, stage, seconds), which `simstrag diagnose` reads.  All
 ranks leave a collective together, so steps are aligned there, and no clocks are compared.
 """
 
