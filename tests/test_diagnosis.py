@@ -288,6 +288,11 @@ def test_a_folder_with_a_file_that_says_nothing_is_read(tmp_path: Path) -> None:
     assert any("trainer_state.json has losses" in each for each in found.record.missing)
 
 
+def test_a_log_of_which_no_trace_may_come_is_sent_to_diagnose(call: Call) -> None:
+    _, out, _ = call("trace", "describe", str(RECORDS / "megatron-minmax.log"))
+    assert "next: simstrag diagnose" in out
+
+
 def test_a_diagnosis_prints_its_lines() -> None:
     found = read("throughput.csv")
     assert str(found).splitlines()[0].startswith("record  ")

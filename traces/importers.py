@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 from simstrag.documents.printable import shell_command
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.records import episodes, operations, profiles, slurm, steps
+from simstrag.records import (
+    episodes,
+    megatron,
+    operations,
+    profiles,
+    slurm,
+    steps,
+    summaries,
+    training_logs,
+)
 from simstrag.records.columns import LOADED, choose
 from simstrag.records.log_file import LogFile
 from simstrag.records.log_table import LogTable
@@ -182,6 +191,9 @@ def import_command(path: str | Path) -> tuple[str, str] | None:
         return None
     name, options = found
     path = Path(path)
+    if name in OF_ONE_RANK:
+        folder = Path("reports") / path.name.partition(".")[0]
+        return name, shell_command(["simstrag", "diagnose", str(path), "--out", str(folder)])
     files = _of_other_ranks(path) if name in PER_RANK else [path]
     stem = path.name.partition(".")[0]
     if len(files) > 1:
@@ -208,6 +220,10 @@ def free_name(path: Path, *suffixes: str) -> Path:
     return next(p for p in numbered if not any(p.with_suffix(s).exists() for s in suffixes))
 
 
+OF_ONE_RANK = frozenset(
+    each.name for each in (*megatron.READERS, *training_logs.READERS, *summaries.READERS)
+)
+"""Formats whose logs are often of one rank, or of means, of which no trace can be made."""
 NUMBER = re.compile(r"\d+")
 PER_RANK = ("kineto", "tensorboard")
 """Formats with a file per rank."""
