@@ -127,7 +127,7 @@ def test_without_a_collective_nothing_is_told_of_waiting(tmp_path: Path) -> None
     assert ALL_REDUCE not in record.kinds
     (unseen,) = record.unseen
     assert unseen.hides_ranks
-    assert "nothing can be told of waiting" in unseen.what
+    assert "no collective is in the profiles" in unseen.what
     files = profile(tmp_path, None)
     for file in files:
         file.path.write_bytes(file.data)

@@ -235,7 +235,7 @@ def _who(found: Diagnosis) -> Iterator[str]:
     if steps.culprits:
         return
     if found.hides_ranks:
-        yield "Who was slow cannot be told from this record."
+        yield "This record does not show which rank was slow."
     elif len(steps.replay.layout.step) < FEWEST:
         yield _longest(steps)
     else:

@@ -102,7 +102,7 @@ def _who(found: WhatIf) -> Iterator[str]:
     steps, late, layout = len(found.metrics.step), found.late, found.replay.layout
     if not found.culprits and len(layout.replica) > 1:
         if any(each.hides_ranks for each in found.unseen):
-            yield "Who was slow cannot be told from this record."
+            yield "This record does not show which rank was slow."
         elif steps >= FEWEST:
             yield f"Beyond chance, no worker is slower than its peers by {100 * FLOOR:.0f} %."
         often = max(range(len(late.last)), key=lambda k: late.last[k])

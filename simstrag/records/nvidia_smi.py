@@ -220,11 +220,11 @@ def _meanings(rows: Rows, source: str, stated: dict[str, str]) -> dict[str, str]
         return {meaning: name for meaning, name in known.items() if name} | stated
     found: dict[str, list[str]] = {}
     for name, cells in rows.columns.items():
-        told = {cell for cell in cells if not GAP.fullmatch(cell)}
+        values = {cell for cell in cells if not GAP.fullmatch(cell)}
         for meaning, shape in SHAPES.items():
-            if told and all(re.fullmatch(shape, cell) for cell in told):
+            if values and all(re.fullmatch(shape, cell) for cell in values):
                 found.setdefault(meaning, []).append(name)
-        if told and told == {str(k) for k in range(len(told))} and len(cells) > len(told):
+        if values and values == {str(k) for k in range(len(values))} and len(cells) > len(values):
             found.setdefault(CARD, []).insert(0, name)
     known = {
         meaning: names[0]
@@ -279,8 +279,8 @@ def _read_rows(rows: Rows, names: dict[str, str], file: LogFile, host: str) -> _
     if single and REASONS not in values:
         values[REASONS] = np.nansum([_flags(rows.columns[name], name) for name in single], axis=0)
     if not rows.has_header:
-        told = ", ".join(f"{meaning} in column {name}" for meaning, name in names.items())
-        notes.append(f"Assumed: without a header, {told}, by what the cells are.")
+        listed = ", ".join(f"{meaning} in column {name}" for meaning, name in names.items())
+        notes.append(f"Assumed: without a header, {listed}, by what the cells are.")
     return _Part(labels, times, sample, cells.get(MODEL, [""] * size), values, notes)
 
 

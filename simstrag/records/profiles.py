@@ -114,7 +114,7 @@ def read(files: Sequence[LogFile], columns: Mapping[str, str] | None = None) -> 
     if is_blind := not job.exposed.any():
         del parts[ALL_REDUCE]
         unseen.append(Unseen(
-            "which rank waited: no collective is in the profiles, so nothing can be told of "
+            "which rank waited: no collective is in the profiles, which do not show "
             "waiting, which the seconds may contain",
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] in torch.profiler.profile",
         ))  # fmt: skip
