@@ -139,7 +139,7 @@ def test_a_column_per_stage_is_a_part_each(tmp_path: Path) -> None:
 def test_sparse_metrics_of_one_rank_say_that_it_is_one(tmp_path: Path) -> None:
     rows = [f"0,{k},{0.1 if k % 2 else ''},{'' if k % 2 else 1.5}" for k in range(STEPS)]
     record = read(tmp_path, "\n".join(["epoch,step,train/step_time,val_loss", *rows]) + "\n")
-    assert (record.form, shape(record)) == (steps.LIGHTNING, (1, STEPS // 2))
+    assert (record.form, shape(record)) == ("Lightning CSVLogger", (1, STEPS // 2))
     assert record.unseen == (steps.ONE_RANK,)
     with pytest.raises(InputError, match=r"log\.csv: is of one rank, .* give the logs of all"):
         import_trace("steps", [tmp_path / "log.csv"])

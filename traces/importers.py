@@ -16,6 +16,7 @@ from simstrag.records import (
     operations,
     profiles,
     slurm,
+    step_tables,
     steps,
     summaries,
     training_logs,
@@ -74,8 +75,9 @@ def _of_steps(name: str, what: str) -> Format:
 
 LOAD = ("columns", "fraction", "own", "response")
 NAMES = {
-    steps.TENSORBOARD: "tensorboard", steps.WANDB: "wandb", steps.RECORDED: "steps",
-    steps.LIGHTNING: "steps", steps.STEPS: "steps", profiles.NAME: KINETO,
+    step_tables.TENSORBOARD: "tensorboard", step_tables.WANDB: "wandb",
+    step_tables.RECORDED: "steps", step_tables.LIGHTNING: "steps", step_tables.STEPS: "steps",
+    profiles.NAME: KINETO,
     operations.NAME: BYTEDANCE,
 }  # fmt: skip
 """The format of an import where its reader has another name."""

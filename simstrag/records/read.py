@@ -65,7 +65,7 @@ def read_record(
 
 def _of_folder(folder: Path, columns: Mapping[str, str] | None, form: str | None) -> list[Record]:
     """The records in a folder: of a run, or of any files."""
-    from simstrag.records import runs, steps
+    from simstrag.records import runs, step_tables, steps
 
     ranks = {path.name for path in steps.rank_files(folder)}
     if runs.recognise_folder(folder):
@@ -89,7 +89,7 @@ def _of_folder(folder: Path, columns: Mapping[str, str] | None, form: str | None
         raise InputError(f"{folder}: no record of a job in this folder; {KNOWN}")
     recorded = [file for file in known if file.path.name in ranks]
     rest = [file for file in known if file.path.name not in ranks]
-    own = _of_files(recorded, columns, form or steps.RECORDED) if recorded else []
+    own = _of_files(recorded, columns, form or step_tables.RECORDED) if recorded else []
     refused: list[InputError] = []
     for group in _groups(rest, form):
         try:

@@ -13,13 +13,12 @@ part.  Throughput stands for seconds: those of a constant number of samples.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,12 +29,9 @@ import numpy.typing as npt
 from simstrag.errors import InputError
 from simstrag.records.columns import (
     AREA,
-    MEANINGS,
     STEPS_PER_SECOND,
-    UNITS,
     LogColumns,
     describe_moment,
-    match,
     number,
     plain,
     rank_name,
@@ -43,15 +39,23 @@ from simstrag.records.columns import (
     wall_clock,
 )  # fmt: skip
 from simstrag.records.log_file import LogFile, Reader
-from simstrag.records.log_table import LogTable
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Ints, Record, Unseen, assumed_gpus
+from simstrag.records.step_tables import (
+    LIGHTNING,
+    OF_RANK,
+    RECORDED,
+    STEPS,
+    TENSORBOARD,
+    WANDB,
+    columns_of,
+    table_of,
+    tool_of,
+    whole_text,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STEPS, RECORDED, TENSORBOARD, WANDB, LIGHTNING = (
-    "step times", "simstrag.ddp.record", "TensorBoard", "Weights & Biases", "Lightning CSVLogger",
-)  # fmt: skip
 COLLECTIVE = frozenset({ALL_REDUCE, "allreduce", "communication", "comm"})
 """Names of the part that is the collective."""
 LARGEST = 2**53
@@ -66,11 +70,6 @@ NO_COLLECTIVE = (
     "no stage is all-reduce, so that a step is the seconds of its slowest rank; communication, and "
     "the error of the replay, are unknown"
 )
-OF_STAGE = {
-    "input": "input", "forward": "forward", "backward": "backward", "communication": ALL_REDUCE,
-    "optimizer": "optimizer",
-}  # fmt: skip
-"""What columns of stages mean, and the name of their part."""
 GONE, APART = 0.05, 5
 """Share of the steps, and their number, that a rank may lack at the end, ASSUMED: files of ranks
 end a few steps apart."""
@@ -79,11 +78,6 @@ RISING, TIMES = 10, 3.0
 their own rise ten times in a row once in 3,628,800 times."""
 SAMPLE = 50
 """Rows by which a table is recognised."""
-OF_RANK = re.compile(
-    r"(?P<before>.*?)(?<![a-z])(?P<word>(?:global|world|dp)?[ _]?rank|worker|replica|process|gpu|"
-    r"host|node)[ _/.-]?(?P<rank>\d{1,7})(?!\d)(?P<after>.*)", re.I,
-)  # fmt: skip
-"""A column of one rank, such as `rank0`, `rank_3 (ms)` or `step_time/rank_0`."""
 ONE_RANK = Unseen(
     "which rank was slow: the log is of one rank",
     "log the step times of every rank, with its number in a column rank",
@@ -99,11 +93,11 @@ def recognise(file: LogFile, name: str) -> bool:
     """Whether a file is a table of steps, of this tool."""
     try:
         table = table_of(file, SAMPLE)
-        log = _columns(table)
+        log = columns_of(table)
     except InputError:
         return False
     is_log = "step" in log or "rank" in log or "node" in log
-    return is_log and _tool(file, table) == name
+    return is_log and tool_of(file, table) == name
 
 
 def read(files: Sequence[LogFile], columns: Mapping[str, str] | None = None) -> Record:
@@ -150,160 +144,6 @@ def absent_ranks(ranks: list[int], size: int) -> list[str]:
     ]
 
 
-# -- tables
-
-
-def table_of(file: LogFile, rows: int | None = None) -> LogTable:
-    """The table of a file, with a row per rank and step where it has a column per rank.
-
-    rows: only the first ones.
-    Raises `InputError` for a file that is no table.
-    """
-    document, source = file.document, str(file.path)
-    tag = re.search(r"tag-(.+)$", file.path.name.partition(".")[0])
-    value = _metric_in(tag[1]) if tag else "Value"
-    if document is None:
-        if re.match(r"[-+.\d][-+.\deE \t,;]*$", file.head, re.MULTILINE):
-            raise InputError(f"{source}: has no header; write one, such as rank,step,seconds")
-        table = file.table or LogTable.of(file.text, source)
-        if list(table.columns) == ["Wall time", "Step", "Value"]:
-            cells = dict(zip(("Wall time", "Step", value), table.columns.values(), strict=True))
-            table = replace(table, columns=cells)
-        return _staged(_melted(table.first(rows)))
-    entries = [document] if isinstance(document, dict) else document
-    if not isinstance(entries, list):
-        raise InputError(f"{source}: no list of entries; it is not a log of steps")
-    records = []
-    for k, entry in enumerate(entries[:rows], start=1):
-        if isinstance(entry, list) and len(entry) == 3:
-            records.append((k, dict(zip(("Wall time", "Step", value), entry, strict=True))))
-        elif isinstance(entry, dict):
-            records.append((k, entry))
-        else:
-            raise InputError(
-                f"{source}, entry {k}: {entry!r:.80} is neither a mapping nor [time, step, value]"
-            )
-    return _staged(_melted(LogTable.of_records(records, source)))
-
-
-def _metric_in(tag: str) -> str:
-    """The name of a scalar of TensorBoard, in which slashes became underscores."""
-    words = tag.split("_")
-    ends = ("_".join(words[k:]) for k in range(len(words)))
-    return next((end for end in ends if match(end, "seconds") or match(end, "rate")), tag)
-
-
-class _Cell(NamedTuple):
-    """What a column is of: a run of Weights & Biases, or "", a rank, or -1, and the metric."""
-
-    run: str
-    rank: int
-    metric: str
-
-
-def _of_one_rank(name: str, has_numbers: bool) -> _Cell | None:
-    """What a column of one run or rank is; None for any other."""
-    run, dash, metric = name.rpartition(" - ")
-    found = OF_RANK.fullmatch(metric)
-    if found:
-        rest = " ".join(filter(None, (found[k].strip(" _/.-()[]") for k in ("before", "after"))))
-        rest = f"seconds {rest}" if plain(rest) in UNITS else rest
-        is_bare = not rest and found["word"].lower() not in ("gpu", "host", "node")
-        if is_bare or any(match(rest, m) for m in ("seconds", "compute", "communication", "rate")):
-            return _Cell(run, int(found["rank"]), rest or "seconds")
-    if has_numbers and name.isdecimal() and len(name) < 8:
-        return _Cell("", int(name), "seconds")
-    return _Cell(run, -1, metric) if dash else None
-
-
-def _melted(table: LogTable) -> LogTable:
-    """A row per rank, or run, and step of a table that has a column for each.
-
-    Beside a column of a chart stand its least and most (`__MIN`, `__MAX`), which are left out.
-    """
-    names = [name for name in table.columns if not re.search("__M(IN|AX)$", name)]
-    has_numbers = sum(map(str.isdecimal, names)) > 1 and any(match(n, "step") for n in names)
-    cells = {name: cell for name in names if (cell := _of_one_rank(name, has_numbers))}
-    ranked = {cell[:2] for cell in cells.values() if cell.rank >= 0}
-    if not any(cell.run for cell in cells.values()) and len(ranked) < 2:
-        return table
-    if ranked and any(rank < 0 for _, rank, _ in cells.values()):
-        cells = {name: cell for name, cell in cells.items() if cell.rank >= 0}
-    if len({rank for _, rank in ranked}) < len(ranked):
-        raise InputError(f"{table.source}: several runs have the same ranks; export one run")
-    columns: dict[tuple[str, int], dict[str, str]] = {}
-    for name, cell in cells.items():
-        columns.setdefault(cell[:2], {})[cell.metric] = name
-    others = [name for name in names if name not in cells and " - " not in name]
-
-    def rows() -> Iterator[tuple[int, dict[str, str]]]:
-        for (run, rank), metrics in columns.items():
-            who = {"rank": str(rank)} if rank >= 0 else {"run name": run}
-            for k, line in enumerate(table.lines):
-                found = {metric: table.columns[name][k] for metric, name in metrics.items()}
-                if any(found.values()):
-                    yield line, {name: table.columns[name][k] for name in others} | who | found
-
-    return LogTable.of_records(rows(), table.source, "row")
-
-
-def _staged(table: LogTable) -> LogTable:
-    """A row per stage of a table that has a column for each, such as `forward_ms`."""
-    found = {
-        name: (stage, unit[1])
-        for name in table.columns
-        for meaning, stage in OF_STAGE.items()
-        if (unit := match(name, meaning))
-    }
-    if not {"forward", "backward"} & {stage for stage, _ in found.values()} or any(
-        match(name, meaning) for name in table.columns for meaning in ("stage", "compute")
-    ):
-        return table
-    others = [name for name in table.columns if name not in found and not match(name, "seconds")]
-
-    def rows() -> Iterator[tuple[int, dict[str, str]]]:
-        for k, line in enumerate(table.lines):
-            shared = {name: table.columns[name][k] for name in others}
-            for name, (stage, unit) in found.items():
-                cell = table.columns[name][k]
-                with contextlib.suppress(ValueError):  # else it is named where it is read
-                    cell = str(float(cell) * unit)
-                yield line, shared | {"stage": stage, "seconds": cell}
-
-    return LogTable.of_records(rows(), table.source, table.unit)
-
-
-def _tool(file: LogFile, table: LogTable) -> str:
-    """Which tool wrote a table of steps."""
-    names = set(table.columns)
-    if "Wall time" in names:
-        return TENSORBOARD
-    if {"_timestamp", "_step", "run name"} & names:
-        return WANDB
-    if file.path.name.startswith("rank-") and {"rank", "step", "seconds"} <= names:
-        return RECORDED
-    is_sparse = any("" in cells for cells in table.columns.values())
-    return LIGHTNING if {"epoch", "step"} <= names and is_sparse else STEPS
-
-
-def _columns(table: LogTable, stated: Mapping[str, str] | None = None) -> LogColumns:
-    if stated is None and {"Wall time", "Value"} <= set(table.columns):
-        stated = {"seconds": "Value"}
-    needed = "compute/seconds/rate", "step/time"
-    return LogColumns.of(table, MEANINGS["steps"], stated, needed)
-
-
-def _whole_text(file: LogFile) -> LogFile:
-    """A file of `simstrag.ddp.record` without a last line that the disk had no room for."""
-    data = file.data[: file.data.rfind(b"\n") + 1]
-    if data.count(b"\n") < 2:
-        raise InputError(
-            f"{file.path}: has no step; the first three are left out, and steps are written once a "
-            "second: record longer, or remove the file"
-        )
-    return LogFile(file.path, data)
-
-
 # -- rows
 
 
@@ -331,9 +171,9 @@ class _Rows(NamedTuple):
 def _read(files: Sequence[LogFile], columns: Mapping[str, str] | None, *, is_whole: bool) -> Record:
     is_folder = all(file.path.name.startswith("rank-") for file in files)
     if is_folder:
-        files = [_whole_text(file) for file in files]
+        files = [whole_text(file) for file in files]
     tables = [table_of(file) for file in files]
-    logs = [_columns(table, columns) for table in tables]
+    logs = [columns_of(table, columns) for table in tables]
     for log in logs[1:]:
         if log.names.keys() != logs[0].names.keys():
             raise InputError(
@@ -357,7 +197,7 @@ def _read(files: Sequence[LogFile], columns: Mapping[str, str] | None, *, is_who
             r"(?m)^world_size: *(\d+)\s*$", _text(files[0].path.with_name("meta.yaml"))
         )
         missing = absent_ranks(np.unique(rows.frame["rank"]).tolist(), int(size[1]) if size else 0)
-    form = _tool(files[0], tables[0])
+    form = tool_of(files[0], tables[0])
     return _record(rows._replace(missing=[*missing, *rows.missing]), source, form, is_whole)
 
 
