@@ -21,6 +21,8 @@ from simstrag.documents.printable import printable, shell_command
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from simstrag.analysis.text.brief import Brief
+
 WIDE = 200
 """Width of a stream that is no terminal, unless `COLUMNS` gives one."""
 GAP = 2
@@ -138,6 +140,22 @@ def print_lines(lines: Iterable[tuple[str, str]]) -> None:
         for k, line in enumerate(wrapped):
             head = (shown if k == 0 else "").ljust(width)
             out.print(f"{head}{line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_brief(brief: Brief) -> None:
+    """Print a short answer; what it leaves out, `--verbose` prints."""
+    from simstrag.analysis.text.brief import MOST_CAUTIONS
+
+    for text in (brief.action, *brief.facts):
+        print_sentences(text)
+    if brief.table is not None:
+        print_table(brief.table.headers, brief.table.rows, wraps=brief.table.wraps)
+    if brief.turning:
+        print_sentences(brief.turning)
+    shown, more = brief.cautions[:MOST_CAUTIONS], len(brief.cautions) - MOST_CAUTIONS
+    for k, text in enumerate(shown, 1):
+        count = f" ({more} more with --verbose)" if more > 0 and k == len(shown) else ""
+        print_sentences(f"caution: {text}{count}")
 
 
 def print_json(data: Any) -> None:
