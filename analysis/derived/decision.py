@@ -23,16 +23,19 @@ from simstrag import policies
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.paired_statistics import Array, Estimate
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.experiments.worst_regret import (
     MODEL_ERROR,
     OWN,
+    Choice,
     Regret,
+    Samples,
     State,
     Times,
     choose,
     gaining,
+    mean_times,
     worst_regrets,
 )
 from simstrag.policy import LANES
@@ -113,22 +116,40 @@ class Decision:
     bill: None without contention, or where it is not known without it.
     lanes: the policies of each lane but bsp, best mean first.
     effects: by policy, bsp included.
-    states: mean seconds in all settings of what is assumed. Policies whose times do not compare
-        are left out: `Standings.incomparable`.
-    candidates: bsp, and those policies in `states` that are shown to be faster than it (the whole
+    samples: seconds under each seed in all settings of what is assumed. Policies whose times do not
+        compare are left out: `Standings.incomparable`.
+    candidates: bsp, and those policies in `samples` that are shown to be faster than it (the whole
         interval of the difference is below 0) and whose mean gain is `MODEL_ERROR` or more.
-    safe: the candidate with the least worst regret; among equals the least change of training.
-    placeholders: those of the scenario, and which of them decide `safe`.
+    choice: of the candidates.
+    turns: by constant that was varied, the other choices if it were known to have a value: as
+        stated, or one that was tried.
+    placeholders: those of the scenario, and which of them decide the choice.
     """
 
     s: Standings
     bill: Bill | None
     lanes: Mapping[str, tuple[Standing, ...]]
     effects: Mapping[str, Effects]
-    states: Times
+    samples: Samples
     candidates: tuple[str, ...]
-    safe: str
+    choice: Choice
+    turns: Mapping[str, Mapping[float, str]]
     placeholders: Placeholders
+
+    @property
+    def safe(self) -> str:
+        """The policy to run."""
+        return self.choice.policy
+
+    @cached_property
+    def lane_of(self) -> Mapping[str, str]:
+        """The lane of each policy."""
+        return {name: effects.lane for name, effects in self.effects.items()}
+
+    @cached_property
+    def states(self) -> Times:
+        """Mean seconds in all settings."""
+        return mean_times(self.samples)
 
     @cached_property
     def regrets(self) -> Mapping[str, Regret]:
@@ -154,33 +175,36 @@ def decide(s: Standings) -> Decision:
     effects = {p.policy: _effects(s, p) for p in s.policies}
     others = [p for p in s.policies if p.policy != BASELINE]
     lanes = {lane: tuple(p for p in others if effects[p.policy].lane == lane) for lane in LANES}
-    states = _states(s, s.incomparable)
+    samples = _samples(s, s.incomparable)
+    states = mean_times(samples)
     shown = {p.policy for p in others if faster(p.difference[s.decides])}
     candidates = (BASELINE, *(name for name in gaining(states[OWN]) if name in shown))
     lane_of = {name: found.lane for name, found in effects.items()}
-    safe = choose(states, candidates, lane_of)
+    choice = choose(samples, candidates, lane_of)
     least = MODEL_ERROR * states[OWN][BASELINE]
     clear = shown | {p.policy for p in others if p.difference[s.decides].low > -least}
-    scenario, tried = s.comparison.scenario, {key for key, _ in states} - {""}
-    decisive = None
-    if tried & {*scenario.placeholders} and (s.seeds > 1 or s.certain):
-        decisive = [
-            key
-            for key in scenario.placeholders
-            if _alternatives(states, key, candidates, lane_of, clear) - {safe}
-        ]
+    scenario = s.comparison.scenario
+    tried = list(dict.fromkeys(key for key, _ in states if key))
+    decisive, turns = None, {}
+    if s.seeds > 1 or s.certain:
+        for key in tried:
+            known = _alternatives(samples, key, candidates, lane_of, clear)
+            if turned := {at: name for at, name in known.items() if name != choice.policy}:
+                turns[key] = turned
+        if {*tried} & {*scenario.placeholders}:
+            decisive = [key for key in scenario.placeholders if key in turns]
     placeholders = Placeholders.of(scenario, tried, decisive)
-    return Decision(s, _bill(s), lanes, effects, states, candidates, safe, placeholders)
+    return Decision(s, _bill(s), lanes, effects, samples, candidates, choice, turns, placeholders)
 
 
 def _alternatives(
-    states: Times,
+    samples: Samples,
     key: str,
     candidates: Collection[str],
     lanes: Mapping[str, str],
     clear: Collection[str],
-) -> set[str]:
-    """The choices if one constant were known to be as stated, or to have a value tried.
+) -> dict[float, str]:
+    """The choice if one constant were known to have a value: each that was tried, NaN as stated.
 
     clear: policies that the scenario's seeds show to be faster than bsp, or to gain less than
         `MODEL_ERROR`.  The gain of any other, under the few seeds of a value, may be noise.
@@ -188,21 +212,25 @@ def _alternatives(
     All other constants stay as uncertain as they are, and change each policy's time by the same
     factor with the value as without it.
     """
-    others = {state: times for state, times in states.items() if state[0] not in ("", key)}
-    values = [times for (name, _), times in states.items() if name == key]
+    others = {state: times for state, times in samples.items() if state[0] not in ("", key)}
+    values = {value: times for (name, value), times in samples.items() if name == key}
     if not values:
-        return set()
-    known = [(states[OWN], candidates)]
-    known += [
-        (times, (BASELINE, *(name for name in gaining(times) if name in clear))) for times in values
-    ]
-    return {choose(_scaled(others, states[OWN], at), able, lanes) for at, able in known}
+        return {}
+    known = {OWN[1]: (samples[OWN], candidates)}
+    for value, times in values.items():
+        means = mean_times({OWN: times})[OWN]
+        known[value] = (times, (BASELINE, *(name for name in gaining(means) if name in clear)))
+    return {
+        value: choose(_scaled(others, samples[OWN], at), able, lanes).policy
+        for value, (at, able) in known.items()
+    }
 
 
-def _scaled(others: Times, own: Mapping[str, float], at: Mapping[str, float]) -> Times:
+def _scaled(others: Samples, own: Mapping[str, Array], at: Mapping[str, Array]) -> Samples:
     """The settings around other times than the scenario's own."""
+    factors = {name: float(np.mean(times) / np.mean(own[name])) for name, times in at.items()}
     scaled = {
-        state: {name: t * at[name] / own[name] for name, t in times.items() if name in at}
+        state: {name: factors[name] * t for name, t in times.items() if name in at}
         for state, times in others.items()
     }
     return {OWN: at, **scaled}
@@ -261,8 +289,8 @@ def _effects(s: Standings, p: Standing) -> Effects:
     )
 
 
-def _states(s: Standings, left_out: Collection[str]) -> Times:
-    """Mean seconds in the scenario itself, and with each assumed constant that was varied.
+def _samples(s: Standings, left_out: Collection[str]) -> Samples:
+    """Seconds in the scenario itself, and with each assumed constant that was varied.
 
     Constants that are stated or measured decide nothing: `varied_constants.assumed`.
     Where `Standings.is_untested`, the search for thresholds says nothing about contention and is
@@ -271,18 +299,21 @@ def _states(s: Standings, left_out: Collection[str]) -> Times:
     known = [p.policy for p in s.policies if p.policy not in left_out]
     column = s.comparison.column
     names = dict.fromkeys([*known, BASELINE])
-    own = {name: float(column(name, s.decides).mean()) for name in names}
-    states: dict[State, Mapping[str, float]] = {OWN: own}
+    own = {name: column(name, s.decides) for name in names}
+    samples: dict[State, Mapping[str, Array]] = {OWN: own}
     for c in s.costs:
         if c != s.comparison.scenario.learner.c_tau:
-            stale = {name: float(s.at_cost(name, c).mean()) for name in known}
-            states["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
-    varied: dict[State, dict[str, float]] = {}
+            stale = {name: s.at_cost(name, c) for name in known}
+            samples["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
+    varied: dict[State, dict[str, list[float]]] = {}
     decisive = assumed(s.comparison.scenario)
     if s.comparison.extremes is not None and not s.is_untested:
-        for key, value, name, seconds in s.comparison.extremes.itertuples(index=False):
+        rows = s.comparison.extremes[["quantity", "value", "policy", "seconds"]]
+        for key, value, name, seconds in rows.itertuples(index=False):
             if name in known and key in decisive:
-                varied.setdefault((key, value), {})[name] = seconds
-    return states | {
-        state: times for state, times in varied.items() if state not in states and BASELINE in times
+                varied.setdefault((key, value), {}).setdefault(name, []).append(seconds)
+    return samples | {
+        state: {name: np.array(of) for name, of in times.items()}
+        for state, times in varied.items()
+        if state not in samples and BASELINE in times
     }

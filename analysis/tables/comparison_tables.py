@@ -22,34 +22,26 @@ MEDIAN_CONTROL = "bsp, each step at its median over ranks"
 
 
 def ranking_table(s: Standings) -> Table:
-    """Times, speed-up and mitigation of every policy; the clean control is the last row."""
-    by = {name: f" by {TIMES[name]}" if len(s.times) > 1 else "" for name in s.times}
-    headers = (
-        "policy", "place", "updates through", *(f"{TIMES[n]} (s)" for n in s.times),
-        *(f"speed-up{by[n]}" for n in s.times), *(f"M{by[n]} (%)" for n in s.times),
-    )  # fmt: skip
+    """Time, speed-up and mitigation of every policy; the clean control is the last row.
+
+    The time is the one that decides; `behind_table` has the makespan beside a time to target.
+    """
+    n = s.decides
+    headers = ("policy", "place", f"{TIMES[n]} (s)", "speed-up", "M (%)")
     rows = tuple(
         (
-            p.policy, place_cell(p.place), p.architecture,
-            *(Number.estimate(p.time[n]) for n in s.times),
-            *(_against_bsp(p, "1", p.speedup[n]) for n in s.times),
-            *(_mitigation(s, p, n) for n in s.times),
+            p.policy, place_cell(p.place), Number.estimate(p.time[n]),
+            _against_bsp(p, "1", p.speedup[n]), _mitigation(s, p, n),
         )
         for p in s.policies
     )  # fmt: skip
     baseline = tuple(
-        (
-            name, "", "all-reduce", *(Number.estimate(s.baseline[n]) for n in s.times),
-            *(Number("1", 1.0) for _ in s.times), *("" for _ in s.times),
-        )
-        for name in s.unasked
-    )  # fmt: skip
-    control = (
-        _control(s), "", "all-reduce", *(Number.estimate(s.clean[n]) for n in s.times),
-        *(Number.estimate(s.clean_speedup[n]) for n in s.times), *("" for _ in s.times),
-    )  # fmt: skip
-    notes = (*_ranking_notes(s), *_narrow(s, rows, 3))
-    return Table(headers, rows, 3, (*baseline, control), notes)
+        (name, "", Number.estimate(s.baseline[n]), Number("1", 1.0), "") for name in s.unasked
+    )
+    clean = Number.estimate(s.clean[n])
+    control = (_control(s), "", clean, Number.estimate(s.clean_speedup[n]), "")
+    notes = (*_ranking_notes(s), *_narrow(s, rows, 2))
+    return Table(headers, rows, 2, (*baseline, control), notes)
 
 
 def place_cell(place: tuple[int, int] | None) -> Number:
@@ -246,10 +238,15 @@ def behind_table(s: Standings) -> Table:
     def cells(policy: str, variant: str = "contended") -> list[Number]:
         return [show(_mean(s, policy, key, variant)) for _, key, show in columns]
 
-    rows = tuple((p.policy, p.architecture, *cells(p.policy)) for p in s.policies)
+    later = s.times[1:]  # the makespan beside a time to target
+    rows = tuple(
+        (p.policy, p.architecture, *(Number.estimate(p.time[n]) for n in later), *cells(p.policy))
+        for p in s.policies
+    )
+    whole, clean = ([Number.estimate(times[n]) for n in later] for times in (s.baseline, s.clean))
     controls = (
-        *((name, "all-reduce", *cells(name)) for name in s.unasked),
-        (_control(s), "all-reduce", *cells(BASELINE, "clean")),
+        *((name, "all-reduce", *whole, *cells(name)) for name in s.unasked),
+        (_control(s), "all-reduce", *clean, *cells(BASELINE, "clean")),
     )
     worth = (
         ""
@@ -283,7 +280,10 @@ def behind_table(s: Standings) -> Table:
         "median over ranks. A rank that a plan leaves out is judged by the step that it would "
         "start."
     )
-    headers = ("policy", "updates through", *(header for header, _, _ in columns))
+    headers = (
+        "policy", "updates through", *(f"{TIMES[n]} (s)" for n in later),
+        *(header for header, _, _ in columns),
+    )  # fmt: skip
     return Table(headers, rows, 2, controls, tuple(notes))
 
 

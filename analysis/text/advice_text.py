@@ -9,6 +9,9 @@ from simstrag.advice.cluster_advice import ClusterAdvice
 from simstrag.advice.power import PowerPoint
 from simstrag.advice.recommendation import Recommendation
 from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.answer import describe_alike
+from simstrag.analysis.text.brief import Brief
+from simstrag.analysis.text.comparison_brief import STALE
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -18,6 +21,7 @@ from simstrag.analysis.text.gain_text import (
     regret_text,
 )
 from simstrag.analysis.text.number_format import join, percent, seconds
+from simstrag.analysis.text.sensitivity_text import C_TAU
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate, ratio_of_times
 from simstrag.experiments.worst_regret import MODEL_ERROR, OWN, State
@@ -41,6 +45,8 @@ OF_WORKLOADS = {
     "server_cores": "the cores that the service of a gradient keeps busy (server_cores)",
 }
 """Names of the constants that only workloads of a cluster have."""
+FEW = 4
+"""Candidates in a short answer."""
 
 
 def candidates_table(advice: Recommendation, most: int | None = None) -> Table:
@@ -86,12 +92,45 @@ def power_table(points: tuple[PowerPoint, ...]) -> Table:
 
 def sentences(advice: Recommendation) -> list[str]:
     """What to do, how sure that is, what would change it, and what a trial costs."""
-    texts = [_choice(advice), _alike(advice), _regret(advice), _assumption(advice), _safe(advice)]
+    texts = [
+        " ".join(_choice(advice)),
+        _alike(advice),
+        _regret(advice),
+        _assumption(advice),
+        _safe(advice),
+    ]
     texts += [_attempt(advice), _beyond(advice)]
     if isinstance(advice, Advice):
         texts = [_launching(advice), *texts]
         texts += [advice.answer.inputs, advice.answer.bill]
     return [text for text in texts if text]
+
+
+def brief(advice: Recommendation) -> Brief:
+    """What to run, the line that runs it, and what to measure first."""
+    action, _ = _choice(advice)
+    table = candidates_table(advice, FEW)
+    facts, cautions = [], [_beyond(advice)]
+    if isinstance(advice, Advice):
+        found = advice.answer.brief
+        facts += found.facts
+        table, cautions = found.table, [*cautions, *found.cautions]
+        action = f"{_launching(advice)} {action}".strip()
+    if advice.choice != BASELINE:
+        facts.append(f"On real ranks: {advice.lines[0]}")
+    turning = ""
+    if (assumed := advice.assumption) is not None:
+        name = STALE if assumed.constant == C_TAU else _name(advice, assumed.constant)
+        turning = (
+            f"Measure first: {name} ({_measured_by(assumed.constant)}). "
+            f"It decides between {advice.choice} and {assumed.rival}."
+        )
+    if advice.choice != advice.safe:
+        turning = f"{turning} Until then, {advice.safe} is the safe choice.".strip()
+    return Brief(
+        action, tuple(facts), table, turning,
+        tuple(text.partition(". ")[0].rstrip(".") for text in cautions if text),
+    )  # fmt: skip
 
 
 def _launching(advice: Advice) -> str:
@@ -106,21 +145,25 @@ def _launching(advice: Advice) -> str:
     )
 
 
-def _choice(advice: Recommendation) -> str:
+def _choice(advice: Recommendation) -> tuple[str, str]:
+    """What to run, and what that policy does."""
     name, does = PolicyNames().of(advice.choice)
+    as_fast = describe_alike(advice.lanes, advice.found) if advice.choice != BASELINE else ""
     if isinstance(advice, ClusterAdvice):
-        return _choice_of_cluster(advice, name, does)
+        return f"{_choice_of_cluster(advice, name)}{as_fast}", does.strip()
     assert isinstance(advice, Advice)
-    if advice.choice == advice.answer.decision.safe:
-        return str(advice.answer.choice)
+    decision = advice.answer.decision
+    if advice.choice == decision.safe:
+        action = str(advice.answer.action)
+        return action, str(advice.answer.choice).removeprefix(action).strip()
     if advice.choice == BASELINE:
-        return f"Change nothing yet: keep {BASELINE}.{_undecided(advice)}"
-    s = advice.answer.decision.s
-    p = next(p for p in s.policies if p.policy == advice.choice)
+        return f"Change nothing yet: keep {BASELINE}.{_undecided(advice)}", ""
+    p = next(p for p in decision.s.policies if p.policy == advice.choice)
+    gain = describe_gain(decision.s, p)
     return (
-        f"If what is assumed holds, run {name}: {describe_gain(s, p)} sooner than synchronous "
-        f"training ({BASELINE}).{does}"
-    )
+        f"If what is assumed holds, run {name}: {gain} sooner than synchronous training "
+        f"({BASELINE}).{as_fast}"
+    ), does.strip()
 
 
 def _undecided(advice: Recommendation) -> str:
@@ -137,7 +180,7 @@ def _undecided(advice: Recommendation) -> str:
     )
 
 
-def _choice_of_cluster(advice: ClusterAdvice, name: str, does: str) -> str:
+def _choice_of_cluster(advice: ClusterAdvice, name: str) -> str:
     """The choice for all jobs, and the change of their mean completion time."""
     bsp, own, study = advice.times[BASELINE], advice.states[OWN], advice.study
     managed = "" if study.managers == ("none",) else f", manager {study.managers[0]}"
@@ -147,7 +190,7 @@ def _choice_of_cluster(advice: ClusterAdvice, name: str, does: str) -> str:
         gain = percent_of(Estimate(1 - change.value, 1 - change.high, 1 - change.low))
         return (
             f"Run all jobs under {name} {where}: their mean completion time is {gain} shorter than "
-            f"under {BASELINE}.{does}"
+            f"under {BASELINE}."
         )
     mean = seconds(own[BASELINE])
     text = f"Change nothing: keep {BASELINE}, under which jobs take {mean} in the mean {where}. "
@@ -190,12 +233,15 @@ def _assumption(advice: Recommendation) -> str:
     found = advice.assumption
     if found is None:
         return ""
-    section = found.constant.partition(".")[0]
-    how = MEASURED_BY.get(found.constant) or MEASURED_BY[section]
     return (
-        f"Measure {_name(advice, found.constant)} first ({how}): {_setting(advice, found[:2])}, "
-        f"{found.rival} is better, and {advice.choice} is {percent(found.regret, 2)} % behind it."
+        f"Measure {_name(advice, found.constant)} first ({_measured_by(found.constant)}): "
+        f"{_setting(advice, found[:2])}, {found.rival} is better, "
+        f"and {advice.choice} is {percent(found.regret, 2)} % behind it."
     )
+
+
+def _measured_by(constant: str) -> str:
+    return MEASURED_BY.get(constant) or MEASURED_BY[constant.partition(".")[0]]
 
 
 def _name(advice: Recommendation, constant: str) -> str:

@@ -6,20 +6,22 @@ says so.  These sentences stand on the terminal, in JSON, on the report and in n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simstrag.analysis.derived.decision import Bill, Decision, decide
+from simstrag.analysis.derived.decision import Decision, decide
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
+from simstrag.analysis.text.bill_text import describe_bill, name_of_node, prose
+from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.cautions import (
     NOTHING,
     contended,
     coverage,
     ignored,
-    replays,
     slow_network,
 )
+from simstrag.analysis.text.comparison_brief import brief
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -27,15 +29,14 @@ from simstrag.analysis.text.gain_text import (
     describe_regret,
     describe_setting,
     is_slight,
-    percent_of,
     saved,
 )
-from simstrag.analysis.text.lanes import describe_lane
-from simstrag.analysis.text.number_format import MISSING, estimate, join, percent, seconds
+from simstrag.analysis.text.lanes import CHANGES, describe_lane
+from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.experiments.worst_regret import MODEL_ERROR
+from simstrag.experiments.worst_regret import MODEL_ERROR, Choice
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen
@@ -44,32 +45,37 @@ UNSEEN = 0.9
 """Runs that end before this share of the trace have not seen all of it."""
 SAMPLED = 0.5
 """Runs from random moments that see less than this share of the trace are few for it."""
+SYNCHRONOUS = f"synchronous training ({BASELINE})"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The decision of a comparison, and its sentences by subject.
 
-    choice: what to run.  safety: how far it can fall behind, if anything was varied.
+    action: what to run, and what is as fast.
+    choice: the same, and what that policy does.
+    safety: how far it can fall behind, if anything was varied.
     inputs: the scenario's cautions on what its trace was made of.
     bill: what contention cost.
     lanes: a sentence for each lane.  conditions: when the best mean stays the best; what the
         intervals cover.
+    unseen: the part of the trace that no run reaches; empty where runs see most of it.
     """
 
     decision: Decision
+    action: str
     choice: str
     safety: str
     inputs: str
     bill: str
     lanes: dict[str, str]
     conditions: str
+    unseen: str
 
     @property
-    def headline(self) -> str:
-        """The first sentence of the choice."""
-        first, stop, _ = self.choice.partition(". ")
-        return first + stop.rstrip()
+    def brief(self) -> Brief:
+        """The short answer."""
+        return brief(self)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -105,7 +111,8 @@ class Answer:
                 lane: p and {"policy": p.policy, "saves": saved(d.s, p)._asdict()}
                 for lane, p in best.items()
             },
-            "lane_of": {name: effects.lane for name, effects in d.effects.items()},
+            "lane_of": d.lane_of,
+            "alike": d.choice.alike,
             "settings": [
                 {"constant": key or None, "value": value if key else None, "seconds": times}
                 for (key, value), times in d.states.items()
@@ -118,45 +125,57 @@ class Answer:
 def answer(s: Standings) -> Answer:
     """The answer of a comparison."""
     d, names = decide(s), PolicyNames()
+    action, does = _choice(d, names)
     return Answer(
         d,
-        _choice(d, names),
+        action,
+        f"{action} {does}".rstrip(),
         _safety(d),
         " ".join(s.comparison.scenario.cautions),
-        " ".join(filter(None, [_bill(s, d.bill), slow_network(s)])),
+        " ".join(filter(None, [describe_bill(s, d.bill), slow_network(s)])),
         {lane: describe_lane(d, lane, names) for lane in LANES},
         _conditions(d),
+        _unseen(s).rstrip(),
     )
 
 
 # -- the choice -----------------------------------------------------------------------------------
 
 
-def _choice(d: Decision, names: PolicyNames) -> str:
+def _choice(d: Decision, names: PolicyNames) -> tuple[str, str]:
+    """What to run, and what that policy does; nothing for bsp."""
     s = d.s
-    bsp = f"synchronous training ({BASELINE})"
-    if d.safe != BASELINE:
-        p = next(p for p in s.policies if p.policy == d.safe)
-        name, does = names.of(d.safe)
-        slight = ""
-        if -p.difference[s.decides].value < s.grain:
-            slight = f", which is less than one update of bsp ({seconds(s.grain)})"
-        run = f"run {name}: {describe_gain(s, p)} sooner than {bsp}{slight}"
-        return f"{_if_true(d, run)}.{does}"
+    if d.safe == BASELINE:
+        return _keep(d), ""
+    p = next(p for p in s.policies if p.policy == d.safe)
+    name, does = names.of(d.safe)
+    slight = ""
+    if -p.difference[s.decides].value < s.grain:
+        slight = f", which is less than one update of bsp ({seconds(s.grain)})"
+    run = f"run {name}: {describe_gain(s, p)} sooner than {SYNCHRONOUS}{slight}"
+    return f"{_if_true(d, run)}.{describe_alike(d.lane_of, d.choice)}", does.strip()
+
+
+def _keep(d: Decision) -> str:
+    """Why to keep bsp."""
+    s = d.s
     others = [p for p in s.policies if p.policy != BASELINE]
-    does = f"{_does(s)} in {_prose(s.baseline[s.decides])} s"
-    takes = f"{bsp}, which {does}"
+    does = f"{_does(s)} in {prose(s.baseline[s.decides])} s"
+    takes = f"{SYNCHRONOUS}, which {does}"
     if not others:
         return f"Nothing was compared: only {takes}, was run."
     if s.seeds < 2 and not s.certain:
-        return f"No difference can be shown with one seed: run more. {capital(bsp)} {does}."
+        return f"No difference can be shown with one seed: run more. {capital(SYNCHRONOUS)} {does}."
     if all(p.difference[s.decides].low > 0 for p in others):
         return _if_true(d, f"change nothing: every policy compared takes longer than {takes}.")
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
     keep = _if_true(d, f"change nothing: keep {takes}.")
     if len(d.candidates) > 1:
         rivals = join(d.candidates[1:])
-        return f"{keep} What is faster here ({rivals}) may be slower if what is assumed is wrong."
+        why = "may be slower if what is assumed is wrong"
+        if d.choice.best != BASELINE:
+            why = f"is not told apart from it beyond {ERROR}"
+        return f"{keep} What is faster here ({rivals}) {why}."
     comparable = [name for name in sooner if not ignored(s, name)]
     if comparable:
         most = next(p for p in others if p.policy == comparable[0])
@@ -182,6 +201,23 @@ def _choice(d: Decision, names: PolicyNames) -> str:
         )
     none = f"change nothing: no policy is shown to be faster than {takes}."
     return f"{_if_true(d, none)}{undecided}"
+
+
+def describe_alike(lanes: Mapping[str, str], choice: Choice) -> str:
+    """The policies that nothing tells apart from the choice, by what they change; "" for none.
+
+    >>> lanes = {"lb_bsp": "A", "cgp": "C", "star_h": "C"}
+    >>> describe_alike(lanes, Choice("lb_bsp", "cgp", ("cgp", "star_h", "lb_bsp")))
+    ' cgp and star_h are as fast, and change the algorithm.'
+    """
+    own, clauses = lanes[choice.policy], []
+    for lane, changes in CHANGES.items():
+        names = [name for name in choice.alike if lanes[name] == lane and name != choice.policy]
+        if not names or lane < own:
+            continue
+        what = f"{join(names)} {'is' if len(names) == 1 else 'are'} as fast"
+        clauses.append(what if lane == own else f"{what}, and {changes[len(names) > 1]}")
+    return f" {'; '.join(clauses)}." if clauses else ""
 
 
 def _if_true(d: Decision, choice: str) -> str:
@@ -238,14 +274,13 @@ def _varied(d: Decision) -> str:
 
 def _alike(d: Decision) -> str:
     """Why a candidate with a smaller worst regret is not the choice; empty if there is none."""
-    own = d.regrets[d.safe].worst
-    better = [name for name in d.candidates if d.regrets[name].worst < own - NEGLIGIBLE]
-    if not better:
+    best = d.choice.best
+    if d.regrets[best].worst >= d.regrets[d.safe].worst - NEGLIGIBLE:
         return ""
-    best = min(better, key=lambda name: d.regrets[name].worst)
+    (changes, _) = CHANGES[d.effects[best].lane]
     return (
-        f" {best} {describe_regret(d, best)}; the difference is smaller than {ERROR}, and "
-        f"{best} changes training more."
+        f" {best} {describe_regret(d, best)}, but is not told apart from {d.safe} beyond {ERROR}, "
+        f"and {changes}."
     )
 
 
@@ -263,55 +298,6 @@ def _excluded(d: Decision) -> str:
     if not faster(best.difference[d.s.decides]):
         why = f"is not shown to be faster than bsp by {d.s.seeds} seeds"
     return f" {best.policy} {describe_regret(d, best.policy)}, but {why}."
-
-
-# -- the bill -------------------------------------------------------------------------------------
-
-
-def _bill(s: Standings, bill: Bill | None) -> str:
-    if bill is None:
-        if s.comparison.scenario.inputs.trace is None:
-            return "There is no contention, so no gain is mitigation."
-        if s.delay < -NEGLIGIBLE:
-            return "The trace makes bsp faster than it is without it: there is nothing to mitigate."
-        clause = contended(s)
-        if clause == NOTHING:
-            return f"{capital(clause)}."
-        return f"{capital(clause)}, but that delays bsp by less than 0.5 %."
-    who = "Stragglers" if replays(s) else "Contention"
-    amounts = join([f"{_prose(bill.hours)} GPU-hours", *_converted(s, bill)])
-    text = f"{who} cost this job {percent_of(bill.share)} of its GPU-hours: {amounts}"
-    if bill.share.low <= 0:
-        return f"{text}, which is not shown to differ from 0. {capital(contended(s))}."
-    if bill.waiting.value > 0:
-        text += f". {percent_of(bill.waiting)} of that is waiting for slower workers"
-        if bill.node is not None:
-            name = name_of_node(s, bill.node)
-            text += f", and {percent_of(bill.blame)} of all waiting is for {name}"
-    return f"{text}. {capital(contended(s))}."
-
-
-def _converted(s: Standings, bill: Bill) -> Iterator[str]:
-    """The bill in money and energy, where the scenario says what a device costs and draws."""
-    cost = s.comparison.scenario.cost
-    if cost.gpu_hour is not None:
-        yield f"{_prose(bill.hours, cost.gpu_hour)} {cost.currency}"
-    if (watts := s.comparison.scenario.watts[0]) is not None:
-        yield f"{_prose(bill.hours, watts / 1000)} kWh"
-
-
-def _prose(e: Estimate, scale: float = 1.0) -> str:
-    """An estimate in a sentence; without an interval, the value alone."""
-    return estimate(*e, scale=scale).removesuffix(f" ({MISSING})")
-
-
-def name_of_node(s: Standings, node: int) -> str:
-    """The name of a node, as the trace has it; of a worker, where that is several ranks."""
-    if s.comparison.scenario.worker is not None:
-        return f"worker {node}"
-    trace = s.comparison.scenario.inputs.trace
-    name = None if trace is None else trace.names.get(node)
-    return name or f"node {node}"
 
 
 # -- conditions -----------------------------------------------------------------------------------
@@ -367,8 +353,3 @@ def _unseen(s: Standings) -> str:
 
 def _does(s: Standings) -> str:
     return "reaches the target" if s.decides == "time_to_target" else "finishes the work"
-
-
-def capital(text: str) -> str:
-    """A sentence that begins with a capital letter."""
-    return text[0].upper() + text[1:]

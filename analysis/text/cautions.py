@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
-from simstrag.analysis.text.number_format import join, percent, seconds
+from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.profile_text import caution
 from simstrag.analysis.text.sensitivity_text import (
     conditions,
@@ -150,6 +150,13 @@ def _reduces(scenario: Scenario) -> float:
     """Seconds of an all-reduce of all ranks."""
     everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
     return scenario.inputs.allreduce.seconds(everybody)
+
+
+def deciding(s: Standings) -> list[str]:
+    """The cautions that can change the choice, most important first."""
+    runs = filter(None, [s.comparison.unslowed, explain_untested(s)])
+    every = [*map(capital, runs), *_worth(s), *_trace(s), *_profile(s)]
+    return [text for text in every if text]
 
 
 def _lead(s: Standings) -> Iterator[str]:

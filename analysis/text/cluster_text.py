@@ -12,9 +12,8 @@ from simstrag.analysis.derived.cluster_combinations import (
     Effect,
     Managed,
 )
-from simstrag.analysis.text.answer import capital
 from simstrag.analysis.text.gain_text import ERROR, percent_of
-from simstrag.analysis.text.number_format import estimate, join, number, percent
+from simstrag.analysis.text.number_format import capital, estimate, join, number, percent
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.worst_regret import MODEL_ERROR
 

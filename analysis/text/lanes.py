@@ -25,6 +25,15 @@ TITLES = {
     "C": "another algorithm",
 }
 """What a lane changes."""
+CHANGES = {
+    "A": ("has to be set up", "have to be set up"),
+    "B": (
+        "has some gradients late, left out, or in reduced precision",
+        "have some gradients late, left out, or in reduced precision",
+    ),
+    "C": ("changes the algorithm", "change the algorithm"),
+}
+"""What a lane changes, as predicates of one policy and of several."""
 EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
 """A policy to compare where a lane has none."""
 
@@ -53,8 +62,8 @@ def describe_lane(d: Decision, lane: str, names: PolicyNames) -> str:
         return f"{text} That is less than {ERROR}."
     if effects := [*_effects(d, best)]:
         text += f" It changes: {'; '.join(effects)}."
-    if needs := [*_needs(d, best)]:
-        text += f" To be faster than bsp it needs: {'; '.join(needs)}."
+    if needed := [*_needs(d, best)]:
+        text += f" To be faster than bsp it needs: {'; '.join(needed)}."
     declared = d.effects[best.policy].declared
     if declared is None:
         text += " It is in this lane by what its runs did, because it declares none."

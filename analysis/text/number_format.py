@@ -20,6 +20,15 @@ def join(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def capital(text: str) -> str:
+    """A sentence that begins with a capital letter.
+
+    >>> capital("nothing is slow")
+    'Nothing is slow'
+    """
+    return text[0].upper() + text[1:]
+
+
 def plural(count: int, noun: str) -> str:
     """A count with its noun.
 

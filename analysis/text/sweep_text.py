@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
-from simstrag.analysis.text.answer import capital
 from simstrag.analysis.text.cautions import warn_of_stale
 from simstrag.analysis.text.gain_text import ERROR, PolicyNames
-from simstrag.analysis.text.number_format import join, percent
+from simstrag.analysis.text.number_format import capital, join, percent
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.study import text_of
 from simstrag.experiments.worst_regret import MODEL_ERROR

@@ -35,10 +35,8 @@ class Advice(Recommendation):
     ) -> Self:
         """The advice that a comparison of finalists supports."""
         d = comparison.answer.decision
-        (own, *_) = d.states.values()
         return cls(
-            times={policy: comparison.column(policy, d.s.decides) for policy in own},
-            states=d.states, lanes={name: effects.lane for name, effects in d.effects.items()},
+            samples=d.samples, lanes={name: effects.lane for name, effects in d.effects.items()},
             certain=comparison.scenario.certain, trials=trials,
             excluded=excluded, beyond=beyond, comparison=comparison, unlaunched=unlaunched,
         )  # fmt: skip

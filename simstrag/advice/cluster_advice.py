@@ -23,6 +23,7 @@ from simstrag.cluster.simulate import require_interval
 from simstrag.cluster.study import ClusterStudy
 from simstrag.ddp.policy_support import mechanism
 from simstrag.errors import InputError
+from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.runner import BASELINE
 from simstrag.experiments.worst_regret import OWN, State
 from simstrag.policies import declared_lane, load
@@ -110,19 +111,18 @@ def advise_cluster(
     run = partial(cluster, folder=folder, jobs=jobs, on_progress=on_progress)
     search = Search(study.seed_list, (1.0,), partial(_compute, study, run))
     finalists = search.run(found.specs)
-    states: dict[State, Mapping[str, float]] = {OWN: {}}
+    samples: dict[State, Mapping[str, Array]] = {}
     for constant in _assumed(study, finalists):
         for factor in OWN_FACTORS.get(constant, FACTORS):
             varied = _with_factor(study, constant, factor)
             varied = varied.replaced(policies=finalists, seeds=study.seed_list[:SEEDS])
-            states[constant, factor] = _means(_seconds(run(varied)))
+            samples[constant, factor] = _seconds(run(varied))
     results = run(study.replaced(policies=finalists))  # last: its tables stay in the folder
-    times = {policy: np.array([*of.values()]) for policy, of in _seconds(results).items()}
-    states[OWN] = {policy: float(of.mean()) for policy, of in times.items()}
+    samples = {OWN: _seconds(results), **samples}
     cases = _cases(study).items()
     beyond = tuple(f"{name}: {each}" for (name, *_), s in cases for each in beyond_measured(s))
     return ClusterAdvice(
-        times=times, states=states, trials=search.ordered,
+        samples=samples, trials=search.ordered,
         lanes={name: declared_lane(load(name), name) or LANES[-1] for name in finalists},
         excluded=found.excluded, beyond=beyond, study=study, results=results,
         gpu_hours=_gpu_hours(results),
@@ -184,19 +184,15 @@ def _incomparable(jobs: Sequence[Mapping[str, Any]], by_samples: set[str]) -> st
     return UNKNOWN if any(alters(job) for job in jobs if job["name"] in by_samples) else ""
 
 
-def _seconds(results: ClusterResults) -> dict[str, dict[int, float]]:
-    """Mean completion times by policy and seed.  Raises `InputError` where a run failed."""
+def _seconds(results: ClusterResults) -> dict[str, Array]:
+    """Mean completion times of each policy over seeds.  Raises `InputError` where a run failed."""
     found: dict[str, dict[int, float]] = {}
     for run, kept in results.kept.outcomes().items():
         if kept["error"]:
             raise InputError(f"{run.policies}: {kept['error']}")
         seconds = kept["summary"]["mean_completion_time"]
         found.setdefault(run.policies, {})[run.seed] = math.inf if seconds is None else seconds
-    return found
-
-
-def _means(seconds: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-    return {policy: float(np.mean([*of.values()])) for policy, of in seconds.items()}
+    return {policy: np.array([of[seed] for seed in sorted(of)]) for policy, of in found.items()}
 
 
 def _gpu_hours(results: ClusterResults) -> dict[str, float]:

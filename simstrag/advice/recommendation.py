@@ -24,11 +24,14 @@ from simstrag.experiments.paired_statistics import (
 from simstrag.experiments.worst_regret import (
     MODEL_ERROR,
     OWN,
+    Choice,
     Regret,
+    Samples,
     State,
     Times,
     choose,
     gaining,
+    mean_times,
     worst_regrets,
 )
 from simstrag.rendering import answer
@@ -68,8 +71,8 @@ class Attempt(NamedTuple):
 class Recommendation(ABC):
     """Which of several finalists to run.
 
-    times: seconds of each finalist under each seed, bsp among them.
-    states: mean seconds of the finalists in all settings of what is assumed.
+    samples: seconds of each finalist, bsp among them, under each seed, in all settings of what is
+        assumed.
     lanes: of each finalist.
     certain: whether nothing is random.
     trials: every candidate that ran, the least regret first.
@@ -77,13 +80,22 @@ class Recommendation(ABC):
     beyond: what any candidate took from a profile beyond the range that was measured.
     """
 
-    times: Mapping[str, Array]
-    states: Times
+    samples: Samples
     lanes: Mapping[str, str]
     certain: bool = False
     trials: tuple[CandidateResult, ...]
     excluded: Mapping[str, str]
     beyond: tuple[str, ...] = ()
+
+    @property
+    def times(self) -> Mapping[str, Array]:
+        """Seconds of each finalist under each seed."""
+        return self.samples[OWN]
+
+    @cached_property
+    def states(self) -> Times:
+        """Mean seconds of the finalists in all settings of what is assumed."""
+        return mean_times(self.samples)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -136,27 +148,28 @@ class Recommendation(ABC):
         return worst_regrets(self.states)
 
     @cached_property
-    def choice(self) -> str:
-        """The spec of the policy to run, if what is assumed holds.
+    def found(self) -> Choice:
+        """The choice if what is assumed holds.
 
-        Of the finalists that are at most `NEAR` behind the fastest, the one with the least worst
-        regret over what is assumed; of those that are as good, the one that changes training least.
-        It is bsp where no gain is shown, or where the largest is below `MODEL_ERROR`.
+        The best is, of the finalists at most `NEAR` behind the fastest, the one with the least
+        worst regret.  It is bsp where no gain is shown, or where the largest is below
+        `MODEL_ERROR`.
         """
         own = self.states[OWN]
-        shown = [p for p in self.candidates if p != BASELINE]
-        if not shown:
-            return BASELINE
+        shown = [p for p in self.candidates if p != BASELINE] or [BASELINE]
         least = min(own[p] for p in shown)
         near = [p for p in shown if own[p] <= (1 + NEAR) * least]
-        limit = min(self.regrets[p].worst for p in near) + ALIKE
-        good = [p for p in near if self.regrets[p].worst <= limit]
-        return min(good, key=lambda p: (self.lanes[p], self.regrets[p].worst))
+        return choose(self.samples, self.candidates, self.lanes, near)
+
+    @property
+    def choice(self) -> str:
+        """The spec of the policy to run, if what is assumed holds."""
+        return self.found.policy
 
     @cached_property
     def safe(self) -> str:
-        """The finalist with the least worst regret over what is assumed, as `compare` chooses."""
-        return choose(self.states, self.candidates, self.lanes)
+        """The choice if what is assumed may not hold, as `compare` chooses."""
+        return choose(self.samples, self.candidates, self.lanes).policy
 
     @cached_property
     def alike(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from simstrag.cli.cluster import draw_report
 from simstrag.cli.console import (
     capture_warnings,
     command_line,
+    print_brief,
     print_line,
     print_paragraphs,
     print_result,
@@ -36,6 +37,7 @@ from simstrag.cli.options import (
     Jobs,
     Json,
     Quiet,
+    Verbose,
     argument,
     given_options,
     option,
@@ -93,6 +95,7 @@ def advise(
     out: Annotated[
         Path | None, out_option("Folder to write; reports/advice-<name> by default.")
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -124,11 +127,14 @@ def advise(
         document = advice.to_dict() | {"power": [point._asdict() for point in points]}
         text = json.dumps(plain(document), indent=2)
         (folder / "advice.json").write_text(text, encoding="utf-8")
+    told = list(warnings)  # before any run
     # The table of candidates already has the banner of placeholders above it.
     warnings += [each for each in advice.warnings if as_json or each != banner]
     document |= {"warnings": warnings, "written": folder, "report": page}
-    shown = partial(_print, advice, banner, points)
-    print_result(as_json, quiet, document, shown, warnings, report=page)
+    shown = partial(_print if verbose else _print_brief, advice, banner, points)
+    print_result(
+        as_json, quiet, document, shown, warnings if verbose or as_json else told, report=page
+    )
 
 
 def _is_study(path: Path) -> bool:
@@ -201,9 +207,17 @@ def _scenario(path: Path, job: JobDescription, given: list[str]) -> Scenario:
         raise refused or error from None
 
 
+def _print_brief(advice: Recommendation, _: str, points: tuple[PowerPoint, ...]) -> None:
+    """Print what to run, and the caps worth choosing."""
+    from simstrag.analysis.text.advice_text import brief
+
+    print_brief(brief(advice))
+    _print_power(points)
+
+
 def _print(advice: Recommendation, banner: str, points: tuple[PowerPoint, ...]) -> None:
     """Print the candidates, what to do, the lines that do it, and the caps worth choosing."""
-    from simstrag.analysis.text.advice_text import candidates_table, power_table
+    from simstrag.analysis.text.advice_text import candidates_table
 
     if banner:
         print_sentences(f"{banner}\n")
@@ -213,6 +227,12 @@ def _print(advice: Recommendation, banner: str, points: tuple[PowerPoint, ...]) 
     print_line("On real ranks:")
     for line in advice.lines:
         print_line(f"  {line}")
+    _print_power(points)
+
+
+def _print_power(points: tuple[PowerPoint, ...]) -> None:
+    from simstrag.analysis.text.advice_text import power_table
+
     if points:
         table = power_table(points)
         print_table(table.headers, table.rows)

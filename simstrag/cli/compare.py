@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from simstrag.cli.console import (
     capture_warnings,
     command_line,
+    print_brief,
     print_paragraphs,
     print_result,
     print_sentences,
@@ -23,6 +24,7 @@ from simstrag.cli.options import (
     Quiet,
     ScenarioFile,
     Seeds,
+    Verbose,
     flag,
     out_option,
 )
@@ -37,11 +39,6 @@ NUMBERS = "Numbers that were not measured"
 
 DRAWING = 10.0
 """Seconds that drawing a report takes."""
-LEAST = (
-    "M by makespan (%)", "speed-up by makespan", "makespan (s)", "updates through",
-    "M by time to target (%)", "M (%)", "speed-up by time to target", "speed-up", "place",
-)  # fmt: skip
-"""Columns of the ranking that a narrow terminal leaves out, least important first."""
 
 
 def compare(
@@ -61,6 +58,7 @@ def compare(
         bool, flag("Try no other values of what is assumed.", "--no-sensitivity", group=NUMBERS)
     ] = False,
     jobs: Jobs = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -101,7 +99,8 @@ def compare(
     RunCache.of(kept, comparison.scenario).clear()
     page, thresholds = folder / "report.html", comparison.thresholds
     placeholders = comparison.placeholders
-    # Where the ranking is printed, the placeholders stand above it.
+    told = list(warnings)  # before any run
+    # In --verbose output the placeholders stand above the ranking.
     warnings += (w for w in comparison.warnings if as_json or w != str(placeholders))
     warnings += doubtful_constants(comparison.scenario)
     document = {
@@ -113,8 +112,12 @@ def compare(
         "written": folder,
         "report": page,
     }
-    shown = partial(_print_ranking, comparison)
-    print_result(as_json, quiet, document, shown, warnings, report=page)
+    if verbose or as_json:
+        shown = partial(_print_ranking, comparison)
+        print_result(as_json, quiet, document, shown, warnings, report=page)
+    else:
+        shown = partial(print_brief, comparison.answer.brief)
+        print_result(as_json, quiet, document, shown, told, report=page)
     if kept.exists() and not quiet:
         warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])
 
@@ -145,7 +148,7 @@ def _print_ranking(comparison: Comparison) -> None:
         print_sentences(f"{banner}\n")
     found = standings(comparison)
     ranking, accuracy = ranking_table(found), accuracy_table(found)
-    print_table(ranking.headers, [*ranking.rows, *ranking.controls], least=LEAST)
+    print_table(ranking.headers, [*ranking.rows, *ranking.controls])
     for note in filter(None, [*explain_dashes(found), describe_overshoot(found)]):
         print_sentences(note)
     for table in (accuracy, failures_table(found)):

@@ -103,8 +103,8 @@ class Comparison:
     them (`Run.excerpt`); "clean" is the clean control.
     thresholds: how far each assumed or fitted constant may be off before another policy leads, as
     `simstrag.experiments.sensitivity.sensitivity` describes; None if that was not tried.
-    extremes: mean seconds of each policy with each constant at its outermost values; with
-        thresholds.
+    extremes: seconds of each policy under each seed of the search with each constant at its
+        outermost values; with thresholds.
     made: of a comparison in a folder, `by` and `at`: who wrote it and when; `job`: the name of the
         scenario's file, if there is one.
     """
@@ -136,7 +136,7 @@ class Comparison:
         width = max(map(len, ["policy", *ranking["policy"]]))
         lines = [
             *filter(None, [str(self.placeholders)]),
-            self.answer.headline,
+            self.answer.action,
             f"mean {time.replace('_', ' ')} over {seeds} seed{'s' * (seeds > 1)}, and speed-up "
             f"over {BASELINE} by all-reduce",
             f"{'policy':{width}}  {'seconds':>9}  {'speed-up':>8}",

@@ -234,14 +234,14 @@ class Edge:
 class ThresholdSearch(NamedTuple):
     """The table that `sensitivity` describes, and the times at the outermost values.
 
-    extremes: quantity, value, policy, seconds: the mean over the seeds of the search.
+    extremes: quantity, value, policy, seed, seconds.
     """
 
     table: pd.DataFrame
     extremes: pd.DataFrame
 
 
-EXTREMES = ("quantity", "value", "policy", "seconds")
+EXTREMES = ("quantity", "value", "policy", "seed", "seconds")
 
 
 def thresholds(
@@ -272,9 +272,10 @@ def thresholds(
         edge.shown = paired_statistics.difference(times[edge.rival], times[leader]).high < 0
     table = pd.DataFrame([_row(trials, edge, leader) for edge in edges], columns=list(COLUMNS))
     extremes = [
-        (edge.quantity, edge.tried, policy, float(seconds.mean()))
+        (edge.quantity, edge.tried, policy, seed, seconds)
         for edge, times in zip(edges, outermost, strict=True)
-        for policy, seconds in times.items()
+        for policy, own in times.items()
+        for seed, seconds in zip(trials.seeds, own.tolist(), strict=True)
     ]
     return ThresholdSearch(table, pd.DataFrame(extremes, columns=list(EXTREMES)))
 

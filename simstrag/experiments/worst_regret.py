@@ -1,7 +1,7 @@
-"""The choice with the least worst regret over all settings of what is assumed.
+"""The choice: of the policies that nothing tells apart from the best, the least change of training.
 
-The regret of a policy in a setting is its additional time over the best policy there, as a share of
-the best's.
+The best has the least worst regret over all settings of what is assumed.  The regret of a policy in
+a setting is its additional time over the best policy there, as a share of the best's.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from simstrag.experiments.paired_statistics import Array, ratio
 from simstrag.experiments.runner import BASELINE
 
 State = tuple[str, float]
 """A setting that was simulated: the key of a constant, and its value."""
 Times = Mapping[State, Mapping[str, float]]
 """Mean seconds of the policies in each setting."""
+Samples = Mapping[State, Mapping[str, Array]]
+"""Seconds of the policies in each setting under its seeds, in one order for all policies."""
 OWN: State = ("", math.nan)
 """The scenario itself."""
 MODEL_ERROR = 0.046
 """The least gain, as a share of the time of bsp, for which training is changed.
 
 A makespan was simulated up to 4.6 % wrong where real ranks checked it, 1.5 % in the median
-(docs/measured.md): a smaller gain may be error alone.  Worst regrets that differ by less count as
-equal for the same reason; the lesser change of training is then the safer choice."""
+(docs/measured.md): a smaller gain may be error alone, and so may a smaller difference of two
+policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +64,78 @@ def gaining(times: Mapping[str, float]) -> list[str]:
     return [name for name, t in times.items() if t <= (1 - MODEL_ERROR) * times[BASELINE]]
 
 
-def choose(states: Times, candidates: Collection[str], lanes: Mapping[str, str]) -> str:
-    """The candidate of the least worst regret; of those as good, the least change of training.
+def mean_times(samples: Samples) -> dict[State, dict[str, float]]:
+    """The mean seconds of samples."""
+    return {
+        state: {name: float(np.mean(of)) for name, of in times.items()}
+        for state, times in samples.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to run.
+
+    policy: of `alike`, the least change of training; of equal ones the best, or the one with the
+        least worst regret.
+    best: the candidate with the least worst regret.
+    alike: the candidates that are not told apart from the best, itself among them.
+    """
+
+    policy: str
+    best: str
+    alike: tuple[str, ...]
+
+
+def choose(
+    samples: Samples,
+    candidates: Collection[str],
+    lanes: Mapping[str, str],
+    among: Collection[str] | None = None,
+) -> Choice:
+    """The candidate that changes training least, of those that are not told apart from the best.
 
     lanes: of each policy but bsp, which changes nothing.
+    among: the candidates one of which is the best; by default all.
+
+    >>> times = {"bsp": np.array([9.0, 9.2]), "drain": np.array([6.1, 6.2])}
+    >>> samples = {OWN: times | {"asgd": np.array([6.0, 6.2])}}
+    >>> choose(samples, ("bsp", "drain", "asgd"), {"drain": "A", "asgd": "C"})
+    Choice(policy='drain', best='asgd', alike=('drain', 'asgd'))
     """
-    regrets = worst_regrets(states)
-    least = min(regrets[name].worst for name in candidates)
-    alike = [name for name in candidates if regrets[name].worst <= least + MODEL_ERROR]
-    return min(
-        alike, key=lambda name: ("" if name == BASELINE else lanes[name], regrets[name].worst)
+    regrets = worst_regrets(mean_times(samples))
+    best = min(among or candidates, key=lambda name: regrets[name].worst)
+    alike = tuple(
+        name for name in candidates if not _told_apart(samples, name, best, regrets[best].worst)
     )
+    policy = min(
+        alike,
+        key=lambda name: (
+            "" if name == BASELINE else lanes[name], name != best, regrets[name].worst,
+        ),
+    )  # fmt: skip
+    return Choice(policy, best, alike)
+
+
+def _told_apart(samples: Samples, name: str, best: str, worst: float) -> bool:
+    """Whether a policy is shown to be slower than the best, or to have a larger worst regret.
+
+    worst: the worst regret of the best.
+    """
+    if name == best:
+        return False
+    if _is_longer(samples[OWN][name], samples[OWN][best]):
+        return True
+    settings = (times for times in samples.values() if name in times)
+    return any(
+        _is_longer(times[name], (1 + worst) * min(times.values(), key=np.mean))
+        for times in settings
+    )
+
+
+def _is_longer(times: Array, others: Array) -> bool:
+    """Whether paired times are shown to be longer than others by more than `MODEL_ERROR`."""
+    if not (np.isfinite(times).all() and np.isfinite(others).all()):
+        return bool(np.mean(times) > np.mean(others))
+    found = ratio(times, others)
+    return (found.value if len(times) < 2 else found.low) > 1 + MODEL_ERROR

@@ -1,0 +1,73 @@
+"""What contention cost, in words: the bill of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simstrag.analysis.derived.decision import Bill
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings
+from simstrag.analysis.text.cautions import NOTHING, contended, replays
+from simstrag.analysis.text.gain_text import percent_of
+from simstrag.analysis.text.number_format import MISSING, capital, estimate, join
+from simstrag.experiments.paired_statistics import Estimate
+
+
+def describe_bill(s: Standings, bill: Bill | None) -> str:
+    """What contention cost synchronous training, what of it is waiting, and for whom."""
+    if bill is None:
+        if s.comparison.scenario.inputs.trace is None:
+            return "There is no contention, so no gain is mitigation."
+        if s.delay < -NEGLIGIBLE:
+            return "The trace makes bsp faster than it is without it: there is nothing to mitigate."
+        clause = contended(s)
+        if clause == NOTHING:
+            return f"{capital(clause)}."
+        return f"{capital(clause)}, but that delays bsp by less than 0.5 %."
+    amounts = join([f"{prose(bill.hours)} GPU-hours", *_converted(s, bill)])
+    text = f"{_who(s)} cost this job {percent_of(bill.share)} of its GPU-hours: {amounts}"
+    if bill.share.low <= 0:
+        return f"{text}, which is not shown to differ from 0. {capital(contended(s))}."
+    if bill.waiting.value > 0:
+        text += f". {percent_of(bill.waiting)} of that is waiting for slower workers"
+        if bill.node is not None:
+            name = name_of_node(s, bill.node)
+            text += f", and {percent_of(bill.blame)} of all waiting is for {name}"
+    return f"{text}. {capital(contended(s))}."
+
+
+def summarize_bill(s: Standings, bill: Bill | None) -> str:
+    """What contention cost, and for whom ranks waited, in one line."""
+    if bill is None or bill.share.low <= 0:
+        first, stop, _ = describe_bill(s, bill).partition(". ")
+        return first + stop.rstrip()
+    text = f"{_who(s)} cost {percent_of(bill.share)} of GPU-hours"
+    if bill.waiting.value > 0 and bill.node is not None:
+        text += f"; {percent_of(bill.blame)} of all waiting was for {name_of_node(s, bill.node)}"
+    return f"{text}."
+
+
+def _who(s: Standings) -> str:
+    return "Stragglers" if replays(s) else "Contention"
+
+
+def _converted(s: Standings, bill: Bill) -> Iterator[str]:
+    """The bill in money and energy, where the scenario says what a device costs and draws."""
+    cost = s.comparison.scenario.cost
+    if cost.gpu_hour is not None:
+        yield f"{prose(bill.hours, cost.gpu_hour)} {cost.currency}"
+    if (watts := s.comparison.scenario.watts[0]) is not None:
+        yield f"{prose(bill.hours, watts / 1000)} kWh"
+
+
+def prose(e: Estimate, scale: float = 1.0) -> str:
+    """An estimate in a sentence; without an interval, the value alone."""
+    return estimate(*e, scale=scale).removesuffix(f" ({MISSING})")
+
+
+def name_of_node(s: Standings, node: int) -> str:
+    """The name of a node, as the trace has it; of a worker, where that is several ranks."""
+    if s.comparison.scenario.worker is not None:
+        return f"worker {node}"
+    trace = s.comparison.scenario.inputs.trace
+    name = None if trace is None else trace.names.get(node)
+    return name or f"node {node}"
