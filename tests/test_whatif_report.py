@@ -121,7 +121,7 @@ def test_one_rank_is_not_given_a_clean_bill(tmp_path: Path, call: Call) -> None:
     assert "one rank, so that nothing could be compared" in sentences(found)[-1]
     assert "saves (s)" not in render(diagnose(tmp_path / "one.csv"))
     _, out, _ = call("whatif", found.record.source)
-    assert "It does not show which rank was slow" in out
+    assert "This record does not show which rank was slow" in out
     assert "No rank is slower" not in out
     assert "fix" not in out
 
