@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simstrag.analysis.text.brief import LINES, WIDTH, height
 from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
 from simstrag.analysis.text.whatif_text import cause_text, cost_of, p_text, part_text
@@ -28,8 +28,8 @@ MOST = 25
 """Most lines of the whole."""
 LONG = {"caution": 4, "who": 4, "why": 4, "fix": 3, "policy": 4}
 """Most lines of a label in the whole; of any other there are few."""
-ROOM, COLUMNS, INDENT = 12, 100, 9
-"""Lines of a short answer, its report included; their width, and that of their labels."""
+INDENT = 9
+"""Width of the labels of a short answer."""
 ORDER = (
     "hang", "who", "lost", "why", "fix", "policy", "unseen", "caution", "to see", "record", "next",
 )  # fmt: skip
@@ -76,14 +76,14 @@ def lines(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...
 
 
 def brief(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...]:
-    """The lines to act on: at most `ROOM` of `COLUMNS` characters with the path of the report.
+    """The lines to act on: at most `LINES` with the path of the report.
 
     out: the folder that the diagnosis was written to.
     """
     texts, taken = _texts(found, out), dict.fromkeys(ORDER, 0)
     for label in IMPORTANCE:
         tried = taken | {label: min(taken[label] + 1, len(texts[label]))}
-        if _height(_first(texts, tried)) <= ROOM - (out is not None):
+        if _height(_first(texts, tried)) <= LINES - (out is not None):
             taken = tried
     return tuple(_first(texts, taken))
 
@@ -93,20 +93,22 @@ def _first(texts: Mapping[str, list[str]], taken: Mapping[str, int]) -> list[Dia
     said = []
     for label, count in taken.items():
         shown, more = texts[label][:count], len(texts[label]) - count
-        if shown and more and label != "next":  # a command stands as it has to be typed
-            shown[-1] += f" ({more} more with --verbose)"
-        said += [DiagnosisLine(label, text) for text in shown]
+        own = [DiagnosisLine(label, text) for text in shown]
+        if own and more and not _is_next(own[-1]):
+            own[-1] = DiagnosisLine(label, f"{shown[-1]} ({more} more with --verbose)")
+        said += own
     return said
 
 
 def _height(said: list[DiagnosisLine]) -> int:
     """Lines that they take on a terminal."""
-    return sum(
-        math.ceil((INDENT + len(line.text)) / COLUMNS)
-        if line.label == "next"
-        else len(textwrap.wrap(line.text, COLUMNS - INDENT))
-        for line in said
-    )
+    commands = sum(math.ceil((INDENT + len(each.text)) / WIDTH) for each in said if _is_next(each))
+    return commands + height([each.text for each in said if not _is_next(each)], INDENT)
+
+
+def _is_next(line: DiagnosisLine) -> bool:
+    """Whether a line is a command, which has to stand as it is typed."""
+    return line.label == "next"
 
 
 def _texts(found: Diagnosis, out: Path | None) -> dict[str, list[str]]:

@@ -147,18 +147,14 @@ def print_lines(lines: Iterable[tuple[str, str]], unbroken: str = "") -> None:
 
 def print_brief(brief: Brief) -> None:
     """Print a short answer; what it leaves out, `--verbose` prints."""
-    from simstrag.analysis.text.brief import MOST_CAUTIONS
-
     for text in (brief.action, *brief.facts):
         print_sentences(text)
     if brief.table is not None:
         print_table(brief.table.headers, brief.table.rows, wraps=brief.table.wraps)
     if brief.turning:
         print_sentences(brief.turning)
-    shown, more = brief.cautions[:MOST_CAUTIONS], len(brief.cautions) - MOST_CAUTIONS
-    for k, text in enumerate(shown, 1):
-        count = f" ({more} more with --verbose)" if more > 0 and k == len(shown) else ""
-        print_sentences(f"caution: {text}{count}")
+    for text in brief.shown_cautions:
+        print_sentences(text)
 
 
 def print_json(data: Any) -> None:
