@@ -13,7 +13,13 @@ import numpy as np
 from simstrag.analysis.text.brief import LINES, WIDTH, height
 from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
-from simstrag.analysis.text.whatif_text import cause_text, cost_of, p_text, part_text
+from simstrag.analysis.text.whatif_text import (
+    cause_text,
+    cost_of,
+    explained_text,
+    p_text,
+    part_text,
+)
 from simstrag.records.record import QUANTITIES, RELATIVE, Bounds, Record
 from simstrag.records.steps import NO_COLLECTIVE
 from simstrag.statistics.slow_workers import FEWEST
@@ -440,6 +446,8 @@ def _when(record: Record, moment: float) -> str:
 def _why(found: Diagnosis) -> Iterator[str]:
     steps = found.steps
     if steps is not None:
+        for slow in steps.culprits:
+            yield from explained_text(steps, slow)
         yield from (cause_text(each) for each in steps.causes)
         for slow in _single(found):
             parts = part_text(steps, slow)
