@@ -103,9 +103,9 @@ def _(found: WhatIf) -> str:
 
 @answer.register
 def _(found: Diagnosis) -> Any:
-    from simstrag.analysis.text.diagnosis_text import lines
+    from simstrag.analysis.text.diagnosis_text import brief
 
-    return lines(found)
+    return brief(found, found.folder)
 
 
 @html_fragment.register

@@ -120,10 +120,10 @@ def test_the_command_says_that_its_rows_are_of_different_jobs(
     """At 30 s the two jobs that share a core when packed have not ended."""
     monkeypatch.chdir(tmp_path)
     Path("study.yaml").write_text(json.dumps(CERTAIN | {"horizon": 30}))
-    _, out, _ = call("cluster", "study.yaml", "--jobs", "1", "--out", "s")
+    _, out, _ = call("cluster", "study.yaml", "--jobs", "1", "--out", "s", "--verbose")
     assert "some jobs had not ended at the horizon: a row is of the jobs that ended in it" in out
     Path("study.yaml").write_text(json.dumps(CERTAIN))
-    assert "horizon" not in call("cluster", "study.yaml", "--jobs", "1", "--out", "t")[1]
+    assert "horizon" not in call("cluster", "study.yaml", "--jobs", "1", "--out", "t", "-v")[1]
 
 
 def test_a_shard_writes_the_page_once_all_runs_have_ended(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import simstrag
-from simstrag.analysis.text.whatif_text import sentences
+from simstrag.analysis.text.whatif_text import explained_text
 from simstrag.errors import InputError
 from simstrag.records.record import Floats, Record
 from simstrag.whatif.analysis import WhatIf, analyse
@@ -193,7 +193,8 @@ def test_a_worker_that_its_tokens_made_slow_has_no_fix_of_its_own(tmp_path: Path
     assert [each.rank for each in found.culprits] == [2]
     (cause,) = found.causes
     assert cause.explains[2] > 0.95
-    assert "goes with its tokens: it is no slow rank" in " ".join(sentences(found))
+    (text,) = explained_text(found, found.culprits[0])
+    assert "of what rank 2 computes longer goes with its tokens: it is no slow rank" in text
     assert [each.name for each in found.fixes if each.kind != "all"] == ["tokens of equal length"]
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from simstrag.analysis.tables.table import Table
 
+LINES, WIDTH = 12, 100
+"""Most lines of a short answer on a terminal, the path of its report included; their width."""
 MOST_CAUTIONS = 2
 """Cautions of a short answer; the others stand in the long one, in JSON and on the page."""
 
@@ -26,3 +30,25 @@ class Brief:
     table: Table | None = None
     turning: str = ""
     cautions: tuple[str, ...] = ()
+
+    @property
+    def shown_cautions(self) -> tuple[str, ...]:
+        """The first cautions, as they are printed, and how many more there are."""
+        shown = [f"caution: {text}" for text in self.cautions[:MOST_CAUTIONS]]
+        more = len(self.cautions) - len(shown)
+        return tuple([*shown[:-1], f"{shown[-1]} ({more} more with --verbose)"] if more else shown)
+
+    def with_rows(self, table: Table, most: int = LINES) -> Brief:
+        """With the first rows of a table, `most` or as many as have room; at least two."""
+        texts = (self.action, *self.facts, self.turning, *self.shown_cautions)
+        room = LINES - 2 - height(texts)  # without the headers and the path
+        return replace(self, table=replace(table, rows=table.rows[: max(min(room, most), 2)]))
+
+
+def height(texts: Iterable[str], indent: int = 0) -> int:
+    """Lines that texts take on a terminal, beside labels of `indent` characters.
+
+    >>> height(["short", "long " * 30, ""])
+    3
+    """
+    return sum(len(textwrap.wrap(text, WIDTH - indent)) for text in texts)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simstrag.analysis.derived.cluster_combinations import (
     Combination,
@@ -12,6 +13,8 @@ from simstrag.analysis.derived.cluster_combinations import (
     Effect,
     Managed,
 )
+from simstrag.analysis.tables.cluster_tables import ranking_table
+from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.gain_text import ERROR, percent_of
 from simstrag.analysis.text.number_format import capital, estimate, join, number, percent
 from simstrag.experiments.paired_statistics import Estimate
@@ -25,6 +28,12 @@ LEADING = 2
 """Most combinations that have such a sentence where policies are alike."""
 NAMED = 3
 """Most combinations that a sentence names."""
+ROWS = 5
+"""Most combinations in the table of the short answer."""
+SHORT = (0, 2, 3, 4, 5)
+"""Columns of the ranking in the short answer."""
+WIDEST = 20
+"""Longest name of a combination in a header, in characters."""
 
 
 def sentences(found: Combinations) -> tuple[str, ...]:
@@ -41,9 +50,22 @@ def sentences(found: Combinations) -> tuple[str, ...]:
     return (_shortest(found), _lost(found), *harm, *against, *map(capital, paying[1:]))
 
 
+def brief(found: Combinations) -> Brief:
+    """The combination with the shortest mean completion time, what sharing cost, and the next."""
+    costs = [_costs(found.best, found)]
+    if found.best.managed:
+        costs.append(_harm(found.best, found.best.managed))
+    ranking, first = ranking_table(found), found.first.name
+    rows = tuple(tuple(row[k] for k in SHORT) for row in ranking.rows)
+    longer = f"longer than {first if len(first) <= WIDEST else 'the first row'} (%)"
+    headers = (ranking.headers[0], "mean time (s)", longer, "waiting (%)", "sharing (%)")
+    answer = Brief(_shortest(found), tuple(costs), cautions=tuple(_cautions(found)))
+    return answer.with_rows(replace(ranking, headers=headers, rows=rows), ROWS)
+
+
 def cautions(found: Combinations) -> list[str]:
     """What a reader must know before relying on the numbers, most important first."""
-    return [*filter(None, _cautions(found))]
+    return [*_cautions(found)]
 
 
 def longer(change: Estimate) -> str:
@@ -98,12 +120,14 @@ def _shortest(found: Combinations) -> str:
 
 
 def _lost(found: Combinations) -> str:
-    texts, others = [], " and the load of others" if found.results.study.get("trace") else ""
-    for one in found.shown:
-        waited = f"{_share(one.waited)} of all completion time was waiting for devices"
-        shared = f"sharing nodes with other jobs{others} cost {_share(one.shared)} of all run time"
-        texts.append(f"Under {one.name} {waited}, and {shared}.")
-    return " ".join(texts)
+    return " ".join(_costs(one, found) for one in found.shown)
+
+
+def _costs(one: Combination, found: Combinations) -> str:
+    others = " and the load of others" if found.results.study.get("trace") else ""
+    waited = f"{_share(one.waited)} of all completion time was waiting for devices"
+    shared = f"sharing nodes with other jobs{others} cost {_share(one.shared)} of all run time"
+    return f"Under {one.name} {waited}, and {shared}."
 
 
 def _harm(one: Combination, managed: Managed) -> str:
@@ -190,13 +214,12 @@ def _cautions(found: Combinations) -> Iterator[str]:
         )
     if len(found.seeds) == 2:
         yield (
-            "Two seeds give wide intervals: those of three that scatter alike are 3.6 times "
-            "narrower (Student's factor)."
+            "Two seeds give wide intervals; three that scatter alike give 3.6 times narrower ones."
         )
+    yield "Nodes and workloads are as the study states them, not measured."
     if len(found.every) > 2 and len(found.seeds) > 1:
-        yield "The 95 % intervals are not corrected for the number of combinations or workloads."
+        yield "Intervals (95 %) are not corrected for the number of combinations."
     yield (
         "The cost of sharing is against the same job alone on the same nodes. Ranks of one job "
         "that slow each other, and nodes far apart, count in the completion time only."
     )
-    yield "Nodes and workloads are what the study states; no cluster was measured."

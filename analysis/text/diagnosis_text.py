@@ -1,17 +1,25 @@
-"""A diagnosis in at most 25 lines: what was read, what was lost, who, why, and what would help."""
+"""A diagnosis in labelled lines: who was slow, what was lost, why, and what would help."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from simstrag.analysis.text.brief import LINES, WIDTH, height
 from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
-from simstrag.analysis.text.whatif_text import cause_text, cost_of, p_text, part_text
+from simstrag.analysis.text.whatif_text import (
+    cause_text,
+    cost_of,
+    explained_text,
+    p_text,
+    part_text,
+)
 from simstrag.records.record import QUANTITIES, RELATIVE, Bounds, Record
 from simstrag.records.steps import NO_COLLECTIVE
 from simstrag.statistics.slow_workers import FEWEST
@@ -23,9 +31,20 @@ from simstrag.whatif.hardware import HardwareCause, gone, healthy_facts
 from simstrag.whatif.losses import COMMON, DRIFT, NETWORK, SCATTERED, STRAGGLERS, WORTH, Loss
 
 MOST = 25
-"""Most lines."""
-WHO, WHY, FIXES, POLICIES, NOTES = 4, 4, 3, 4, 3
-"""Most lines of each label."""
+"""Most lines of the whole."""
+LONG = {"caution": 4, "who": 4, "why": 4, "fix": 3, "policy": 4}
+"""Most lines of a label in the whole; of any other there are few."""
+INDENT = 9
+"""Width of the labels of a short answer."""
+ORDER = (
+    "hang", "who", "lost", "why", "fix", "policy", "unseen", "caution", "to see", "record", "next",
+)  # fmt: skip
+"""Labels of the short answer, as they stand."""
+IMPORTANCE = (
+    "hang", "who", "lost", "fix", "next", "policy", "unseen", "caution", "to see", "policy", "why",
+    "lost", "who", "policy", "caution", "record",
+)  # fmt: skip
+"""A label gives the short answer its next text each time that it stands here, if that fits."""
 SLIGHT = 0.005
 """Least share of the time that a policy saves to be said: less is the transient of its start."""
 UNITS = {
@@ -50,44 +69,87 @@ class DiagnosisLine(NamedTuple):
 
 
 def lines(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...]:
-    """The lines in their order.
+    """All that a diagnosis says, in at most `MOST` lines.
 
     out: the folder that the diagnosis was written to.
     """
     said = [
-        *(DiagnosisLine("hang", f"{text}.") for text in [found.record.hang] if text),
-        DiagnosisLine("record", _covers(found)),
-        *(DiagnosisLine("unseen", f"It does not show {each.what}.") for each in found.unseen
-          if each.hides_ranks),
-        *(DiagnosisLine("caution", _sentence(text)) for text in _cautions(found)),
-        *(DiagnosisLine("lost", text) for text in _lost(found)),
-        *_cut([DiagnosisLine("who", text) for text in _who(found)], WHO),
-        *_cut([DiagnosisLine("why", text) for text in _why(found)], WHY),
-        *_cut([DiagnosisLine("fix", text) for text in _fixes(found)], FIXES),
-        *_cut([DiagnosisLine("policy", text) for text in _policies(found)], POLICIES),
-        *(DiagnosisLine("to see", f"{_head(each.what)}: {each.remedy}.") for each in found.unseen),
-        *(DiagnosisLine("next", text) for text in found.commands(out)),
-    ]  # fmt: skip
+        DiagnosisLine(label, text)
+        for label, texts in _texts(found, out).items()
+        for text in _cut(texts, LONG.get(label, MOST))
+    ]
     return tuple(said if len(said) <= MOST else [*said[: MOST - 2], *said[-2:]])
+
+
+def brief(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...]:
+    """The lines to act on: at most `LINES` with the path of the report.
+
+    out: the folder that the diagnosis was written to.
+    """
+    texts, taken = _texts(found, out), dict.fromkeys(ORDER, 0)
+    for label in IMPORTANCE:
+        tried = taken | {label: min(taken[label] + 1, len(texts[label]))}
+        if _height(_first(texts, tried)) <= LINES - (out is not None):
+            taken = tried
+    return tuple(_first(texts, taken))
+
+
+def _first(texts: Mapping[str, list[str]], taken: Mapping[str, int]) -> list[DiagnosisLine]:
+    """The first texts of each label, with a note of how many there are more."""
+    said = []
+    for label, count in taken.items():
+        shown, more = texts[label][:count], len(texts[label]) - count
+        own = [DiagnosisLine(label, text) for text in shown]
+        if own and more and not _is_next(own[-1]):
+            own[-1] = DiagnosisLine(label, f"{shown[-1]} ({more} more with --verbose)")
+        said += own
+    return said
+
+
+def _height(said: list[DiagnosisLine]) -> int:
+    """Lines that they take on a terminal."""
+    commands = sum(math.ceil((INDENT + len(each.text)) / WIDTH) for each in said if _is_next(each))
+    return commands + height([each.text for each in said if not _is_next(each)], INDENT)
+
+
+def _is_next(line: DiagnosisLine) -> bool:
+    """Whether a line is a command, which has to stand as it is typed."""
+    return line.label == "next"
+
+
+def _texts(found: Diagnosis, out: Path | None) -> dict[str, list[str]]:
+    """What is to say, by label, in the order of the whole."""
+    named, hidden = [*_named(found)], _hidden(found)
+    return {
+        "hang": [f"{found.record.hang}."] if found.record.hang else [],
+        "record": [_covers(found)],
+        "unseen": hidden if named else [],
+        "caution": [_sentence(text) for text in _cautions(found)],
+        "lost": [*_lost(found)],
+        "not by": _not_lost(found),
+        "who": named or hidden,
+        "why": [*_why(found)],
+        "fix": [*_fixes(found)],
+        "policy": [*_policies(found)],
+        "to see": [f"{_head(each.what)}: {each.remedy}." for each in found.unseen],
+        "next": [*found.commands(out)],
+    }
 
 
 def headline(found: Diagnosis) -> str:
     """Who was slow and what was lost, in one sentence."""
-    who = next(iter(_who(found)), "")
+    who = next(iter([*_named(found), *_hidden(found)]), "")
     lost = next(iter(_lost(found)), "")
     is_named = found.steps is None or bool(found.steps.culprits)
     return found.record.hang or (who if is_named else lost) or who or lost or _covers(found)
 
 
-def _cut(said: list[DiagnosisLine], most: int) -> list[DiagnosisLine]:
-    """At most so many lines; the last one says how many there are more."""
-    if len(said) <= most:
-        return said
-    rest = len(said) - most + 1
-    return [
-        *said[: most - 1],
-        DiagnosisLine(said[0].label, f"{rest} more, in the page and in --json."),
-    ]
+def _cut(texts: list[str], most: int) -> list[str]:
+    """At most so many texts; the last one says how many there are more."""
+    if len(texts) <= most:
+        return texts
+    rest = len(texts) - most + 1
+    return [*texts[: most - 1], f"{rest} more, in the page and in --json."]
 
 
 def _sentence(text: str) -> str:
@@ -125,20 +187,15 @@ def _covers(found: Diagnosis) -> str:
 
 def _cautions(found: Diagnosis) -> Iterator[str]:
     """What is missing, as far as it changes how the numbers are read."""
+    if found.contention is not None and found.gains:
+        yield from found.contention.cautions[:1]
     warnings = found.record.missing if found.steps is None else found.steps.warnings
-    said = [each for each in warnings if each != NO_COLLECTIVE]
-    said += [
-        f"{node} has no values after {_when(found.record, at)}: it may be gone"
-        for node, at in gone(found.record).items()
-    ]
-    said += [
-        note.partition(": ")[2]
-        for note in found.record.notes
-        if note.startswith(("Assumed: times of", "Derived: a step here"))
-    ]
-    yield from said[:NOTES]
-    if len(said) > NOTES:
-        yield f"{len(said) - NOTES} more cautions, in the page and in --json"
+    yield from (each for each in warnings if each != NO_COLLECTIVE)
+    for node, at in gone(found.record).items():
+        yield f"{node} has no values after {_when(found.record, at)}: it may be gone"
+    for note in found.record.notes:
+        if note.startswith(("Assumed: times of", "Derived: a step here")):
+            yield note.partition(": ")[2]
 
 
 def _lost(found: Diagnosis) -> Iterator[str]:
@@ -151,20 +208,13 @@ def _lost(found: Diagnosis) -> Iterator[str]:
     if len(layout.step) < FEWEST:
         yield f"{plural(len(layout.step), 'step')} of {seconds(lost.step)}: too few to split."
         return
-    parts = [lost.of(kind) for kind in NAMES]
-    is_alone = len(layout.replica) == 1
-    if is_alone:
-        parts = [each for each in parts if each.kind in (COMMON, DRIFT)]
-    elif found.hides_ranks and not found.steps.culprits:
-        parts = [each for each in parts if each.kind != STRAGGLERS]
-    names = NAMES | ({COMMON: "pauses", DRIFT: "slow drift"} if is_alone else {})
+    parts, names = _parts(found), _names(found)
     some = [each for each in parts if each.share >= SAID]
-    none = [names[each.kind] for each in parts if each.share < SAID]
-    said = [f"{names[each.kind]} {percent(each.share)} %" for each in some]
-    share = f"{percent(sum(each.share for each in some))} %" if some else "nothing"
-    of = f"{share[:1].upper()}{share[1:]} of {seconds(lost.step)} a step"
-    nothing = f"{'nothing by ' if some else 'not by '}{join(none)}" if none else ""
-    yield f"{of}: {'; '.join(filter(None, [join(said), nothing]))}."
+    said = join([f"{names[each.kind]} {percent(each.share)} %" for each in some])
+    share = f"{percent(sum(each.share for each in some))} %" if some else "Nothing"
+    limits = ", as far as this record shows" if _hides_stragglers(found) else ""
+    yield f"{share} of {seconds(lost.step)} a step{f': {said}' if said else ''}{limits}."
+    is_alone = len(layout.replica) == 1
     yield from (_pause(each, is_alone) for each in parts if each.share >= WORTH and each.facts)
     count, took = lost.start_up
     if count:
@@ -172,6 +222,36 @@ def _lost(found: Diagnosis) -> Iterator[str]:
             f"The first {plural(count, 'step')} took {seconds(took)} longer than usual ones, once: "
             "the start (compiling, caches) is not in the numbers above."
         )
+
+
+def _not_lost(found: Diagnosis) -> list[str]:
+    """The kinds of loss that were looked for and not found."""
+    if found.steps is None or len(found.steps.replay.layout.step) < FEWEST:
+        return []
+    names = _names(found)
+    none = [names[each.kind] for each in _parts(found) if each.share < SAID]
+    return [_sentence(join(none))] if none else []
+
+
+def _parts(found: Diagnosis) -> list[Loss]:
+    """The kinds of loss that the record can show."""
+    assert found.losses is not None
+    assert found.steps is not None
+    parts = [found.losses.of(kind) for kind in NAMES]
+    if len(found.steps.replay.layout.replica) == 1:
+        return [each for each in parts if each.kind in (COMMON, DRIFT)]
+    return [each for each in parts if each.kind != STRAGGLERS or not _hides_stragglers(found)]
+
+
+def _hides_stragglers(found: Diagnosis) -> bool:
+    return found.hides_ranks and not (found.steps and found.steps.culprits)
+
+
+def _names(found: Diagnosis) -> dict[str, str]:
+    """Of the kinds of loss; one rank alone has nothing in common with others."""
+    assert found.steps is not None
+    is_alone = len(found.steps.replay.layout.replica) == 1
+    return NAMES | ({COMMON: "pauses", DRIFT: "slow drift"} if is_alone else {})
 
 
 def _pause(part: Loss, is_alone: bool) -> str:
@@ -221,7 +301,12 @@ def _range(bounds: Bounds) -> str:
     return " to ".join(map(number, bounds.middle))
 
 
-def _who(found: Diagnosis) -> Iterator[str]:
+def _hidden(found: Diagnosis) -> list[str]:
+    return [f"This record does not show {each.what}." for each in found.unseen if each.hides_ranks]
+
+
+def _named(found: Diagnosis) -> Iterator[str]:
+    """Who was slow, or that none was; nothing where the record does not show it."""
     steps = found.steps
     if steps is None:
         yield from _who_of_nodes(found)
@@ -232,11 +317,9 @@ def _who(found: Diagnosis) -> Iterator[str]:
         yield _of_group(found, group)
     for slow in _single(found):
         yield f"{_sentence(_worker(found, slow)).rstrip('.')} {_pattern(found, slow)}."
-    if steps.culprits:
+    if steps.culprits or _hides_stragglers(found):
         return
-    if found.hides_ranks:
-        yield "This record does not show which rank was slow."
-    elif len(steps.replay.layout.step) < FEWEST:
+    if len(steps.replay.layout.step) < FEWEST:
         yield _longest(steps)
     else:
         yield "No rank is slower than its peers by 5 %, beyond chance (level 1 %)."
@@ -257,7 +340,7 @@ def _longest(steps: WhatIf) -> str:
 
 def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
     """Nodes that clocks, episodes or extremes name."""
-    if len(found.hardware) > WHO:
+    if len(found.hardware) > LONG["who"]:
         slow = len({each.node for each in found.hardware})
         yield f"{slow} of {len(found.record.nodes)} GPUs are slow at times; the costliest:"
     for cause in found.hardware:
@@ -363,8 +446,10 @@ def _when(record: Record, moment: float) -> str:
 def _why(found: Diagnosis) -> Iterator[str]:
     steps = found.steps
     if steps is not None:
+        for slow in steps.culprits:
+            yield from explained_text(steps, slow)
         yield from (cause_text(each) for each in steps.causes)
-        for slow in _single(found)[:WHO]:
+        for slow in _single(found):
             parts = part_text(steps, slow)
             if parts:
                 yield parts
@@ -384,15 +469,15 @@ def _why(found: Diagnosis) -> Iterator[str]:
                 f"{slower.since} to {slower.until}: the network, and no rank."
             )
         if steps.culprits and not steps.causes and not found.record.series:
-            yield "Why is not in step times; clocks and power beside them would tell (nvidia-smi)."
+            yield "Step times do not show it; clocks and power beside them would (nvidia-smi)."
     else:
         yield from (f"{_hardware(each)}." for each in found.hardware)
         yield from _extreme_causes(found.record)
 
 
 def _extreme_causes(record: Record) -> Iterator[str]:
-    """Clocks, power and heat of the ranks with the extremes."""
-    for each in record.bounds:
+    """Clocks, power and heat of the ranks with the extremes; clocks first, which say the most."""
+    for each in sorted(record.bounds, key=lambda bounds: "clock" not in bounds.quantity):
         unit = QUANTITIES.get(each.quantity)
         if unit is not None and np.isfinite(each.middle).all() and len(each.low):
             scale, unit = (100, "%") if unit == "of 1" else (1, unit)
@@ -436,22 +521,22 @@ def _fixes(found: Diagnosis) -> Iterator[str]:
     for each in sorted(own, key=lambda fix: -fix.seconds):
         if each.kind != "all":
             yield (
-                f"{each.name}: {seconds(each.seconds)} of a step less "
-                f"({percent(each.share)} %), {cost_of(each)} in {STEPS:,} steps."
+                f"{each.name}: {percent(each.share)} % less time, {seconds(each.seconds)} of a "
+                f"step, {cost_of(each)} in {STEPS:,} steps."
             )
 
 
 def _policies(found: Diagnosis) -> Iterator[str]:
     gains = [each for each in found.gains if each.share >= SLIGHT]
-    if found.contention is not None and found.gains:
-        yield from found.contention.cautions[:1]
+    baseline = "plain synchronous training (bsp)"
     for lane in ("A", "B", "C", None):
         best = next((each for each in gains if each.lane == lane), None)
         if best is not None:
             title = TITLES.get(lane or "", "an effect on training that it does not declare")
-            yield f"{best.policy} takes {percent(best.share)} % less time than bsp ({title})."
+            yield f"{best.policy}: {percent(best.share)} % less time than {baseline}; {title}."
+            baseline = "bsp"
     if found.refused:
         yield f"None was compared: {found.refused.removeprefix(f'{found.record.source}: ')}."
     if found.gains and not gains:
         names = join([each.policy for each in found.gains])
-        yield f"None of {names} takes at least {100 * SLIGHT:g} % less time than bsp."
+        yield f"None of {names} takes at least {100 * SLIGHT:g} % less time than {baseline}."

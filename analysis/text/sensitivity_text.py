@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from simstrag.analysis.derived.standings import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.number_format import join, percent, with_unit
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import (
@@ -28,6 +29,12 @@ COARSE = 1.1
 """Ratio of the ends of the interval in which the lead changes above which both are named."""
 MOST = 3
 """Conditions in one sentence."""
+ROWS = 5
+"""Most constants in the table of the short answer."""
+STALENESS = (
+    "A gradient is stale where the model has moved on before it arrives. Its cost (c_tau) is 1 by "
+    "theory, 0.5 with a tuned learning rate, and up to 4 with a momentum that was left untuned."
+)
 
 
 def value_text(value: float, unit: str, digits: int = 3) -> str:
@@ -275,3 +282,68 @@ def _table(rows: Sequence[Row], scenario: Scenario) -> Table:
 def new_leader(r: Row) -> str:
     """The new leader; empty for none."""
     return r["rival"] if r["shown"] or not r["rival"] else f"{r['rival']}, within the noise"
+
+
+# -- the short answer ------------------------------------------------------------------------------
+
+
+def brief(rows: Sequence[Row], scenario: Scenario) -> Brief:
+    """Who leads, the nearest value that changes that, and the constants that do.
+
+    rows: of the thresholds, at least one.
+    """
+    found = [Turn(*(r[name] for name in Turn._fields)) for r in rows if r["rival"]]
+    found.sort(key=lambda turn: (not turn.shown, turn.distance))
+    names = [name_of(scenario, key) for key in dict.fromkeys(r["quantity"] for r in rows)]
+    lead = f"{rows[0]['leader']} has the shortest mean time{' to the target' * scenario.has_target}"
+    spans = "most from a quarter to four times its value"
+    if not found:
+        none = f"none of {len(names)} constants changes that; each was varied alone, {spans}"
+        one = f"{names[0]} does not change that, from {rows[0]['tried']:.3g} to "
+        one += f"{rows[-1]['tried']:.3g}"
+        return Brief(f"{lead}; {none if len(names) > 1 else one}.", cautions=_doubts(rows, found))
+    changed = [*dict.fromkeys(turn.quantity for turn in found)]
+    verb = "change" if len(changed) > 1 else "changes"
+    answer = Brief(
+        f"{lead}, unless {_reverse(found[0], scenario)}.",
+        (STALENESS,) if C_TAU in changed else (),
+        turning=(
+            f"{len(changed)} of {len(names)} constants {verb} who leads (--verbose has all); each "
+            f"was varied alone, {spans}."
+        )
+        * (len(names) > 1),
+        cautions=_doubts(rows, found),
+    )
+    shown = tuple(
+        (
+            name_of(scenario, turn.quantity),
+            kind_of(scenario, turn.quantity).partition(" (")[0],
+            value_text(turn.value, turn.unit),
+            f"{'above' if turn.larger else 'below'} {turn.place.removeprefix('about ')}",
+            turn.rival if turn.shown else f"{turn.rival}, within the noise",
+        )
+        for turn in found
+    )
+    headers = ("constant", "origin", "now", "lead changes", "then fastest")
+    return answer.with_rows(Table(headers, shown, 5), ROWS)
+
+
+def _reverse(turn: Turn, scenario: Scenario) -> str:
+    """What would give the lead to another policy, after `unless`."""
+    name = name_of(scenario, turn.quantity).removesuffix(" (c_tau)")
+    now = value_text(turn.value, turn.unit)
+    where = f"{'above' if turn.larger else 'below'} {turn.place} (now {now})"
+    if turn.place == f"about {value_text(turn.value, turn.unit, digits=2)}":
+        where = f"slightly {'larger' if turn.larger else 'smaller'} than now ({now})"
+    noise = "" if turn.shown else ", within the noise"
+    return f"{name} is {where}: then {turn.rival} is faster{noise}"
+
+
+def _doubts(rows: Sequence[Row], found: Sequence[Turn]) -> tuple[str, ...]:
+    """What makes the short answer less sure."""
+    texts = ["Two constants that are off at once may act sooner."]
+    if found and rows[0]["seeds"] == 1:
+        texts.insert(0, "One seed gives no interval, so every new lead is within the noise.")
+    elif any(not turn.shown for turn in found):
+        texts.insert(0, "Within the noise: not shown even at the outermost value tried.")
+    return tuple(texts)

@@ -1,36 +1,30 @@
-"""A what-if analysis in words: the replay first, then what was lost, who, why and what to fix."""
+"""A replay in words: its error, what was lost, causes, parts of a step, and policies.
+
+Who was slow and what would help, a diagnosis says: `diagnosis_text`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
-from simstrag.statistics.slow_workers import FEWEST, FLOOR
+from simstrag.analysis.text.number_format import number, percent, plural, seconds
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import Culprit, excess_by_part
-from simstrag.whatif.fixes import STEPS, Fix, describe_worker
+from simstrag.whatif.fixes import Fix, describe_worker
 from simstrag.whatif.policy_outlook import ROUNDING, PoliciesOnRecord, PolicyOutlook
 
-MOST = 4
-"""Most culprits that have a sentence."""
 SMALLEST = 1e-6
 """Sentences give the p-value down to this one, and a bound below it."""
 EQUAL = 1e-5
 """Sentences leave out a smaller error of the replay."""
 MOSTLY = 0.5
 """Share of what a worker computes longer from which a part of its step is named."""
-ALONE = (
-    "The record has one rank, so that nothing could be compared: whether the rank is slow, and "
-    "what that costs, takes a record of the others, too."
-)
 
 
 def sentences(found: WhatIf) -> tuple[str, ...]:
-    """Every sentence, the error of the replay first."""
-    if found.replay.layout.is_alone:
-        return (_replay(found), ALONE, *map(cause_text, found.causes), *_gains(found))
-    return (_replay(found), _lost(found), *_who(found), *_why(found), *_gains(found))
+    """The error of the replay; and what was lost by its definition, where ranks are several."""
+    return (_replay(found), *(() if found.replay.layout.is_alone else _lost(found)))
 
 
 def policy_sentences(found: PoliciesOnRecord) -> tuple[str, ...]:
@@ -72,10 +66,6 @@ def cost_of(fix: Fix) -> str:
     return hours if fix.cost is None else f"{hours} ({number(fix.cost)} at your price)"
 
 
-def _share(found: WhatIf) -> float:
-    return 1 - 1 / found.metrics.slowdown
-
-
 def _replay(found: WhatIf) -> str:
     m = found.metrics
     if not found.record.is_timed:
@@ -89,97 +79,32 @@ def _replay(found: WhatIf) -> str:
     )
 
 
-def _lost(found: WhatIf) -> str:
+def _lost(found: WhatIf) -> Iterator[str]:
     m = found.metrics
-    return (
+    share = 1 - 1 / m.slowdown
+    yield (
         f"With every operation at the average of its kind, a step would take "
         f"{seconds(float(m.ideal.mean()))}: the slowdown S is {number(m.slowdown, 4)}, and "
-        f"{percent(_share(found))} % of the time is lost."
+        f"{percent(share)} % of the time is lost."
     )
-
-
-def _who(found: WhatIf) -> Iterator[str]:
-    steps, late, layout = len(found.metrics.step), found.late, found.replay.layout
-    if not found.culprits and len(layout.replica) > 1:
-        if any(each.hides_ranks for each in found.unseen):
-            yield "This record does not show which rank was slow."
-        elif steps >= FEWEST:
-            yield f"Beyond chance, no worker is slower than its peers by {100 * FLOOR:.0f} %."
-        often = max(range(len(late.last)), key=lambda k: late.last[k])
-        hours = sum(late.waited) * found.gpus / len(layout.replica) / 3600
-        what = "rank" if layout.stages == 1 else "replica"
+    own = [each for each in found.fixes if each.kind in ("worker", "cause")]
+    best = max(own, key=lambda each: each.seconds, default=None)
+    if best is not None and best.kind == "worker" and best.share > share:
         yield (
-            f"{_last(f'{what} {layout.replica[often]}', late.last[often], found)}, more often than "
-            f"any other; waiting cost {number(hours)} GPU-hours in all."
-        )
-    for slow in found.culprits[:MOST]:
-        k = layout.replica.tolist().index(slow.replica)
-        hours = late.waited[k] * found.gpus / len(layout.replica) / 3600
-        whose = "it" if layout.stages == 1 else f"replica {slow.replica}"
-        yield (
-            f"{_capital(describe_worker(found.replay, slow))} {_pattern(slow, found.metrics.step)} "
-            f"({slow.test}; p {p_text(slow.p)}). {_last(whose, late.last[k], found)}, and it cost "
-            f"the others {number(hours)} GPU-hours of waiting in all."
-        )
-        for cause in found.causes:
-            if slow.rank in cause.explains:
-                yield (
-                    f"{percent(cause.explains[slow.rank])} % of what it computes longer goes with "
-                    f"its {cause.subject}: it is no slow rank, but has more to compute."
-                )
-    if len(found.culprits) > MOST:
-        yield f"{len(found.culprits) - MOST} more workers are slow; the table has them."
-
-
-def _last(whose: str, times: int, found: WhatIf) -> str:
-    steps = plural(len(found.metrics.step), "step")
-    if found.late.waits > 1:
-        return f"The others waited longest for {whose} in {times} of {steps}"
-    return f"{_capital(whose)} was the last to finish in {times} of {steps}"
-
-
-def _pattern(slow: Culprit, steps: tuple[int, ...]) -> str:
-    times = f"{number(slow.slowdown)} times as long as its peers"
-    if slow.pattern == "chronic":
-        until = "" if slow.until == steps[-1] else f" until step {slow.until}"
-        return (
-            f"is chronically slow: it computes {times} in {len(slow.steps)} of {len(steps)} "
-            f"steps, since step {slow.since}{until}"
-        )
-    if slow.pattern == "periodic":
-        return (
-            f"is slow every {slow.period} steps: it computes {times} in steps {slow.steps[0]}, "
-            f"{slow.steps[1]}, ..."
-        )
-    listed = join([str(step) for step in slow.steps[:5]])
-    return f"was slow once: it computed {times} in step {listed}"
-
-
-def _why(found: WhatIf) -> Iterator[str]:
-    yield from (cause_text(each) for each in found.causes)
-    if not found.record.is_pipeline:
-        yield from _parts(found)
-    elif not found.causes:
-        yield (
-            f"The record shows no cause beyond {'the slow workers' if found.culprits else 'chance'}"
-            ": the stages, the lengths of micro-batches, the delay before the first operation, "
-            "garbage collection and the links between stages are each worth less than 1 % of a "
-            "step."
+            f"{_capital(best.name)} saves more, {percent(best.share)} %: the average counts the "
+            "slow worker in, the fix takes the median of the others."
         )
 
 
-def _parts(found: WhatIf) -> Iterator[str]:
-    """Which part of a step was slow, where ranks have parts."""
-    layout = found.replay.layout
-    if (~layout.communicates).sum() < 2:
-        if not found.causes:
-            tokens = "it does not go with tokens, and " if found.record.tokens is not None else ""
+def explained_text(found: WhatIf, slow: Culprit) -> Iterator[str]:
+    """The causes that make a worker slow which would else be as fast as its peers."""
+    for cause in found.causes:
+        if slow.rank in cause.explains:
             yield (
-                f"The record does not show why: {tokens}what a rank computes in a step is one "
-                "number there."
+                f"{percent(cause.explains[slow.rank])} % of what "
+                f"{describe_worker(found.replay, slow)} computes longer goes with its "
+                f"{cause.subject}: it is no slow rank, but has more to compute."
             )
-        return
-    yield from filter(None, (part_text(found, slow) for slow in found.culprits[:MOST]))
 
 
 def part_text(found: WhatIf, slow: Culprit) -> str:
@@ -238,30 +163,6 @@ def cause_text(cause: Cause) -> str:
         f"The link from {cause.subject} takes {number(facts['ratio'])} times as long as the median "
         "link for a transfer."
     )
-
-
-def _gains(found: WhatIf) -> Iterator[str]:
-    own = [each for each in found.fixes if each.kind in ("worker", "cause")]
-    if own:
-        best = max(own, key=lambda each: each.seconds)
-        yield (
-            f"What gives most: {best.name}. A step is then {seconds(best.seconds)} "
-            f"({percent(best.share)} %) shorter, which is {cost_of(best)} in {STEPS:,} steps."
-        )
-        if best.kind == "worker" and best.share > _share(found):
-            yield (
-                "That is more than what is lost above, where the average counts the slow worker "
-                "in; its fix takes the median of the others."
-            )
-    together = next((each for each in found.fixes if each.kind == "together"), None)
-    if together is not None:
-        total = sum(each.seconds for each in own)
-        why = "they overlap" if total > together.seconds else "some help only together"
-        yield (
-            f"All fixes together make a step {seconds(together.seconds)} "
-            f"({percent(together.share)} %) shorter, which is {cost_of(together)} in {STEPS:,} "
-            f"steps. One by one they add up to {seconds(total)}: {why}."
-        )
 
 
 def p_text(p: float) -> str:

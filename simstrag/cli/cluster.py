@@ -12,9 +12,16 @@ from warnings import warn
 
 import typer
 
-from simstrag.cli.console import capture_warnings, print_line, print_result, print_table
+from simstrag.cli.console import (
+    capture_warnings,
+    print_brief,
+    print_line,
+    print_result,
+    print_sentences,
+    print_table,
+)
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
+from simstrag.cli.options import Jobs, Json, Quiet, Verbose, argument, flag, option, out_option
 from simstrag.cli.progress import show_count
 from simstrag.cli.sweep import DRAWING, MACHINES, parse_shard
 from simstrag.documents.file_io import write_atomically
@@ -45,6 +52,7 @@ def cluster(
     constants: Annotated[
         bool, flag("Print the constants that managers use; measure them, but run no study.")
     ] = False,
+    verbose: Verbose = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -82,11 +90,9 @@ def cluster(
         "tables": tables,
         "report": page,
     }
-    shown = partial(_print, result, summary)
-    shown_page = None if quiet else page
-    print_result(
-        as_json, quiet, document, shown, warnings, results=result.folder, report=shown_page
-    )
+    written = {"results": result.folder} if quiet or page is None else {"report": page}
+    shown = partial(_print, result, summary, verbose)
+    print_result(as_json, quiet, document, shown, warnings, **written)
     if failed:
         raise typer.Exit(1)
 
@@ -98,8 +104,9 @@ def _warn_of_unfinished(summary: pd.DataFrame) -> list[str]:
     least, most = summary["finished"].min(), summary["finished"].max()
     ended = f"{least:g}" if least == most else f"{least:g} to {most:g}"
     return [
-        f"only {ended} of {summary['jobs'][0]:g} jobs ended by the horizon, and each row is of its "
-        "own; the report compares those that ended in every row; raise `horizon` to compare all"
+        f"only {ended} of {summary['jobs'][0]:g} jobs ended by the horizon, and each row of "
+        "summary.csv is of its own; the answer and the report compare those that ended in every "
+        "row; raise `horizon` to compare all"
     ]
 
 
@@ -153,7 +160,28 @@ def draw_report(result: ClusterResults) -> Path | None:
     return path
 
 
-def _print(result: ClusterResults, summary: pd.DataFrame) -> None:
+def _print(result: ClusterResults, summary: pd.DataFrame, verbose: bool) -> None:
+    """The short answer; or all sentences and tables."""
+    from simstrag.analysis.derived.cluster_combinations import combinations
+    from simstrag.analysis.text.cluster_text import brief, cautions, sentences
+
+    try:
+        found = combinations(result)
+    except InputError as error:
+        print_sentences(f"no answer: {error}")
+        _print_tables(result, summary)
+        return
+    if not verbose:
+        print_brief(brief(found))
+        return
+    for text in sentences(found):
+        print_sentences(text)
+    _print_tables(result, summary)
+    for text in cautions(found):
+        print_sentences(f"caution: {text}")
+
+
+def _print_tables(result: ClusterResults, summary: pd.DataFrame) -> None:
     """A row for each mix of policies, placer and, where jobs ask one, manager."""
     from simstrag.cluster.runs import describe
 

@@ -126,17 +126,20 @@ def ask(question: str) -> str:
     return sys.stdin.readline().strip()
 
 
-def print_lines(lines: Iterable[tuple[str, str]]) -> None:
-    """Print labelled lines: a label once for all lines that share it, texts below each other."""
+def print_lines(lines: Iterable[tuple[str, str]], unbroken: str = "") -> None:
+    """Print labelled lines: a label once for all lines that share it, texts below each other.
+
+    unbroken: the label of commands, which a terminal gets as they have to be typed.
+    """
     out, before = console(), ""
     pairs = [(label, printable(text)) for label, text in lines]
     width = max((len(label) for label, _ in pairs), default=0) + GAP
     for label, text in pairs:
         shown = "" if label == before else label
         before = label
-        wrapped = (
-            textwrap.wrap(text, max(out.width - width, NARROWEST)) if out.is_terminal else [text]
-        )
+        wrapped = [text]
+        if out.is_terminal and label != unbroken:
+            wrapped = textwrap.wrap(text, max(out.width - width, NARROWEST))
         for k, line in enumerate(wrapped):
             head = (shown if k == 0 else "").ljust(width)
             out.print(f"{head}{line}", markup=False, highlight=False, soft_wrap=True)
@@ -144,18 +147,14 @@ def print_lines(lines: Iterable[tuple[str, str]]) -> None:
 
 def print_brief(brief: Brief) -> None:
     """Print a short answer; what it leaves out, `--verbose` prints."""
-    from simstrag.analysis.text.brief import MOST_CAUTIONS
-
     for text in (brief.action, *brief.facts):
         print_sentences(text)
     if brief.table is not None:
         print_table(brief.table.headers, brief.table.rows, wraps=brief.table.wraps)
     if brief.turning:
         print_sentences(brief.turning)
-    shown, more = brief.cautions[:MOST_CAUTIONS], len(brief.cautions) - MOST_CAUTIONS
-    for k, text in enumerate(shown, 1):
-        count = f" ({more} more with --verbose)" if more > 0 and k == len(shown) else ""
-        print_sentences(f"caution: {text}{count}")
+    for text in brief.shown_cautions:
+        print_sentences(text)
 
 
 def print_json(data: Any) -> None:

@@ -10,6 +10,7 @@ from simstrag.cli.options import (
     Jobs,
     Json,
     Quiet,
+    Verbose,
     argument,
     option,
     out_option,
@@ -52,6 +53,7 @@ def diagnose(
         option("What reduced precision gains in this job.", "X", "--amp-ratio", group=POLICIES),
     ] = None,
     jobs: Jobs = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -68,7 +70,7 @@ def diagnose(
     )  # fmt: skip
     page = None if out is None else found.write(out, command_line())
     document = {**found.document, "report": page}
-    print_result(as_json, quiet, document, lambda: _print(found, out), report=page)
+    print_result(as_json, quiet, document, lambda: _print(found, out, verbose), report=page)
 
 
 def _policies(text: str | None) -> list[str] | None:
@@ -78,7 +80,7 @@ def _policies(text: str | None) -> list[str] | None:
     return [] if text == "none" else split_policies(text)
 
 
-def _print(found: Diagnosis, out: Path | None) -> None:
-    from simstrag.analysis.text.diagnosis_text import lines
+def _print(found: Diagnosis, out: Path | None, verbose: bool) -> None:
+    from simstrag.analysis.text.diagnosis_text import brief, lines
 
-    print_lines(lines(found, out))
+    print_lines(lines(found, out) if verbose else brief(found, out), unbroken="next")

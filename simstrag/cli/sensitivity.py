@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import capture_warnings, print_line, print_result, print_table
-from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, option
+from simstrag.cli.console import capture_warnings, print_brief, print_line, print_result
+from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, Verbose, option
 from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable, write_atomically
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from simstrag.analysis.tables.table import Table
+    from simstrag.scenario.scenario import Scenario
 
 QUANTITY = "Such as learner.c_tau; may be repeated; all by default."
 
@@ -25,6 +28,7 @@ def sensitivity(
     seeds: Seeds = None,
     out: Annotated[Path | None, option("CSV to write.", "FILE", "--out", "-o")] = None,
     jobs: Jobs = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -44,22 +48,34 @@ def sensitivity(
         write_atomically(out, lambda part: thresholds.to_csv(part, index=False))
     rows = thresholds.to_dict("records")
     document = {"sensitivity": rows, "warnings": warnings, "written": out}
-    print_result(as_json, quiet, document, partial(_print, thresholds), warnings, table=out)
+    shown = partial(_print, rows, case, verbose)
+    print_result(as_json, quiet, document, shown, warnings, table=out)
 
 
-def _print(thresholds: pd.DataFrame) -> None:
-    leader = thresholds["leader"].iloc[0] if len(thresholds) else "none"
-    print_line(f"best mean with the scenario as it is: {leader}")
-    rows = []
-    for quantity, group in thresholds.groupby("quantity", sort=False):
-        by = {row["direction"]: row for row in group.to_dict("records")}
-        first = group.iloc[0]
+def _print(rows: Sequence[Mapping[Any, Any]], scenario: Scenario, verbose: bool) -> None:
+    from simstrag.analysis.text.sensitivity_text import brief
+
+    if not rows:
+        print_line("nothing to vary: every constant is 0")
+        return
+    answer = brief(rows, scenario)
+    print_brief(replace(answer, table=_every(rows)) if verbose else answer)
+
+
+def _every(rows: Sequence[Mapping[Any, Any]]) -> Table:
+    """A row for each constant, by its key, with the effect of both directions."""
+    from simstrag.analysis.tables.table import Table
+
+    shown = []
+    for quantity in dict.fromkeys(row["quantity"] for row in rows):
+        by = {row["direction"]: row for row in rows if row["quantity"] == quantity}
+        first = next(iter(by.values()))
         value = f"{first['value']:.4g} {first['unit']}".strip()
-        rows.append([str(quantity), value, _effect(by.get("smaller")), _effect(by.get("larger"))])
-    print_table(["quantity", "value", "smaller", "larger"], rows)
+        shown.append((quantity, value, _effect(by.get("smaller")), _effect(by.get("larger"))))
+    return Table(("quantity", "value", "smaller", "larger"), tuple(shown), 4, wraps=3)
 
 
-def _effect(row: dict[Any, Any] | None) -> str:
+def _effect(row: Mapping[Any, Any] | None) -> str:
     """The effect of a change in one direction on the leader; none is tried beyond the bounds."""
     if row is None:
         return "not tried"

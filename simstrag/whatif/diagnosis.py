@@ -94,7 +94,7 @@ class Diagnosis:
         return f"<Diagnosis of {self.record.source}; print it, or write(folder)>"
 
     def __str__(self) -> str:
-        """Its lines, as the command prints them."""
+        """The short answer, as the command prints it."""
         return "\n".join(f"{line.label:8}{line.text}" for line in answer(self))
 
     @property
