@@ -376,11 +376,12 @@ def test_a_help_ends_with_examples_that_are_not_cut(
 
 ELSEWHERE = {
     "advise", "policies", "calibrate", "calibrate check", "calibrate import", "claims", "ddp",
-    "validate", "whatif", "diagnose",
+    "validate", "whatif", "diagnose", "demo",
 }  # fmt: skip
 """They measure for minutes, train on ranks, or need logs: see tests/test_calibrate.py,
-test_advice.py, test_nccl_tests.py, test_claims.py, test_policy_contract.py, test_whatif_report.py,
-and in verification test_ddp_examples.py and test_validate.py, which run such."""
+test_advice.py, test_demo.py, test_nccl_tests.py, test_claims.py, test_policy_contract.py,
+test_whatif_report.py, and in verification test_ddp_examples.py and test_validate.py, which run
+such."""
 LEARNING = """
 workers: 2
 samples: 2560
@@ -432,7 +433,7 @@ def test_the_examples_of_every_help_work(
         ):
             shutil.copy(root / "calibration" / measured, folder / "profiles" / name / kept)
     if command == "report":
-        shutil.copytree(finished, folder / "reports" / "demo")
+        shutil.copytree(finished, folder / "reports" / "demo" / "comparison")
         assert call("sweep", "examples/study.yaml", "--out", "reports/study")[0] == 0
     elif command == "fit":
         pytest.importorskip("torch")
