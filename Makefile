@@ -24,7 +24,7 @@ setup-all: .venv/ready
 	touch $@
 
 demo: .venv/demo
-	$(BIN)/simstrag compare examples/demo.yaml --sensitivity --out reports/demo
+	$(BIN)/simstrag demo --out reports/demo
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not thorough" --ignore=tests/verification
@@ -50,7 +50,7 @@ docs: .venv/ready
 	@echo "site: build/site/index.html"
 
 screenshots: .venv/ready
-	$(BIN)/python docs/screenshots.py reports/demo
+	$(BIN)/python docs/screenshots.py
 
 architecture: .venv/demo
 	$(BIN)/python tools/architecture.py

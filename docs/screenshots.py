@@ -1,7 +1,7 @@
 """The pictures of these pages: parts of a real report, as Chromium shows them.
 
-    python docs/screenshots.py                # compares examples/demo.yaml first: some minutes
-    python docs/screenshots.py reports/demo   # what `simstrag compare --sensitivity` wrote
+    python docs/screenshots.py                  # compares examples/demo.yaml first: some minutes
+    python docs/screenshots.py reports/eleven   # what `simstrag compare --sensitivity` wrote
 
 Writes `docs/pictures/*.png`. The page is made anew from the runs: its first screen on a wide screen
 and on a phone, light and dark; its parts light and 1280 pixels wide. `cluster.png` shows parts of

@@ -376,11 +376,12 @@ def test_a_help_ends_with_examples_that_are_not_cut(
 
 ELSEWHERE = {
     "advise", "policies", "calibrate", "calibrate check", "calibrate import", "claims", "ddp",
-    "validate", "whatif", "diagnose",
+    "validate", "whatif", "diagnose", "demo",
 }  # fmt: skip
 """They measure for minutes, train on ranks, or need logs: see tests/test_calibrate.py,
-test_advice.py, test_nccl_tests.py, test_claims.py, test_policy_contract.py, test_whatif_report.py,
-and in verification test_ddp_examples.py and test_validate.py, which run such."""
+test_advice.py, test_demo.py, test_nccl_tests.py, test_claims.py, test_policy_contract.py,
+test_whatif_report.py, and in verification test_ddp_examples.py and test_validate.py, which run
+such."""
 LEARNING = """
 workers: 2
 samples: 2560
@@ -432,7 +433,7 @@ def test_the_examples_of_every_help_work(
         ):
             shutil.copy(root / "calibration" / measured, folder / "profiles" / name / kept)
     if command == "report":
-        shutil.copytree(finished, folder / "reports" / "demo")
+        shutil.copytree(finished, folder / "reports" / "demo" / "comparison")
         assert call("sweep", "examples/study.yaml", "--out", "reports/study")[0] == 0
     elif command == "fit":
         pytest.importorskip("torch")
@@ -545,15 +546,23 @@ MISTAKES = {
     ),
     "init with a link without a unit": (
         ("init", "slow.csv", "--link", "25"), {},
-        "--link 25: has no unit; write it as in 25Gbit or 3.1GB",
+        "--link 25: has no unit; did you mean 25Gbit (3.125GB) or 25GB (200Gbit)?",
     ),
     "init with a step without a unit": (
         ("init", "slow.csv", "--step", "0.35"), {},
-        "--step 0.35: has no unit; write it as in 0.35s or 350ms",
+        "--step 0.35: has no unit; did you mean 0.35s (350ms) or 0.35ms (0.00035s)?",
     ),
     "init with a latency without a unit": (
         ("init", "slow.csv", "--latency", "50"), {},
-        "--latency 50: has no unit; write it as in 50us or 0.05ms",
+        "--latency 50: has no unit; did you mean 50us (0.05ms) or 50ms (50000us)?",
+    ),
+    "init with parameters in a unit of bytes": (
+        ("init", "slow.csv", "--parameters", "100MB"), {},
+        "--parameters 100MB: there is no unit 'MB' here; write it as in 100e6 or 100M",
+    ),
+    "advise with a step without a unit": (
+        ("advise", "slow.csv", "--step", "0.1"), {},
+        "--step 0.1: has no unit; did you mean 0.1s (100ms) or 0.1ms (0.0001s)?",
     ),
     "init with no number": (
         ("init", "slow.csv", "--step", "fast"), {},

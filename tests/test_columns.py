@@ -17,6 +17,7 @@ from simstrag.runs.tables import (
     RANK_SETS,
     ROWS,
     VALUES,
+    BatchTable,
     Column,
     MembersColumn,
     OnDisk,
@@ -56,7 +57,9 @@ def test_a_column_is_equal_to_the_list_of_its_values(column: Column, values: lis
     assert values == column
     assert list(column) == values
     assert [column[k] for k in range(-4, 4)] == values + values
-    assert column[1:] == values[1:]
+    for part in (slice(1, None), slice(1, 3), slice(3, 1), slice(None, None, -2), slice(9, None)):
+        assert column[part] == values[part]
+        assert np.asarray(column[part]).shape == (len(values[part]),)
     assert column != values[:3]
     assert column != [*values[:3], "else"]
     assert [type(value) for value in column] == [type(value) for value in values]
@@ -99,6 +102,45 @@ def test_words_of_batches_that_have_others_are_joined() -> None:
 def test_a_column_shows_its_first_values() -> None:
     assert repr(Column(numbers(np.arange(3)))) == "[0, 1, 2]"
     assert repr(Column(numbers(np.arange(9)))) == "[0, 1, 2, 3, 4, 5, ... 9 values]"
+    assert repr(Column(numbers(np.array([0.5, 2.0, 3.0])), "s")[1:]) == "[2.0, 3.0] s"
+
+
+def test_a_column_without_a_method_of_pandas_says_what_has_it() -> None:
+    column = Column(numbers(np.arange(3)))
+    way_out = r"a column has no 'iloc': .*numpy\.asarray\(column\).*run\.updates\.frame\(\)"
+    with pytest.raises(AttributeError, match=way_out):
+        _ = column.iloc  # type: ignore[attr-defined]
+    assert (np.mean(column), np.max(column)) == (1.0, 2)
+    assert not hasattr(column, "mean")
+
+
+def test_a_table_shows_its_size_and_the_first_values_with_units(tmp_path: Any) -> None:
+    write_table(tmp_path, "t", {"time": [k / 3 for k in range(9)], "members": [(0, 1)] * 9})
+    table = read_table(tmp_path, "t")
+    assert table is not None
+    assert repr(table).splitlines() == [
+        "9 rows; frame() makes a DataFrame",
+        "  time     [0, 0.333333, 0.666667, 1, 1.33333, 1.66667, ...] s",
+        "  members  [(0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), ...]",
+    ]
+    assert repr(table["time"][:2]) == "[0.0, 0.3333333333333333] s"
+
+
+def test_showing_a_table_reads_no_column_whole(tmp_path: Any) -> None:
+    write_table(tmp_path, "t", {"version": list(range(9))})
+    table = read_table(tmp_path, "t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pyarrow.parquet, "read_table", None)
+        assert "[0, 1, 2, 3, 4, 5, ...]" in repr(table)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_tables_of_memory_and_of_a_file_look_alike(rows: int, tmp_path: Any) -> None:
+    batch = take(updates(0, 1), np.ones(1, np.bool_) if rows else np.zeros(1, np.bool_))
+    table = BatchTable([batch], SETS)
+    write_table(tmp_path, "t", table)
+    assert repr(read_table(tmp_path, "t")) == repr(table)
+    assert repr(table).startswith(f"{rows} row{'' if rows == 1 else 's'}; ")
 
 
 def test_numpy_takes_a_column_as_an_array() -> None:

@@ -228,9 +228,9 @@ def test_the_tutorial_is_run_from_its_trace_to_its_report() -> None:
 # -- the command line as it is described ---------------------------------------------------------
 
 COMMANDS = {
-    "run", "compare", "sensitivity", "policies", "report", "init", "doctor", "trace describe",
-    "trace generate", "trace import", "trace resample", "sweep", "cluster", "diagnose", "claims",
-    "calibrate",
+    "demo", "run", "compare", "sensitivity", "policies", "report", "init", "doctor",
+    "trace describe", "trace generate", "trace import", "trace resample", "sweep", "cluster",
+    "diagnose", "claims", "calibrate",
     "calibrate show",
     "calibrate compare", "calibrate check", "calibrate derive", "calibrate import",
     "calibrate workloads", "ddp", "validate", "schema",

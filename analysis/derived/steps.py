@@ -8,7 +8,7 @@ gradient at a time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -113,7 +113,8 @@ def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
     In an excerpt, only updates between two pulls of some rank.
     """
     versions = np.asarray(run.updates["version"], dtype=np.int64)
-    rows, members = np.arange(len(versions)), run.updates["members"]
+    rows = np.arange(len(versions))
+    members: Sequence[Any] = run.updates["members"]
     if run.excerpt is not None:
         own = pulled_next >= 0
         begun, ended = np.zeros((2, len(versions) + 1), dtype=np.int64)
@@ -265,7 +266,7 @@ def suspicions(run: Run) -> list[Suspicion]:
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:
-    table = run.decisions or {}
+    table: Mapping[str, Sequence[Any]] = run.decisions or {}
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 

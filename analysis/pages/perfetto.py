@@ -181,7 +181,8 @@ def _phase_events(run: Run, steps: RunSteps, phases: Phases, shown: Moments) -> 
 
 def _run_events(run: Run, held: Sequence[Suspicion], shown: Moments, start: int) -> Iterator[Event]:
     """Instants for updates and changed plans, also for the plan in force; slices for suspicions."""
-    decisions, names = run.decisions or {"time": []}, logs.headings(run)
+    decisions: Mapping[str, Sequence[Any]] = run.decisions or {"time": []}
+    names = logs.headings(run)
     before = int(np.count_nonzero(micro(decisions["time"]) < start))
     if before:
         name = f"in force since {decisions['time'][before - 1]:.6g} s"

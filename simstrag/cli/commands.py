@@ -16,6 +16,7 @@ from simstrag.cli.cluster import cluster
 from simstrag.cli.compare import compare
 from simstrag.cli.console import print_line
 from simstrag.cli.ddp import ddp
+from simstrag.cli.demo import demo
 from simstrag.cli.diagnose import diagnose
 from simstrag.cli.doctor import doctor
 from simstrag.cli.fit import fit
@@ -33,15 +34,16 @@ from simstrag.cli.validate import validate
 
 ABOUT = """\b
 Compare straggler-mitigation policies for data-parallel training.
-Start: simstrag diagnose LOG. Exit codes: 0 done, 1 part failed, 2 mistake."""
+Start: simstrag demo. Exit codes: 0 done, 1 part failed, 2 mistake."""
 
 EXAMPLES = {
+    "demo": ("simstrag demo", "simstrag demo --out mine --open"),
     "run": (
         "simstrag run examples/demo.yaml --policy korel --seed 3 --out runs/korel-3",
         "simstrag run examples/demo.yaml --policy ssp:bound=5 --timeline ssp.json.gz",
     ),
     "compare": (
-        "simstrag compare examples/demo.yaml --sensitivity --out reports/demo",
+        "simstrag compare examples/demo.yaml --sensitivity --out reports/eleven",
         "simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5 -o reports/two",
     ),
     "advise": (
@@ -74,8 +76,8 @@ EXAMPLES = {
         "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",
     ),
     "report": (
-        "simstrag report reports/demo",
-        "simstrag report reports/demo --out page.html",
+        "simstrag report reports/demo/comparison",
+        "simstrag report reports/demo/comparison --out page.html",
         "simstrag report reports/study --x server.service",
     ),
     "init": (
@@ -120,8 +122,8 @@ EXAMPLES = {
 }
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity, "sweep": sweep,
-    "cluster": cluster, "diagnose": diagnose, "whatif": diagnose, "claims": claims,
+    "demo": demo, "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity,
+    "sweep": sweep, "cluster": cluster, "diagnose": diagnose, "whatif": diagnose, "claims": claims,
     "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
     "schema": schema, "doctor": doctor,
     "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,
@@ -135,6 +137,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 GROUPS = {
     "Compare policies": (
+        "demo",
         "init",
         "compare",
         "advise",

@@ -34,6 +34,7 @@ from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.experiments.comparison import Comparison
+    from simstrag.scenario.scenario import Scenario
 
 NUMBERS = "Numbers that were not measured"
 
@@ -66,36 +67,62 @@ def compare(
 
     Ctrl-C keeps finished runs in FOLDER.partial; the same command goes on.
     """
+    if sensitivity and no_sensitivity:
+        raise InputError("--sensitivity, --no-sensitivity: give one of them")
+    case = read_scenario(scenario)
+    folder = comparison_folder(out, scenario)
+    tried = True if sensitivity else False if no_sensitivity else None
+    try:
+        compare_scenario(
+            case, scenario, folder, policy, seeds, tried, jobs=jobs, as_json=as_json, quiet=quiet
+        )
+    except KeyboardInterrupt as interrupt:
+        alone = "without --sensitivity" if sensitivity else ""
+        if tried is None and not case.learner.is_real:  # which is searched when asked alone
+            alone = "with --no-sensitivity"
+        kept = _describe_kept(partial_folder(folder), interrupt, alone)
+        raise Interrupted(kept) from None
+
+
+def compare_scenario(
+    case: Scenario,
+    file: Path,
+    folder: Path,
+    policy: list[str] | None = None,
+    seeds: int | None = None,
+    sensitivity: bool | None = None,
+    *,
+    jobs: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> Path:
+    """Compare the policies of a scenario, write the report and print the answer.
+
+    file: of the scenario.
+    folder: to write; finished runs are kept beside it until it is written.
+    sensitivity: as in `simstrag.compare`.
+
+    Returns the page of the report.
+    """
     from simstrag.analysis.text.cautions import doubtful_constants
     from simstrag.experiments.compare import compare as run_comparison
     from simstrag.experiments.compare import count_runs
     from simstrag.experiments.runner import RunCache
     from simstrag.runs.run import check_directory
 
-    if sensitivity and no_sensitivity:
-        raise InputError("--sensitivity, --no-sensitivity: give one of them")
-    case = read_scenario(scenario)
-    folder = comparison_folder(out, scenario)
     check_directory(folder, "comparison.csv")
     kept = partial_folder(folder)
-    tried = True if sensitivity else False if no_sensitivity else None
-    try:
-        with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
-            if case.updates is None:  # which compare refuses
-                names = policy or case.policies
-                runs = count_runs(case, names, seeds, tried)
-                warn_of_hours(case, names, runs, jobs, quiet)
-            comparison = run_comparison(
-                case, policy, seeds=seeds, sensitivity=tried, jobs=jobs, on_progress=show,
-                keep=kept,
-            )  # fmt: skip
-            show.begin_last("drawing the report")
-            comparison.write(folder, command_line(), scenario)
-    except KeyboardInterrupt as interrupt:
-        alone = "without --sensitivity" if sensitivity else ""
-        if tried is None and not case.learner.is_real:  # which is searched when asked alone
-            alone = "with --no-sensitivity"
-        raise Interrupted(_describe_kept(kept, interrupt, alone)) from None
+    with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
+        if case.updates is None:  # which compare refuses
+            names = policy or case.policies
+            runs = count_runs(case, names, seeds, sensitivity)
+            warn_of_hours(case, names, runs, jobs, quiet)
+        comparison = run_comparison(
+            case, policy, seeds=seeds, sensitivity=sensitivity, jobs=jobs, on_progress=show,
+            keep=kept,
+        )  # fmt: skip
+        show.begin_last("drawing the report")
+        comparison.write(folder, command_line(), file)
     RunCache.of(kept, comparison.scenario).clear()
     page, thresholds = folder / "report.html", comparison.thresholds
     placeholders = comparison.placeholders
@@ -120,6 +147,7 @@ def compare(
         print_result(as_json, quiet, document, shown, told, report=page)
     if kept.exists() and not quiet:
         warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])
+    return page
 
 
 def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, alone: str) -> str:

@@ -24,7 +24,7 @@ SHOWN_NODES = 8
 """Most nodes that are listed."""
 UNITS: dict[str, tuple[Mapping[str, float], str, str]] = {
     "step": (SECONDS, "0.35s or 350ms", "A step in full precision on an idle node"),
-    "parameters": (COUNTS, "100e6", "Parameters of the model"),
+    "parameters": (COUNTS, "100e6 or 100M", "Parameters of the model"),
     "link": (BYTES_PER_SECOND, "25Gbit or 3.1GB", "The link of a node"),
     "latency": (SECONDS, "50us or 0.05ms", "The latency of a hop"),
     "batch": (COUNTS, "32", "Samples of a worker's step"),

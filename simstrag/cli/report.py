@@ -26,7 +26,7 @@ def report(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw the report of a saved comparison, sweep, study or run again."""
+    """Draw the report of saved results again."""
     from simstrag.analysis.pages.report import report as write_report
 
     if out is not None:

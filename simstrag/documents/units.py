@@ -31,7 +31,8 @@ def parse_quantity(text: str, name: str, units: Mapping[str, float], example: st
     3125000000.0
     >>> parse_quantity("25", "--link", BYTES_PER_SECOND, "25Gbit or 3.1GB")
     Traceback (most recent call last):
-    simstrag.errors.InputError: --link 25: has no unit; write it as in 25Gbit or 3.1GB
+    simstrag.errors.InputError: --link 25: has no unit; did you mean 25Gbit (3.125GB) or
+    25GB (200Gbit)?
     """
     found = re.fullmatch(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(\S*)\s*", text)
     try:
@@ -40,9 +41,25 @@ def parse_quantity(text: str, name: str, units: Mapping[str, float], example: st
         number = math.nan
     if found is None or math.isnan(number):
         raise InputError(f"{name} {text}: is no number with a unit; write it as in {example}")
-    if found[2] not in units:
-        why = f"there is no unit '{found[2]}' here" if found[2] else "has no unit"
-        raise InputError(f"{name} {text}: {why}; write it as in {example}")
-    if not 0 < number * units[found[2]] < math.inf:
+    unit = found[2]
+    if unit and unit not in units:
+        raise InputError(f"{name} {text}: there is no unit '{unit}' here; write it as in {example}")
+    if not 0 < number * units.get(unit, 1) < math.inf:
         raise InputError(f"{name} {text}: must be more than 0; write it as in {example}")
-    return number * units[found[2]]
+    if unit not in units:
+        meant = _with_units(found[1], units, example)
+        raise InputError(f"{name} {text}: has no unit; did you mean {meant}?")
+    return number * units[unit]
+
+
+def _with_units(number: str, units: Mapping[str, float], example: str) -> str:
+    """A number with either unit of an example, and what that is in the other unit.
+
+    >>> _with_units("0.1", SECONDS, "0.35s or 350ms")
+    '0.1s (100ms) or 0.1ms (0.0001s)'
+    """
+    a, b = re.findall(r"[\d.]+(\S+)", example)
+    return " or ".join(
+        f"{number}{unit} ({float(number) * units[unit] / units[other]:g}{other})"
+        for unit, other in ((a, b), (b, a))
+    )

@@ -10,17 +10,15 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from simstrag.errors import InputError
-from simstrag.runs.tables import Column, read_table, write_table
+from simstrag.runs.tables import RunTable, frame, read_table, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,15 +67,9 @@ UNITS = {
 """The unit of each number of a summary whose name does not say it."""
 OF_FORMULA = ("progress", "progress_unknown", "goodput", "efficiency")
 """Numbers of a summary by the noise-scale formula, which are None of a real learner."""
-COLUMN_UNITS = {
-    **dict.fromkeys(("time", "start", "finish", "wait", "communication"), "s"),
-    **dict.fromkeys(("staleness_mean", "staleness_max"), "updates"),
-    "progress": "noise-free updates", "weight": "share", "batch": "share",
-}  # fmt: skip
-"""The unit of each column of a table whose name does not say it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Run:
     """One simulated or recorded run.
 
@@ -99,7 +91,8 @@ class Run:
         of all steps: `full_by_rank`, `amp_by_rank`, and `lost_by_rank` if the gradient was lost.
     recorded: what the record of a real run states, such as precision and clock; else None.
 
-    Tables map names to columns, which equal lists of their values.
+    Tables map names to columns, which equal lists of their values: `run.updates["time"][-1]`.
+    `run.updates.frame()` is a DataFrame.
     """
 
     policy: str
@@ -107,14 +100,18 @@ class Run:
     scenario: Mapping[str, Any]
     summary: Mapping[str, Any]
     provenance: Mapping[str, Any]
-    updates: Mapping[str, Sequence[Any]]
-    steps: Mapping[str, Sequence[Any]] | None = None
-    gradients: Mapping[str, Sequence[Any]] | None = None
-    decisions: Mapping[str, Sequence[Any]] | None = None
-    evaluations: Mapping[str, Sequence[Any]] | None = None
+    updates: RunTable
+    steps: RunTable | None = None
+    gradients: RunTable | None = None
+    decisions: RunTable | None = None
+    evaluations: RunTable | None = None
     warnings: tuple[str, ...] = field(default=())
     excerpt: Mapping[str, Any] | None = None
     recorded: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        tables = ", ".join(name for name in TABLES if getattr(self, name) is not None)
+        return f"<Run: {self.policy}, seed {self.seed}; summary, and tables {tables}>"
 
     @property
     def scalars(self) -> dict[str, Any]:
@@ -126,24 +123,13 @@ class Run:
 
         Raises `InputError` for a table that the run did not keep.
         """
-        import pandas as pd
-
         columns = getattr(self, table) if table in TABLES else None
         if columns is None:
             way_out = "ask for it when it is simulated"
             if table == "decisions":
                 way_out = "an older version wrote it; simulate it again"
             raise InputError(f"this run kept no table '{table}'; {way_out}")
-        found = pd.DataFrame(
-            {
-                name: np.asarray(values)
-                if isinstance(values, Column) and values.is_numeric
-                else list(values)
-                for name, values in columns.items()
-            }
-        )
-        found.attrs["units"] = {n: COLUMN_UNITS[n] for n in found.columns if n in COLUMN_UNITS}
-        return found
+        return frame(columns)
 
     def _repr_html_(self) -> str:
         import pandas as pd

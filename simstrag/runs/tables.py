@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import abc
 import operator
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,9 @@ import pyarrow as pa
 
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = npt.NDArray[Any]
 
@@ -27,6 +32,12 @@ CHUNK = 4096
 """Values that are converted to Python's at once."""
 SHOWN = 6
 """Values in the representation of a column."""
+UNITS = {
+    **dict.fromkeys(("time", "start", "finish", "wait", "communication"), "s"),
+    **dict.fromkeys(("staleness_mean", "staleness_max"), "updates"),
+    "progress": "noise-free updates", "weight": "share", "batch": "share",
+}  # fmt: skip
+"""The unit of each column whose name does not say it."""
 MEMBERS, RANK_SET = "members", "members_set"
 """Columns of a batch of updates: ranks; or in their place the number of a rank set, else -1."""
 RANK_SETS = "rank_sets"
@@ -41,13 +52,15 @@ RankSets = list[npt.NDArray[np.int32]]
 class Column(Sequence[Any]):
     """An arrow array, equal to the list of its values; `numpy.asarray` makes a numpy array of it.
 
+    A slice is a column, too.  unit: of its values; empty where its name says it.
+
     >>> progress = Column(numbers(np.array([0.5, np.nan]), missing=np.array([False, True])))
     >>> progress == [0.5, None], progress[-1], np.asarray(progress).tolist()
     (True, None, [0.5, nan])
     """
 
-    def __init__(self, array: pa.Array) -> None:
-        self.array = array
+    def __init__(self, array: pa.Array, unit: str = "") -> None:
+        self.array, self.unit = array, unit
 
     @property
     def is_numeric(self) -> bool:
@@ -60,7 +73,10 @@ class Column(Sequence[Any]):
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
-            return self._values(slice(start, stop))[::step] if step > 0 else list(self)[at]
+            if step == 1:
+                return Column(self.arrow(slice(start, stop)), self.unit)
+            rows = numbers(np.arange(start, stop, step))
+            return Column(self.arrow(slice(None)).take(rows), self.unit)
         row = operator.index(at)
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
@@ -80,7 +96,16 @@ class Column(Sequence[Any]):
 
     def __repr__(self) -> str:
         more = f", ... {len(self)} values" if len(self) > SHOWN else ""
-        return f"[{', '.join(map(repr, self[:SHOWN]))}{more}]"
+        unit = f" {self.unit}" if self.unit else ""
+        return f"[{', '.join(map(reprlib.repr, self[:SHOWN]))}{more}]{unit}"
+
+    if not TYPE_CHECKING:  # where an unknown name is an error already
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"a column has no '{name}': index it as a list, take numpy.asarray(column), or "
+                "let its table make a DataFrame, as in run.updates.frame()"
+            )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if self.is_numeric:
@@ -137,7 +162,10 @@ class MembersColumn(Column):
 
 
 class RunTable(Mapping[str, Column]):
-    """Columns by name; a column is put together or read when it is first asked for, then kept."""
+    """Columns by name; a column is put together or read when it is first asked for, then kept.
+
+    `frame()` makes a DataFrame of it.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
@@ -147,11 +175,37 @@ class RunTable(Mapping[str, Column]):
     def load(self, name: str) -> Column:
         """Put a column together, or read it."""
 
+    @abc.abstractmethod
+    def count(self) -> int:
+        """Number of rows."""
+
+    def head(self) -> Mapping[str, Sequence[Any]]:
+        """The first values of each column, for its representation."""
+        return {name: self[name][:SHOWN] for name in self}
+
+    def frame(self) -> pd.DataFrame:
+        """The table as a DataFrame; units in `.attrs["units"]`."""
+        return frame(self)
+
+    def __repr__(self) -> str:
+        rows, width = self.count(), max(map(len, self))
+        more = ", ..." if rows > SHOWN else ""
+        lines = [f"{rows} row{'s' * (rows != 1)}; frame() makes a DataFrame"]
+        for name, values in self.head().items():
+            shown = ", ".join(
+                f"{value:.6g}" if isinstance(value, float) else reprlib.repr(value)
+                for value in values
+            )
+            unit = f" {UNITS[name]}" if name in UNITS else ""
+            lines.append(f"  {name:{width}}  [{shown}{more}]{unit}")
+        return "\n".join(lines)
+
     def __getitem__(self, name: str) -> Column:
         if name not in self._names:
             raise KeyError(name)
         if name not in self._columns:
             self._columns[name] = self.load(name)
+            self._columns[name].unit = UNITS.get(name, "")
         return self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -169,6 +223,11 @@ class BatchTable(RunTable):
         super().__init__(name for name in names if name != RANK_SET)
         self._parts = {name: [batch.column(name) for batch in batches] for name in names}
         self._sets = sets
+        self._count: int = sum(batch.num_rows for batch in batches)
+
+    def count(self) -> int:
+        """Number of rows."""
+        return self._count
 
     def load(self, name: str) -> Column:
         array = _joined(self._parts.pop(name))
@@ -186,14 +245,35 @@ class ParquetTable(RunTable):
         self._path = path
         super().__init__(pyarrow.parquet.read_schema(path).names)
 
-    def load(self, name: str) -> Column:
+    def count(self) -> int:
+        """Number of rows; no column is read."""
         import pyarrow.parquet
 
+        with self._reading():
+            return int(pyarrow.parquet.read_metadata(self._path).num_rows)
+
+    def head(self) -> Mapping[str, Sequence[Any]]:
+        """The first values of each column; no column is read whole."""
+        import pyarrow.parquet
+
+        with self._reading(), pyarrow.parquet.ParquetFile(self._path) as file:
+            batch = next(file.iter_batches(SHOWN), None)
+        return {name: [] if batch is None else Column(batch.column(name)) for name in self}
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn an error of the file into an `InputError`."""
         try:
-            table = pyarrow.parquet.read_table(self._path, columns=[name], read_dictionary=[name])
+            yield
         except OSError as error:
             reason = error.strerror or str(error).splitlines()[0]
             raise InputError(f"{self._path}: cannot be read: {reason}") from None
+
+    def load(self, name: str) -> Column:
+        import pyarrow.parquet
+
+        with self._reading():
+            table = pyarrow.parquet.read_table(self._path, columns=[name], read_dictionary=[name])
         column = table.column(name)
         if pa.types.is_null(column.type):
             column = column.cast(pa.float64())
@@ -203,6 +283,22 @@ class ParquetTable(RunTable):
             kind = pa.list_(array.type.value_type)
             array = pa.Array.from_buffers(kind, len(array), array.buffers()[:2], **parts)
         return Column(array)
+
+
+def frame(columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Columns as a DataFrame; units in `.attrs["units"]`."""
+    import pandas as pd
+
+    found = pd.DataFrame(
+        {
+            name: np.asarray(values)
+            if isinstance(values, Column) and values.is_numeric
+            else list(values)
+            for name, values in columns.items()
+        }
+    )
+    found.attrs["units"] = {name: UNITS[name] for name in found.columns if name in UNITS}
+    return found
 
 
 def read_table(folder: Path, name: str) -> RunTable | None:

@@ -61,6 +61,8 @@ from simstrag.trace.trace import COLUMNS, Trace, column_names
 
 ROWS_SCHEMA = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
 WAYS_OUT = "give step: {compute: ...}, a profile, or a trace with durations of every rank's node"
+DEMO = Path(__file__).parent.parent / "examples" / "h200.yaml"
+"""The scenario that ships with simstrag: eight H200 that train beside processes of others."""
 InlineTrace = Annotated[InstanceOf[Trace], WithJsonSchema(ROWS_SCHEMA)]
 
 
@@ -289,6 +291,15 @@ class Scenario(Section):
         if profile is not None:
             scenario._inputs = scenario._load(profile)
         return scenario
+
+    @classmethod
+    def demo(cls) -> Scenario:
+        """The scenario of `simstrag demo`: eight H200 that train beside processes of others.
+
+        >>> Scenario.demo().policies
+        ('bsp', 'amp_all', 'korel', 'lb_bsp')
+        """
+        return cls.read(DEMO)
 
     def replaced(self, **changes: Any) -> Scenario:
         """This scenario with some keys changed, validated anew.
