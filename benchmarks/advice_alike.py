@@ -135,8 +135,7 @@ def draw(
     )  # fmt: skip
     finalists = search.run(names)
     found = Drawn(
-        times={name: times[name] for name in finalists},
-        states={OWN: {name: float(times[name].mean()) for name in finalists}},
+        samples={OWN: {name: times[name] for name in finalists}},
         lanes=dict.fromkeys(finalists, "A"), trials=search.ordered, excluded={},
     )  # fmt: skip
     shape_of = "Student's t" if heavy else "normal"

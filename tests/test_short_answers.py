@@ -27,12 +27,16 @@ STUDIES = {
     "managers": NOISY | {"managers": ["none", "star"]},
     "many": CERTAIN | {"policies": ["bsp", "asgd", "ssp", "cgp"], "placers": ["packed", "spread"]},
 }
+OWN = "placeholders: [server.service, learner.noise_scale, learner.c_tau]\n"
 ASKED = {
     **{path.name if path.suffix else path.parent.name: ("diagnose", str(path)) for path in LOGS},
     "one constant": ("sensitivity", "case.yaml", "-k", "server.service"),
     "one seed": ("sensitivity", "case.yaml", "--seeds", "1"),
     "three policies": ("sensitivity", "case.yaml", "-p", "bsp", "-p", "asgd", "-p", "lb_bsp"),
     **{name: ("cluster", f"{name}.yaml") for name in STUDIES},
+    "a comparison": ("compare", "case.yaml"),
+    "placeholders": ("compare", "own.yaml"),
+    "advice": ("advise", "own.yaml", "-p", "lb_bsp", "-p", "asgd", "-p", "cgp"),
 }
 
 
@@ -42,6 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("case.yaml").write_text(SCENARIO)
     Path("slow.csv").write_text(TRACE)
+    Path("own.yaml").write_text(SCENARIO + OWN)
     for name, study in STUDIES.items():
         Path(f"{name}.yaml").write_text(json.dumps(study))
 

@@ -149,17 +149,15 @@ class Recommendation(ABC):
 
     @cached_property
     def found(self) -> Choice:
-        """The choice if what is assumed holds.
+        """The choice if what is assumed holds, of the finalists at most `NEAR` behind the fastest.
 
-        The best is, of the finalists at most `NEAR` behind the fastest, the one with the least
-        worst regret.  It is bsp where no gain is shown, or where the largest is below
-        `MODEL_ERROR`.
+        It is bsp where no gain is shown, or where the largest is below `MODEL_ERROR`.
         """
         own = self.states[OWN]
         shown = [p for p in self.candidates if p != BASELINE] or [BASELINE]
         least = min(own[p] for p in shown)
         near = [p for p in shown if own[p] <= (1 + NEAR) * least]
-        return choose(self.samples, self.candidates, self.lanes, near)
+        return choose(self.samples, near, self.lanes)
 
     @property
     def choice(self) -> str:

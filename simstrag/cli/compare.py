@@ -74,8 +74,9 @@ def compare(
     tried = True if sensitivity else False if no_sensitivity else None
     try:
         compare_scenario(
-            case, scenario, folder, policy, seeds, tried, jobs=jobs, as_json=as_json, quiet=quiet
-        )
+            case, scenario, folder, policy, seeds, tried, jobs=jobs, verbose=verbose,
+            as_json=as_json, quiet=quiet,
+        )  # fmt: skip
     except KeyboardInterrupt as interrupt:
         alone = "without --sensitivity" if sensitivity else ""
         if tried is None and not case.learner.is_real:  # which is searched when asked alone
@@ -93,6 +94,7 @@ def compare_scenario(
     sensitivity: bool | None = None,
     *,
     jobs: int | None,
+    verbose: bool,
     as_json: bool,
     quiet: bool,
 ) -> Path:

@@ -15,7 +15,7 @@ from typing import Annotated
 from simstrag.cli.compare import compare_scenario
 from simstrag.cli.console import print_line, warn
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import OUTPUT, Jobs, Json, Quiet, flag, out_option
+from simstrag.cli.options import OUTPUT, Jobs, Json, Quiet, Verbose, flag, out_option
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.printable import shell_word
 
@@ -26,6 +26,7 @@ def demo(
     ] = None,
     open_: Annotated[bool, flag("Open the report in a browser.", "--open", group=OUTPUT)] = False,
     jobs: Jobs = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -39,7 +40,7 @@ def demo(
         file = copy_demo(folder)
         page = compare_scenario(
             read_scenario(file), file, folder / "comparison",
-            jobs=jobs, as_json=as_json, quiet=quiet,
+            jobs=jobs, verbose=verbose, as_json=as_json, quiet=quiet,
         )  # fmt: skip
     if not (as_json or quiet):
         scenario = shell_word(str(file))

@@ -87,16 +87,10 @@ class Choice:
     alike: tuple[str, ...]
 
 
-def choose(
-    samples: Samples,
-    candidates: Collection[str],
-    lanes: Mapping[str, str],
-    among: Collection[str] | None = None,
-) -> Choice:
+def choose(samples: Samples, candidates: Collection[str], lanes: Mapping[str, str]) -> Choice:
     """The candidate that changes training least, of those that are not told apart from the best.
 
     lanes: of each policy but bsp, which changes nothing.
-    among: the candidates one of which is the best; by default all.
 
     >>> times = {"bsp": np.array([9.0, 9.2]), "drain": np.array([6.1, 6.2])}
     >>> samples = {OWN: times | {"asgd": np.array([6.0, 6.2])}}
@@ -104,7 +98,7 @@ def choose(
     Choice(policy='drain', best='asgd', alike=('drain', 'asgd'))
     """
     regrets = worst_regrets(mean_times(samples))
-    best = min(among or candidates, key=lambda name: regrets[name].worst)
+    best = min(candidates, key=lambda name: regrets[name].worst)
     alike = tuple(
         name for name in candidates if not _told_apart(samples, name, best, regrets[best].worst)
     )
