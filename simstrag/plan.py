@@ -136,11 +136,11 @@ class Plan:
     fuse: whether LEADER jobs that wait together at the server become one update.
     bound: steps that a rank may be ahead of the slowest; one for all, one per rank (a tuple, or a
         dict of rank to bound, others unbounded), or None.
-    precision: of steps that start from now on; one for all, or one per rank (a tuple, a boolean
-        array, True for reduced, or a dict of rank to precision, others full).
-    batch: each rank's share of its nominal batch, of steps that start from now on (a tuple, an
-        array, or a dict of rank to share, others 1); shares sum to N, and only a rank in no quorum
-        may have 0.  None is 1 each.
+    precision: of steps that start from now on: one for all, or one per rank. The latter is a tuple,
+        a boolean array (True for reduced), or a dict of rank to precision, others full.
+    batch: each rank's share of its nominal batch, of steps that start from now on: a tuple, an
+        array, or a dict of rank to share, others 1. Shares sum to N, and only a rank in no quorum
+        may have 0. None is 1 each.
     deadline: seconds of computing after which steps that start from now on stop at the end of a
         micro-batch; None for no deadline.
     pause: seconds that a rank waits between its pull and its step, while this plan is in force.

@@ -152,9 +152,9 @@ class View:
     noise_scale: the gradient noise scale in samples, as estimated by now, else that of the hints;
         None where it is not known yet.
     hints: facts known before the run.
-    telemetry: shape (N, 30, 3), what a monitor on each rank's node saw in recent intervals, newest
-        last, NaN before the first: used share of its processor, bytes/s into and out of its card;
-        in a simulated cluster only, for a policy with `reads_telemetry`; else shape (N, 0, 3).
+    telemetry: shape (N, 30, 3), of each rank's node in recent intervals, newest last, NaN before
+        the first: used share of its processor, bytes/s into and out of its card. In a simulated
+        cluster only, for a policy with `reads_telemetry`; else shape (N, 0, 3).
     refused: whether a manager of shared nodes refused the policy's last plan: the one before it is
         still in force.
     truth: seconds of each rank's noise-free full-precision step started now, shape (N,); in

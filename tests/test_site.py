@@ -98,7 +98,7 @@ def test_no_link_of_the_site_is_broken(site: Path) -> None:
 def test_no_link_of_the_front_pages_is_broken() -> None:
     for page in ("README.md", "CONTRIBUTING.md"):
         links = re.findall(r"\]\(([^)#]+)", read(f"../{page}"))
-        assert len(links) > 10
+        assert len(links) >= 3
         assert [link for link in links if not (ROOT / link).exists()] == []
 
 

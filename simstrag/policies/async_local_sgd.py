@@ -1,6 +1,6 @@
 """Every rank takes h steps on a model of its own; what they changed is an outer step on arrival.
 
-A rank goes on at once from the new parameters, or within a grace waits for others: those that
+A rank goes on at once from the new parameters, or within a grace waits for others.  Those that
 finish at most `grace` seconds after the first of them start together, from the same parameters.
 
 Source: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024, arXiv:2401.09135;
@@ -10,10 +10,9 @@ The paper's: outer steps on arrival; delayed Nesterov momentum (`delay`), which 
 once in so many outer steps, against momentum of stale gradients; steps by speed (`dylu`).  The
 code's: a rank waits only if another one will finish within the window, which its scheduler knows
 beforehand; a weight of 1/sqrt(N); h=20, lr=0.07, momentum without Nesterov's.  Ours: the defaults,
-which are DiLoCo's outer optimizer with a delay of N; times of other ranks are stated (`seconds`) or
-predicted by the median of recent steps, and a rank whose times are unknown is not waited for.  A
-prediction is judged at updates alone: who waits for a rank that comes late waits for the next
-update.
+which are DiLoCo's outer optimizer with a delay of N.  Times of other ranks are stated (`seconds`)
+or predicted by the median of recent steps; a rank of unknown times is not waited for.  A prediction
+is judged at updates alone: a rank that waits for a late one waits for the next update.
 """
 
 import math

@@ -5,9 +5,9 @@ Each race decides anew which ranks lose. No stale gradient is applied; the loser
 Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016, arXiv:1604.00981; K-sync
 with K = N-b in Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018, arXiv:1803.01113.
 
-The papers take the mean of the K gradients, which is `weigh=members`.  This project's defaults:
-every sample weighs 1/(N*b), so that an update of K gradients is K/N of a full step, whose worth
-the noise-scale learner knows; and losers are cancelled at once (`late=drop` lets them finish).
+The papers take the mean of the K gradients, which is `weigh=members`.  By this project's defaults
+every sample weighs 1/(N*b), so an update of K gradients is K/N of a full step, whose worth the
+noise-scale learner knows.  Losers are cancelled at once (`late=drop` lets them finish).
 """
 
 from dataclasses import dataclass

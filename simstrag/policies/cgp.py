@@ -15,7 +15,7 @@ of a group opens the next.  Groups are planned again every `every` rounds of all
 rank has been outside its group's band by 10 % for three rounds in a row.  `window` (CGP-W): the
 ranks that are ready within a window after the first form a group.  `rounds` (CGP-L): groups are
 planned, and a group m times as fast as the slowest makes m rounds of its own before it goes to the
-server; the worth of such updates is not modelled (docs/semantics.md, 25), nor with a `power`.
+server.  The worth of such updates is not modelled (docs/semantics.md, 25), nor with a `power`.
 
 Sharing (CGP-C) is `fuse`.  A rank's predicted time is the median of its last 10 local times. Its
 communication does not count: the all-reduce takes equally long for all members, and push, queue and

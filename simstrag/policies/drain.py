@@ -9,14 +9,13 @@ With `redistribute` an update has as many samples as ever, and each the same wei
 of synchronous training does not change.  Without it an update is smaller by the missing samples.
 
 Source: the eviction of machines of Wan et al., "Robust LLM Training Infrastructure at ByteDance",
-2025, arXiv:2509.16293; that operators treat a slow machine like a dead one: Wu et al., "FALCON:
+2025, arXiv:2509.16293. That operators treat a slow machine like a dead one: Wu et al., "FALCON:
 Pinpointing and Mitigating Stragglers for Large-Scale Hybrid-Parallel Training", 2024,
 arXiv:2410.12588.
 
 Theirs: a slow machine is taken out of the job, which restarts from a checkpoint.  Ours: the test of
-slowness, the comparison of samples per second, the probe and its waiting times; and that a rank
-leaves and comes back between two updates, without a restart, and gets the parameters at no cost
-(assumed).
+slowness, the comparison of samples per second, the probe and its waiting times. A rank leaves and
+comes back between two updates, without a restart, and gets the parameters at no cost (assumed).
 """
 
 from dataclasses import dataclass, field

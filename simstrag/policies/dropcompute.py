@@ -8,10 +8,10 @@ compute variance reduction", NeurIPS 2023, arXiv:2306.10598.
 
 The paper's: the deadline, a loss divided by all M micro-batches, and the goal S_eff.  From its
 released code: the measured steps (6 to 50), the 200 candidates, the first of them, and the
-communication, which is the time per step beyond the slowest rank's computing.  This project's: the
-M micro-batches of a step take equal times, since only their sum is measured; a step that is cut
-lasts until the end of its last micro-batch; the latest of equally good deadlines is taken.  Where M
-is 1 or unknown, no step can be cut.
+communication: the time per step beyond the slowest rank's computing.  This project's: the M
+micro-batches of a step take equal times, since only their sum is measured.  A cut step lasts until
+the end of its last micro-batch; the latest of equally good deadlines is taken.  Where M is 1 or
+unknown, no step can be cut.
 """
 
 import math

@@ -7,14 +7,14 @@ Source: Zhao et al., "Dynamic Stale Synchronous Parallel Distributed Training fo
 ICDCS 2019, arXiv:1908.11848.
 
 The paper's: thresholds from s_L to s_L + r_max (3 and 15), a controller that decides when the
-fastest rank is at s_L, and the wait for s_L after the extra steps.  The controller predicts the
-next r_max pushes of both ranks from the times between their last two, and takes the closest pair in
-either order.  Ours: the interval between a rank's pushes is its last local time plus its
-communication, without waiting; the slowest's next push is predicted from the start of its step.
-For each r = 0..r_max the wait lasts from the fast rank's r-th push to the slowest's first push at
-or after it.  The r with the least wait is taken, the smallest of tied ones.  The extra steps raise
-the threshold by r, so that a push of the slowest adds to them, until the rank blocks. It then waits
-for s_L, maybe for several pushes.
+fastest rank is at s_L, and the wait for s_L after.  The controller predicts the next r_max pushes
+of both ranks from the times between their last two, and takes the closest pair in either order.
+Ours: the interval between a rank's pushes is its last local time plus its communication, without
+waiting; the slowest's next push is predicted from the start of its step. For each r = 0..r_max the
+wait lasts from the fast rank's r-th push to the slowest's first push at or after it.  The r with
+the least wait is taken, the smallest of tied ones.  The extra steps raise the threshold by r, so
+that a push of the slowest adds to them, until the rank blocks. It then waits for s_L, maybe for
+several pushes.
 """
 
 import math

@@ -7,7 +7,7 @@ Operations", PPoPP 2020, arXiv:1908.04207.
 
 The paper's: partial all-reduces among all ranks, solo and majority, whose result is divided by N,
 and late gradients in the next one.  There a majority starts at the finish of a rank drawn at
-random, so that (N + 1) / 2 ranks are there on average; here it starts with that many, rounded down.
+random, so (N + 1) / 2 ranks are there on average.  Here it starts with that many, rounded down.
 Ours: a late rank waits for the update that takes its gradient, where in the paper it goes on at
 once, and adds its next gradient to the late one.
 """

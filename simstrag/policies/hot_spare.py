@@ -1,8 +1,8 @@
 """Every update waits for all ranks but the spares; a rank found slow and a spare change places.
 
-The last ranks are the spares at first.  The others do the samples of all, so that an update has as
-many samples as with all ranks, and each the same weight: the mathematics of synchronous training
-does not change.  A spare that turns out to be slow changes places with another one.
+The last ranks are the spares at first.  The others do the samples of all, so an update has as many
+samples as with all ranks, each of the same weight.  The mathematics of synchronous training does
+not change.  A spare that turns out to be slow changes places with another one.
 
 Source: the warm standby machines of Wan et al., "Robust LLM Training Infrastructure at ByteDance",
 2025, arXiv:2509.16293.

@@ -4,9 +4,9 @@ Early ranks wait for the x-th gradient, late gradients count for the next update
 and x gradients make x/N of a full step.  `x=1` is asgd, `x=N` is bsp through a server.
 
 Source: STAR's static x-order: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
-Homogeneous GPUs", 2025, arXiv:2512.09685; K-async in Dutta et al., "Slow and Stale Gradients Can
-Win the Race", 2018, arXiv:1803.01113.  Only the abstract and the first sentences of STAR's
-introduction were at hand; they do not give the rule. Rule and weights 1/N are the released code's.
+Homogeneous GPUs", 2025, arXiv:2512.09685.  K-async: Dutta et al., "Slow and Stale Gradients Can Win
+the Race", 2018, arXiv:1803.01113.  Only the abstract and the first sentences of STAR's introduction
+were at hand; they do not give the rule. Rule and weights 1/N are the released code's.
 """
 
 from dataclasses import dataclass, field

@@ -11,10 +11,10 @@ gives no window, no multiplier and no test of recovery under AMP.  Ours: the rul
 of docs/korel.md, measured in tests/verification.
 
 Three judgements need three different times.  *Slow?* and *recovered?* need the time of a step in
-full precision: an AMP rank is fast because of AMP, and a rule on raw times would switch on and off
+full precision.  An AMP rank is fast because of AMP, so a rule on raw times would switch on and off
 for ever.  *Does AMP help?* needs raw times: the full-precision equivalent does not change with the
-switch.  The equivalent depends on the known AMP ratio; a *probe* of a few full-precision steps now
-and then ensures that an error in the ratio cannot keep a rank in AMP for ever.
+switch.  The equivalent depends on the known AMP ratio.  So that an error in the ratio cannot keep a
+rank in AMP for ever, a *probe* takes a few full-precision steps now and then.
 """
 
 from __future__ import annotations

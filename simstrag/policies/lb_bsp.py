@@ -8,9 +8,9 @@ Environments" (LB-BSP), SoCC 2020; the dead band is that of OmniLearn: Tyagi & S
 arXiv:2503.17469, 2025.
 
 The papers': shares in proportion to speed at the boundary of an iteration, with a fixed sum; each
-gradient weighed by its samples; least and largest batches.  Ours: speed is the median of samples
-per second over a window, where LB-BSP fits a line with an offset (GPU) or trains a predictor (CPU)
-and OmniLearn smooths; and all numbers but the dead band of 5 %.
+gradient weighed by its samples; least and largest batches.  Ours: all numbers but the dead band of
+5 %, and speed as the median of samples per second over a window.  LB-BSP fits a line with an offset
+(GPU) or trains a predictor (CPU); OmniLearn smooths.
 
 Ours, too: where the host launches while the device computes, a smaller share shortens only the
 device's part.  Then shares are such that no rank computes longer than the slowest one needs, and a

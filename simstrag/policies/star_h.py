@@ -1,16 +1,17 @@
 """While there are stragglers, the mode with the least estimated time to progress; else all as one.
 
 The modes are an update of every x gradients, for each x, and groups of similar speed that update
-independently; in the ring form a ring of the x fastest, with the others as riders.
+independently.  In the ring form a mode is a ring of the x fastest, with the others as riders.
 
 Source: STAR-H, the heuristic of Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
 Homogeneous GPUs", 2025, arXiv:2512.09685.  Only the abstract and the first sentences of the
 introduction were at hand.  The abstract's: a heuristic chooses the mode with the shortest time to
 accuracy.  From the released code: the straggler state (20 % slower than the fastest), decisions on
 its edges, time to progress as interval times 1 + phi/(x*b), the noise tables.  Ours: the least of
-all candidates where the code stops at the first local minimum, sorted times as the default interval
-(the code's for its all-reduce form only), a new decision when other ranks straggle, the staleness
-factor, live noise scales.  docs/star.md lists all differences and the limits of the model.
+all candidates, where the code stops at the first local minimum; sorted times as the default
+interval, which the code has for its all-reduce form only.  Ours, too: a new decision when other
+ranks straggle, the staleness factor, live noise scales.  See docs/star.md for all differences and
+the limits of the model.
 """
 
 import enum

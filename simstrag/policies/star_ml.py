@@ -7,10 +7,10 @@ Source: STAR-ML, the learned choice of Zhang & Shen, "Straggler Tolerant and Res
 on Homogeneous GPUs", 2025, arXiv:2512.09685.  Only the abstract and the first sentences of the
 introduction were at hand.  The abstract's: a learned method chooses the mode.  Ours, as the
 released code has untrained weights, no labels and no training set: everything else.  The labels are
-seconds per progress of every mode over the next 20 rounds in the engine; the features are sorted
-relative times, N, batch over noise scale, communication share and the terms of star_h's model
-(progress acts through the noise scale alone); the moments of decision are star_h's.  docs/star.md
-says how good its choices are.
+seconds per progress of every mode over the next 20 rounds in the engine.  The features are sorted
+relative times, N, batch over noise scale, communication share and the terms of star_h's model;
+progress acts through the noise scale alone.  The moments of decision are star_h's.  See
+docs/star.md for how good its choices are.
 """
 
 from dataclasses import dataclass, field

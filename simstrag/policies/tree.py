@@ -8,8 +8,8 @@ Source: STAR's communication tree: Zhang & Shen, "Straggler Tolerant and Resilie
 Homogeneous GPUs", 2025, arXiv:2512.09685.  The abstract alone was at hand for the paper.  From the
 released code: parents and children, one level deep, given by hand; its example puts eight ranks on
 four parents; the update comes when all parents have pushed.  Ours: groups of consecutive ranks,
-which is the example's tree, or of the ranks of a node; which of these is the parent; and that the
-update divides by N as without a tree (the code does not).
+which is the example's tree, or of the ranks of a node, and the choice of the parent.  The update
+divides by N as without a tree; the code does not.
 """
 
 import enum
@@ -43,8 +43,8 @@ class _State:
 class Tree:
     """A gradient tree of one level under synchronous training.
 
-    by: `rank`: the first of consecutive ranks is the parent; `node`: of the ranks of a node that do
-        not straggle the one that communicates in the least time; again when others straggle.
+    by: `rank`: the first of consecutive ranks is the parent. `node`: of a node's ranks that do not
+        straggle, the one that communicates in the least time; again when others straggle.
     fan: ranks of a group by rank.
     ratio: a rank straggles if its step is longer than the fastest rank's by more than this share.
     """
