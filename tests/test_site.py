@@ -208,9 +208,9 @@ def test_every_command_of_a_page_answers_as_shown(
             del sys.modules[name]
 
 
-def test_the_readme_shows_every_answer_whole_on_140_lines() -> None:
+def test_the_readme_shows_every_answer_whole_on_80_lines() -> None:
     text = read("../README.md")
-    assert text.count("\n") <= 140
+    assert text.count("\n") <= 80
     shown = [one for kind, _, block in blocks("../README.md") for one in commands(block)]
     assert shown
     assert [one.command for one in shown if "..." in one.answer] == []

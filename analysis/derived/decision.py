@@ -1,4 +1,4 @@
-"""The decision that a comparison supports, as values: the bill, three lanes, and a safe choice.
+"""The decision that a comparison supports, as values: the bill, three lanes, and the choice.
 
 A lane holds the policies that may change training equally much:
 
@@ -23,7 +23,7 @@ from simstrag import policies
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Array, Estimate
+from simstrag.experiments.paired_statistics import Array, Estimate, within
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.experiments.worst_regret import (
     MODEL_ERROR,
@@ -263,7 +263,7 @@ def _bill(s: Standings) -> Bill | None:
     more = total - clean_waits.sum(axis=1).to_numpy()
     waiting = paired_statistics.ratio(more, workers * (whole - clean))
     node = int(by_node.columns.to_numpy()[by_node.mean().argmax()])
-    blame = paired_statistics.ratio(by_node[node].to_numpy(), total)
+    blame = within(paired_statistics.ratio(by_node[node].to_numpy(), total), 0.0, 1.0)
     named = total.any() and by_node.shape[1] > 1 and not blame.low <= 0
     return Bill(lost, hours, waiting, node if named else None, blame)
 

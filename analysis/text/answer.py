@@ -75,7 +75,7 @@ class Answer:
     @property
     def brief(self) -> Brief:
         """The short answer."""
-        return brief(self)
+        return brief(self.decision, self.action, self.unseen)
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from simstrag.analysis.derived.decision import Decision
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing
@@ -20,9 +19,6 @@ from simstrag.experiments.placeholders import Placeholders
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import QUANTITIES, name_of, uses, value_of
 
-if TYPE_CHECKING:
-    from simstrag.analysis.text.answer import Answer
-
 CHANGED = {"A": "nothing", "B": "some gradients", "C": "the algorithm"}
 """What a lane changes in training, in a cell."""
 MOST = 2
@@ -31,16 +27,15 @@ STALE = "what stale gradients cost, c_tau"
 """The cost of staleness, for a reader who has not heard of it."""
 
 
-def brief(answer: Answer) -> Brief:
-    """The short answer of a comparison."""
-    d = answer.decision
+def brief(d: Decision, action: str, unseen: str) -> Brief:
+    """The short answer of a comparison.
+
+    unseen: the part of the trace that no run reaches; empty where runs see most of it.
+    """
     return Brief(
-        answer.action,
-        (summarize_bill(d.s, d.bill),),
-        lanes_table(d),
-        _turning(d),
-        tuple(_cautions(answer)),
-    )
+        action, (summarize_bill(d.s, d.bill),), lanes_table(d), _turning(d),
+        tuple(_cautions(d, unseen)),
+    )  # fmt: skip
 
 
 def lanes_table(d: Decision) -> Table:
@@ -110,10 +105,9 @@ def _turning(d: Decision) -> str:
     return f"None of {settings} other settings that were tried would change the choice."
 
 
-def _cautions(answer: Answer) -> Iterator[str]:
+def _cautions(d: Decision, unseen: str) -> Iterator[str]:
     """What can change the answer, the most important first: the first sentence of each."""
-    d = answer.decision
-    found = [answer.unseen, *deciding(d.s)]
+    found = [unseen, *deciding(d.s)]
     if d.placeholders.stated and d.placeholders.decisive != ():
         found.insert(0, _placeholders(d.placeholders))
     return (text.partition(". ")[0].rstrip(".") for text in found if text)

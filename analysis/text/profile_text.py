@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
+from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent, plural
 from simstrag.profile.doubtful import ABSURD, ONE_VISIT, doubts, factor
 from simstrag.profile.measurements import Law, Response
 from simstrag.profile.profile import Profile, StepTimes
@@ -80,8 +80,9 @@ def caution(
         found.setdefault(doubt.reason, []).append(doubt.name)
     if not found:
         return []
+    n = sum(map(len, found.values()))
     each = "; ".join(f"{join(names)}: {reason}" for reason, names in found.items())
-    return [f"Constants of the profile {profile.name} to be taken with caution. {each}."]
+    return [f"The profile {profile.name} is unsure of {plural(n, 'constant')}. {each}."]
 
 
 def text(quantity: Quantity | None, scale: float = 1.0) -> str:
