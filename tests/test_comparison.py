@@ -51,22 +51,16 @@ def test_mitigation_is_that_of_hand_made_times(handmade: Comparison) -> None:
     assert row["makespan_speedup"] == pytest.approx(1.25)
 
 
-def test_a_comparison_prints_about_ten_lines(handmade: Comparison) -> None:
+def test_a_comparison_prints_its_short_answer(handmade: Comparison) -> None:
     choice, *lines = str(handmade).splitlines()
-    assert handmade.answer.choice.startswith(choice)
     assert choice.startswith("Run mixed precision on every worker (amp_all): 20.0 % sooner")
-    assert lines[0] == "mean time to target over 2 seeds, and speed-up over bsp by all-reduce"
-    assert [line.split() for line in lines[1:]] == [
-        ["policy", "seconds", "speed-up"],
-        ["amp_all", "1.6", "1.250"],
-        ["bsp", "2", "1.000"],
-        ["bsp:via=server", "2.875", "0.696"],
-    ]
-    many = [f"k_async:x={x}" for x in (1, 2)] + [f"backup:b=1,late={way}" for way in ("drop",)]
-    many += ["bsp", "asgd", "ssp", "ssp:bound=1", "ssp:bound=2", "ssp:bound=4", "lb_bsp"]
-    crowd = simstrag.compare(Scenario.of(HANDMADE), many, jobs=1)
-    assert len(str(crowd).splitlines()) == 10
-    assert str(crowd).endswith(f"and {len(crowd.policies) - 6} more: comparison.ranking")
+    table = lines[1:5]
+    assert [line.split()[:2] for line in table] == [
+        ["changes", "policy"], ["nothing", "\N{EN DASH}"], ["some", "gradients"],
+        ["the", "algorithm"],
+    ]  # fmt: skip
+    assert "amp_all" in table[2]
+    assert len(lines) < 12
 
 
 def test_a_comparison_at_a_prompt_is_one_line(handmade: Comparison) -> None:

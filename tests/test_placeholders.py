@@ -95,8 +95,8 @@ def test_with_no_sensitivity_nothing_is_tried() -> None:
     assert untried.warnings[0].endswith("whether that decides the answer is not known")
 
 
-def test_a_printed_comparison_begins_with_its_placeholders(tried: Comparison) -> None:
-    assert str(tried).startswith(f"{tried.placeholders}\n{tried.answer.action}\n")
+def test_a_printed_comparison_warns_of_its_placeholders(tried: Comparison) -> None:
+    assert f"{len(tried.placeholders.stated)} of {tried.placeholders.numbers} numbers" in str(tried)
 
 
 def test_to_change_nothing_is_conditional_too_where_a_placeholder_decides(

@@ -31,6 +31,16 @@ class Brief:
     turning: str = ""
     cautions: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """What a terminal shows."""
+        lines = [self.action, *self.facts]
+        if self.table is not None:
+            rows = [self.table.headers, *self.table.rows]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            cells = (zip(row, widths, strict=True) for row in rows)
+            lines += ["  ".join(text.ljust(n) for text, n in row).rstrip() for row in cells]
+        return "\n".join(filter(None, [*lines, self.turning, *self.shown_cautions]))
+
     @property
     def shown_cautions(self) -> tuple[str, ...]:
         """The first cautions, as they are printed, and how many more there are."""

@@ -79,15 +79,13 @@ OF_RUN = (
     "detection_precision", "detection_recall", "beyond_trace",
 )  # fmt: skip
 """Columns of the ranking that are means over seeds of a run's summary."""
-MOST_PRINTED = 6
-"""Policies that `print(comparison)` shows."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Policies compared; tables are DataFrames, times in seconds, units in `.attrs["units"]`.
 
-    `print` shows the choice, and the first policies of the ranking.
+    `print` shows the short answer.
 
     runs: one row per policy and seed, columns as in `run.json`.
     controls: the same columns for the reference runs: bsp without contention (`variant` clean), and
@@ -130,26 +128,7 @@ class Comparison:
         return f"<Comparison: policies {policies}, seeds {seeds}; print it for its choice>"
 
     def __str__(self) -> str:
-        """The placeholders, the choice and the ranking, in about ten lines."""
-        time = "time_to_target" if self.has_target else "makespan"
-        ranking, seeds = self.ranking, len(self.scenario.seed_list)
-        width = max(map(len, ["policy", *ranking["policy"]]))
-        lines = [
-            *filter(None, [str(self.placeholders)]),
-            self.answer.action,
-            f"mean {time.replace('_', ' ')} over {seeds} seed{'s' * (seeds > 1)}, and speed-up "
-            f"over {BASELINE} by all-reduce",
-            f"{'policy':{width}}  {'seconds':>9}  {'speed-up':>8}",
-            *(
-                f"{policy:{width}}  {seconds:9.4g}  {speedup:8.3f}"
-                for policy, seconds, speedup in ranking[
-                    ["policy", time, f"{time}_speedup"]
-                ].itertuples(index=False)
-            ),
-        ]
-        if (left := len(ranking) - MOST_PRINTED) > 0:
-            lines[-left:] = [f"and {left} more: comparison.ranking"]
-        return "\n".join(lines)
+        return str(self.answer.brief)
 
     @property
     def policies(self) -> list[str]:
