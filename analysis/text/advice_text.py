@@ -70,7 +70,7 @@ def candidates_table(advice: Recommendation, most: int | None = None) -> Table:
         notes.append(f"{more} more candidates have more regret; advice.json has all.")
     if advice.excluded:
         notes.append(f"{len(advice.excluded)} were not tried; advice.json says why.")
-    headers = ("candidate", "seeds", "seconds", "worst regret (%)", "how far it came")
+    headers = ("candidate", "seeds", "seconds", "behind at worst (%)", "how far it came")
     return Table(headers, rows, notes=tuple(notes))
 
 
