@@ -151,11 +151,7 @@ def compile_library(tag: str | None = None) -> bool:
 
 
 def library_name(tag: str | None = None) -> str:
-    """The file name of the library on a platform; for None, on this one.
-
-    >>> library_name("win_amd64")
-    'kernel.dll'
-    """
+    """The file name of the library on a platform; for None, on this one."""
     return SOURCE.with_suffix(SUFFIXES[(tag or HERE).partition("_")[0]]).name
 
 
