@@ -4,8 +4,8 @@ BIN := .venv/bin
 # --no-compile: Python compiles a module when it is first imported.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup setup-all demo test verify verify-simulated wheel-test lint docs screenshots architecture bench \
-    gpu-kit clean
+.PHONY: setup setup-all demo test verify verify-simulated wheel-test wheels wheels-try \
+    lint docs screenshots architecture bench gpu-kit clean
 
 setup: .venv/demo
 
@@ -39,6 +39,19 @@ verify-simulated: .venv/ready
 
 wheel-test: .venv/ready
 	tools/try_wheel.sh
+
+.venv/release: .venv/demo
+	$(INSTALL) -e ".[release]"
+	touch $@
+
+# dist/: the sdist, and a wheel for each platform, compiled here by zig and inspected.
+wheels: .venv/release
+	rm -rf dist
+	$(BIN)/python -m tools.build_wheels dist
+
+# The Linux wheels of dist/, also those for aarch64, under qemu-user.
+wheels-try: .venv/release
+	tools/try_wheels.sh
 
 lint: .venv/ready
 	$(BIN)/ruff check .

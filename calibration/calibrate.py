@@ -52,6 +52,7 @@ from simstrag.documents.printable import shell_command
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.processes.affinity import keep_memory
+from simstrag.processes.children import require_posix
 from simstrag.profile.profile import Profile
 from simstrag.runs.run import provenance
 from simstrag.workloads import Precisions, available_precisions, choose_precisions, load
@@ -147,7 +148,8 @@ class Calibration:
     nominal: one of the requested batches, the middle one by default.
     only: the cells to measure; all by default.
 
-    Raises `InputError` for an unknown part, device, workload or precision.
+    Raises `InputError` for an unknown part, device, workload or precision, `SimstragError` on
+    Windows.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class Calibration:
         nominal: int = 0,
         only: Collection[MeasurementCell] = (),
     ) -> None:
+        require_posix("a calibration")
         for part in request.parts:
             if part not in PARTS:
                 known = ", ".join(PARTS)

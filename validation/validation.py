@@ -19,6 +19,7 @@ from simstrag.ddp.policy_support import profile_hints
 from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
+from simstrag.processes.children import require_posix
 from simstrag.profile.profile import Profile
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import plain
@@ -102,6 +103,7 @@ class InterleavedCalibration:
         policies: Sequence[str] = (),
         ranks: Sequence[int] = (),
     ) -> None:
+        require_posix("a validation")
         self.request, self.place = replace(request, device="cpu"), Path(folder) / CALIBRATION
         refuse_others(Path(folder))
         _check_cases(policies, ranks)
@@ -167,6 +169,7 @@ def validate(
 
     Raises `InputError` for mistakes that the caller can correct.
     """
+    require_posix("a validation")
     calibration = profile if isinstance(profile, InterleavedCalibration) else None
     file = profile.begin() if isinstance(profile, InterleavedCalibration) else Path(profile)
     folder, known = Path(folder), Profile.read(file)

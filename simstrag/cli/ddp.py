@@ -101,8 +101,8 @@ def ddp(
     """Train on real ranks of this machine under a policy."""
     from simstrag.ddp import launch, policy_support
 
-    policy_support.check_torch()
     launch.require_startable(ranks, stall_limit)
+    policy_support.check_torch()
 
     def run(command: list[str], network: Behind | None = None) -> bool:
         """Run a command on the ranks; returns whether it failed."""

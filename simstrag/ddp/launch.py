@@ -24,7 +24,7 @@ from simstrag.ddp.job_store import hold_store, report_ended, requested_server, s
 from simstrag.ddp.secret import VARIABLE, known_secret, new_secret
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
-from simstrag.processes.children import ProcessTree
+from simstrag.processes.children import ProcessTree, require_posix
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -250,7 +250,11 @@ def _tree(stall_limit: float, pinned: bool) -> ProcessTree:
 
 
 def require_startable(ranks: int, stall_limit: float) -> None:
-    """Raise `InputError` for a number of ranks or a stall limit that no launch takes."""
+    """Raise `InputError` for a number of ranks or a stall limit that no launch takes.
+
+    Raises `SimstragError` on Windows, where no ranks start.
+    """
+    require_posix("a job of real ranks")
     most = CROWD * len(cores())
     if not 1 <= ranks <= most:
         raise InputError(

@@ -373,7 +373,8 @@ def program() -> Mapping[str, Any]:
 def attribution(of: str | Path | None) -> dict[str, str]:
     """Who writes results, when, and the job's name: that of the file of the scenario or study."""
     made = {} if of is None else {"job": Path(of).stem}
-    with contextlib.suppress(KeyError, OSError):  # a user without a name, as in a container
+    # a user without a name, as in a container, or on Windows without its variable USERNAME
+    with contextlib.suppress(KeyError, OSError, ImportError):
         made["by"] = getpass.getuser()
     return made | {"at": datetime.datetime.now().astimezone().isoformat(" ", "minutes")}
 

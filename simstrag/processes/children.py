@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Any
 
+from simstrag.errors import SimstragError
 from simstrag.processes.affinity import keep_memory, pin_rank
 from simstrag.processes.signals import STOP_SIGNALS, ignore, interrupt_by_default
 
@@ -43,6 +44,15 @@ TREE = "SIMSTRAG_JOB"
 """Environment variable by which processes of a tree are recognised."""
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
+
+
+def require_posix(what: str) -> None:
+    """Raise `SimstragError` on Windows.
+
+    what: what needs the signals, process groups and pinned cores that Windows lacks.
+    """
+    if sys.platform == "win32":
+        raise SimstragError(f"{what} needs Linux or macOS, and this is Windows; WSL is Linux")
 
 
 def die_with_parent(parent: int) -> None:

@@ -43,13 +43,17 @@ static inline void draw_work(struct job *m, whole first, whole n, double *restri
     const double *table = m->quantiles, *factors = m->marginal, rho = m->rho, new = m->innovation;
     whole *restrict drawn = m->drawn + first;
     double *restrict normal = m->normal + first;
-    for (whole p = 0; p < n && rho != 0; p++)
+    if (rho == 0) { /* a loop of its own: clang makes nothing of one with a condition */
+#pragma omp simd
+        for (whole p = 0; p < n; p++) work[p] = quantile(table, nth(keys[p], drawn[p]++)) * effort[p];
+        return;
+    }
+    for (whole p = 0; p < n; p++)
         if (drawn[p] % BLOCK == 0) normal[p] = warm_up(m, keys[p], drawn[p]);
 #pragma omp simd
     for (whole p = 0; p < n; p++) {
-        double factor = quantile(table, nth(keys[p], drawn[p]++));
-        if (rho != 0) factor = marginal(factors, normal[p] = rho * normal[p] + new * factor);
-        work[p] = factor * effort[p];
+        normal[p] = rho * normal[p] + new * quantile(table, nth(keys[p], drawn[p]++));
+        work[p] = marginal(factors, normal[p]) * effort[p];
     }
 }
 

@@ -207,8 +207,9 @@ RECORDS(DECLARE_RECORD)
 #define DECLARE_TABLE(type, name) type *name; whole name##_size;
 struct job { TABLES(DECLARE_TABLE) SCALARS(DECLARE_FIELD, DECLARE_ARRAY) };
 
-/* A loop over columns: several versions, of which the CPU at hand takes the widest it has. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
+/* A loop over columns: several versions, of which the CPU at hand takes the widest it has.  Only
+   glibc chooses among gcc's versions when it loads a library; clang refuses them. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define COLUMNS __attribute__((noinline, target_clones("avx512f", "avx2", "default")))
 #define LOOKUPS __attribute__((noinline, target_clones("avx2", "default"))) /* wider gains nothing */
 #else
