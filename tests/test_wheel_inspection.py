@@ -93,7 +93,6 @@ def test_files_that_do_not_fit_are_faults(faults) -> None:
 
 
 def test_the_library_of_this_machine_is_read() -> None:
-    pytest.importorskip("lief")  # `make wheels` installs it
     binary = read_binary(LIBRARY.read_bytes())
     assert binary.exports >= EXPORTS
     assert binary.system in ("linux", "macosx", "win")
