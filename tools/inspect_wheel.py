@@ -118,6 +118,7 @@ def read_binary(content: bytes) -> Binary:
     """What a shared library for Linux, macOS or Windows says of itself."""
     import lief
 
+    lief.disable_leak_warning()  # at the end of the process, on stderr
     lief.logging.disable()  # it reports places of a file that it need not read
 
     binary: Any = lief.parse(content)
