@@ -30,7 +30,7 @@ def demo(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare policies on eight H200 that share their nodes.
+    """Compare policies on eight H200 whose GPUs others use, too.
 
     The folder gets the scenario, its trace and its profile, for you to edit.
     """

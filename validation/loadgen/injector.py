@@ -1,7 +1,7 @@
 """Carries out a schedule of load with real processes, and records their work.
 
 The load processes are those of calibration, on the same cores. Load "cpu" shares the core of its
-rank, "memory" runs on the other cores, "gemm" and "copy" run on its GPU (never tried), and "net"
+rank, "memory" runs on the other cores, "gemm" and "copy" run on its GPU, and "net"
 streams over the loopback. Load "link" limits the rate of the `LimitedLink` of its rank.
 """
 
