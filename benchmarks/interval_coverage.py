@@ -2,9 +2,9 @@
 
     python -m benchmarks.interval_coverage
 
-The job is that of docs/advice.md: eight workers on a random trace, each seed from another moment of it.  The
-truth is the mean over `SEEDS` seeds; intervals are of `DRAWS` random choices of fewer seeds.  One
-that is not defined, because it has no end, holds the truth.
+The job is that of docs/advice.md: eight workers on a random trace, each seed from another moment of
+it.  The truth is the mean over `SEEDS` seeds; intervals are of `DRAWS` random choices of fewer
+seeds.  One that is not defined, because it has no end, holds the truth.
 """
 
 from __future__ import annotations
