@@ -120,10 +120,10 @@ def test_two_spellings_of_one_policy_are_compared_once_and_it_is_said(
 @pytest.mark.usefixtures("no_page")
 def test_a_dash_in_the_ranking_is_explained_below_it(folder: Path, call: Call) -> None:
     asked = ("compare", "case.yaml", "--jobs", "1", "-o", "c", "--no-sensitivity")
-    assert "for M" not in call(*asked)[1]
+    assert "for M" not in call(*asked, "--verbose")[1]
     case = (folder / "case.yaml").read_text().replace("trace: slow.csv", "")
     (folder / "case.yaml").write_text(case.replace("trace_end: loop", ""))
-    out = call(*asked, "--seeds", "1")[1]
+    out = call(*asked, "--seeds", "1", "--verbose")[1]
     assert f"{MISSING} for M: not defined, because contention delays bsp by less than" in out
     assert f"({MISSING}): one seed gives no interval" in out
 

@@ -105,7 +105,7 @@ def test_a_candidate_must_suit_every_job() -> None:
 def test_the_command_advises_on_a_study(call: Call, tmp_path: Path) -> None:
     study, out = tmp_path / "mine.yaml", tmp_path / "out"
     study.write_text(json.dumps(by_samples()))
-    code, text, _ = call("advise", str(study), "-p", "lb_bsp", "-j", "1", "--out", str(out))
+    code, text, _ = call("advise", str(study), "-p", "lb_bsp", "-j", "1", "-v", "--out", str(out))
     assert code == 0
     assert "simstrag ddp train.py --ranks 2" in text
     assert json.loads((out / "advice.json").read_text())["choice"] in ("bsp", "lb_bsp")

@@ -256,7 +256,7 @@ def test_compare_and_its_page_name_the_doubtful_constants_in_force(
     out = tmp_path / "report"
     code, _, err = call(
         "compare", "examples/h200.yaml", "--policy", "bsp", "--seeds", "1", "--no-sensitivity",
-        "--out", str(out),
+        "--out", str(out), "--verbose",
     )  # fmt: skip
     said = "step.launch.full: an interval that spans a factor of 2.2"
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())

@@ -93,7 +93,7 @@ def power_table(points: tuple[PowerPoint, ...]) -> Table:
 def sentences(advice: Recommendation) -> list[str]:
     """What to do, how sure that is, what would change it, and what a trial costs."""
     texts = [
-        " ".join(_choice(advice)),
+        " ".join(_choice(advice)).rstrip(),
         _alike(advice),
         _regret(advice),
         _assumption(advice),
@@ -126,7 +126,8 @@ def brief(advice: Recommendation) -> Brief:
             f"It decides between {advice.choice} and {assumed.rival}."
         )
     if advice.choice != advice.safe:
-        turning = f"{turning} Until then, {advice.safe} is the safe choice.".strip()
+        when = "Until then" if turning else "Where what is assumed is far off"
+        turning = f"{turning} {when}, {advice.safe} is the safe choice.".strip()
     return Brief(
         action, tuple(facts), table, turning,
         tuple(text.partition(". ")[0].rstrip(".") for text in cautions if text),

@@ -155,7 +155,7 @@ def _reduces(scenario: Scenario) -> float:
 def deciding(s: Standings) -> list[str]:
     """The cautions that can change the choice, most important first."""
     runs = filter(None, [s.comparison.unslowed, explain_untested(s)])
-    every = [*map(capital, runs), *_worth(s), *_trace(s), *_profile(s)]
+    every = [*map(capital, runs), *_worth(s), describe_overshoot(s), *_trace(s), *_profile(s)]
     return [text for text in every if text]
 
 
