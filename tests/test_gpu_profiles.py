@@ -223,7 +223,7 @@ def test_a_load_stretches_the_devices_part_by_its_law() -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet50", "gpt2"])
-def test_no_wide_constant_of_the_shipped_profiles_is_without_a_caution(name: str) -> None:
+def test_no_wide_constant_of_the_shipped_profiles_is_withshowna_caution(name: str) -> None:
     known = profile_of(name)
     assert known.step is not None
     assert known.step.streams is not None
@@ -254,13 +254,13 @@ def test_compare_and_its_page_name_the_doubtful_constants_in_force(
     call: Call, tmp_path: Path
 ) -> None:
     out = tmp_path / "report"
-    code, _, err = call(
+    code, shown, _ = call(
         "compare", "examples/h200.yaml", "--policy", "bsp", "--seeds", "1", "--no-sensitivity",
         "--out", str(out), "--verbose",
     )  # fmt: skip
     said = "step.launch.full: an interval that spans a factor of 2.2"
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
-    terminal = " ".join(err.split())
+    terminal = " ".join(shown.split())
     where = [said in terminal, said in page, "responses.copy" in terminal]
     assert (code, where) == (0, [True, True, False])  # of the GPU's responses the first is in force
 
@@ -294,7 +294,7 @@ def test_a_wrong_launch_or_device_gets_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_anatomy_without_memory_spoils_no_visit() -> None:
+def test_an_anatomy_withshownmemory_spoils_no_visit() -> None:
     """It attached no profiler, whatever process its facts name."""
     first = visit(32, 0, 0.0176, 0.0, {"process": 0})
     skipped = Visit(MeasurementCell("anatomy", precision="tf32", batch=512), 0, 5.0, skipped="no")

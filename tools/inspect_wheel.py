@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -116,8 +117,7 @@ def _faults_of_library(binary: Binary, platform: str) -> Iterator[str]:
 
 def read_binary(content: bytes) -> Binary:
     """What a shared library for Linux, macOS or Windows says of itself."""
-    import lief
-
+    lief: Any = importlib.import_module("lief")
     lief.disable_leak_warning()  # at the end of the process, on stderr
     lief.logging.disable()  # it reports places of a file that it need not read
 

@@ -13,7 +13,7 @@ where an update has less than half of the samples of a round, its lane is C.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -122,7 +122,8 @@ class Decision:
         interval of the difference is below 0) and whose mean gain is `MODEL_ERROR` or more.
     choice: of the candidates.
     turns: by constant that was varied, the other choices if it were known to have a value: as
-        stated, or one that was tried.
+        stated (NaN), or one that was tried.  A choice that is not told apart from this one there is
+        no other.  None where one seed tells nothing.
     placeholders: those of the scenario, and which of them decide the choice.
     """
 
@@ -133,7 +134,7 @@ class Decision:
     samples: Samples
     candidates: tuple[str, ...]
     choice: Choice
-    turns: Mapping[str, Mapping[float, str]]
+    turns: Mapping[str, Mapping[float, str]] | None
     placeholders: Placeholders
 
     @property
@@ -165,9 +166,10 @@ class Decision:
         }
 
     def best(self, lane: str) -> Standing | None:
-        """The best mean of a lane among those shown to be faster than bsp."""
+        """Of a lane the choice, or else the best mean among those shown to be faster than bsp."""
         s = self.s
-        return next((p for p in self.lanes[lane] if faster(p.difference[s.decides])), None)
+        shown = [p for p in self.lanes[lane] if faster(p.difference[s.decides])]
+        return next((p for p in shown if p.policy == self.safe), next(iter(shown), None))
 
 
 def decide(s: Standings) -> Decision:
@@ -185,11 +187,16 @@ def decide(s: Standings) -> Decision:
     clear = shown | {p.policy for p in others if p.difference[s.decides].low > -least}
     scenario = s.comparison.scenario
     tried = list(dict.fromkeys(key for key, _ in states if key))
-    decisive, turns = None, {}
+    decisive, turns = None, None
     if s.seeds > 1 or s.certain:
+        turns = {}
+        seeds = sorted(s.comparison.scenario.seed_list)
+        searched = [seeds.index(seed) for seed in s.comparison.search_seeds]
         for key in tried:
-            known = _alternatives(samples, key, candidates, lane_of, clear)
-            if turned := {at: name for at, name in known.items() if name != choice.policy}:
+            known = _alternatives(samples, key, candidates, lane_of, clear, searched)
+            if turned := {
+                at: found.policy for at, found in known.items() if choice.policy not in found.alike
+            }:
                 turns[key] = turned
         if {*tried} & {*scenario.placeholders}:
             decisive = [key for key in scenario.placeholders if key in turns]
@@ -203,37 +210,35 @@ def _alternatives(
     candidates: Collection[str],
     lanes: Mapping[str, str],
     clear: Collection[str],
-) -> dict[float, str]:
+    searched: Sequence[int] = (),
+) -> dict[float, Choice]:
     """The choice if one constant were known to have a value: each that was tried, NaN as stated.
 
     clear: policies that the scenario's seeds show to be faster than bsp, or to gain less than
         `MODEL_ERROR`.  The gain of any other, under the few seeds of a value, may be noise.
+    searched: which of the scenario's runs have the seeds of the search; all by default.
 
-    All other constants stay as uncertain as they are, and change each policy's time by the same
-    factor with the value as without it.
+    A value changes each policy's time by a factor, from the runs under the same seeds without it.
+    All other constants stay as uncertain as they are, and change with it by the same factor.
     """
     others = {state: times for state, times in samples.items() if state[0] not in ("", key)}
     values = {value: times for (name, value), times in samples.items() if name == key}
     if not values:
         return {}
-    known = {OWN[1]: (samples[OWN], candidates)}
+    own = samples[OWN]
+    found = {OWN[1]: choose({OWN: own, **others}, candidates, lanes)}
     for value, times in values.items():
-        means = mean_times({OWN: times})[OWN]
-        known[value] = (times, (BASELINE, *(name for name in gaining(means) if name in clear)))
-    return {
-        value: choose(_scaled(others, samples[OWN], at), able, lanes).policy
-        for value, (at, able) in known.items()
-    }
-
-
-def _scaled(others: Samples, own: Mapping[str, Array], at: Mapping[str, Array]) -> Samples:
-    """The settings around other times than the scenario's own."""
-    factors = {name: float(np.mean(times) / np.mean(own[name])) for name, times in at.items()}
-    scaled = {
-        state: {name: factors[name] * t for name, t in times.items() if name in at}
-        for state, times in others.items()
-    }
-    return {OWN: at, **scaled}
+        same = {name: own[name] for name in times}
+        if searched and len(times[BASELINE]) == len(searched):
+            same = {name: own[name][[*searched]] for name in times}
+        factors = {name: float(np.mean(of) / np.mean(same[name])) for name, of in times.items()}
+        scaled = {
+            state: {name: factors[name] * of for name, of in each.items() if name in factors}
+            for state, each in {OWN: own, **others}.items()
+        }
+        able = [name for name in gaining(mean_times(scaled)[OWN]) if name in clear]
+        found[value] = choose(scaled, [BASELINE, *able], lanes)
+    return found
 
 
 def _bill(s: Standings) -> Bill | None:

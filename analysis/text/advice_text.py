@@ -9,9 +9,9 @@ from simstrag.advice.cluster_advice import ClusterAdvice
 from simstrag.advice.power import PowerPoint
 from simstrag.advice.recommendation import Recommendation
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.answer import describe_alike
+from simstrag.analysis.text.answer import describe_rivals
 from simstrag.analysis.text.brief import Brief
-from simstrag.analysis.text.comparison_brief import STALE
+from simstrag.analysis.text.comparison_brief import PLAIN, describe_turns, lanes_table
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -21,7 +21,6 @@ from simstrag.analysis.text.gain_text import (
     regret_text,
 )
 from simstrag.analysis.text.number_format import join, percent, seconds
-from simstrag.analysis.text.sensitivity_text import C_TAU
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate, ratio_of_times
 from simstrag.experiments.worst_regret import MODEL_ERROR, OWN, State
@@ -114,20 +113,23 @@ def brief(advice: Recommendation) -> Brief:
     if isinstance(advice, Advice):
         found = advice.answer.brief
         facts += found.facts
-        table, cautions = found.table, [*cautions, *found.cautions]
+        cautions += found.cautions
+        table = lanes_table(advice.answer.decision, advice.choice, [*advice.excluded])
         action = f"{_launching(advice)} {action}".strip()
     if advice.choice != BASELINE:
         facts.append(f"On real ranks: {advice.lines[0]}")
     turning = ""
-    if (assumed := advice.assumption) is not None:
-        name = STALE if assumed.constant == C_TAU else _name(advice, assumed.constant)
+    if isinstance(advice, Advice) and advice.choice == advice.safe:
+        turning = describe_turns(advice.answer.decision, 1)
+    elif (assumed := advice.assumption) is not None:
+        name = PLAIN.get(assumed.constant) or _name(advice, assumed.constant)
         turning = (
             f"Measure first: {name} ({_measured_by(assumed.constant)}). "
             f"It decides between {advice.choice} and {assumed.rival}."
         )
     if advice.choice != advice.safe:
         when = "Until then" if turning else "Where what is assumed is far off"
-        turning = f"{turning} {when}, {advice.safe} is the safe choice.".strip()
+        turning = f"{turning} {when}, {advice.safe} is the safe choice, as the report says.".strip()
     return Brief(
         action, tuple(facts), table, turning,
         tuple(text.partition(". ")[0].rstrip(".") for text in cautions if text),
@@ -149,7 +151,9 @@ def _launching(advice: Advice) -> str:
 def _choice(advice: Recommendation) -> tuple[str, str]:
     """What to run, and what that policy does."""
     name, does = PolicyNames().of(advice.choice)
-    as_fast = describe_alike(advice.lanes, advice.found) if advice.choice != BASELINE else ""
+    as_fast = ""
+    if advice.choice != BASELINE:
+        as_fast = describe_rivals(advice.lanes, advice.samples, advice.selection)
     if isinstance(advice, ClusterAdvice):
         return f"{_choice_of_cluster(advice, name)}{as_fast}", does.strip()
     assert isinstance(advice, Advice)

@@ -6,6 +6,7 @@ says so.  These sentences stand on the terminal, in JSON, on the report and in n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from simstrag.analysis.text.cautions import (
     ignored,
     slow_network,
 )
-from simstrag.analysis.text.comparison_brief import brief
+from simstrag.analysis.text.comparison_brief import brief, describe_turns
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -36,7 +37,7 @@ from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.experiments.worst_regret import MODEL_ERROR, Choice
+from simstrag.experiments.worst_regret import MODEL_ERROR, Choice, Samples, as_fast
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen
@@ -45,6 +46,8 @@ UNSEEN = 0.9
 """Runs that end before this share of the trace have not seen all of it."""
 SAMPLED = 0.5
 """Runs from random moments that see less than this share of the trace are few for it."""
+FEW = 3
+"""Most policies to name in a clause."""
 SYNCHRONOUS = f"synchronous training ({BASELINE})"
 
 
@@ -59,6 +62,7 @@ class Answer:
     bill: what contention cost.
     lanes: a sentence for each lane.  conditions: when the best mean stays the best; what the
         intervals cover.
+    turning: which constants would change the choice if they were known.
     unseen: the part of the trace that no run reaches; empty where runs see most of it.
     """
 
@@ -70,6 +74,7 @@ class Answer:
     bill: str
     lanes: dict[str, str]
     conditions: str
+    turning: str
     unseen: str
 
     @property
@@ -81,7 +86,7 @@ class Answer:
     def sentences(self) -> tuple[str, ...]:
         """All sentences, one paragraph each; the choice first."""
         first = (self.choice, self.safety, self.inputs, self.bill)
-        texts = (*first, *self.lanes.values(), self.conditions)
+        texts = (*first, *self.lanes.values(), self.conditions, self.turning)
         return tuple(filter(None, texts))
 
     def __str__(self) -> str:
@@ -112,7 +117,11 @@ class Answer:
                 for lane, p in best.items()
             },
             "lane_of": d.lane_of,
-            "alike": d.choice.alike,
+            "not_told_apart": d.choice.alike,
+            "turns": d.turns and [
+                {"constant": key, "value": None if math.isnan(at) else at, "choice": policy}
+                for key, choices in d.turns.items() for at, policy in choices.items()
+            ],
             "settings": [
                 {"constant": key or None, "value": value if key else None, "seconds": times}
                 for (key, value), times in d.states.items()
@@ -135,6 +144,7 @@ def answer(s: Standings) -> Answer:
         " ".join(filter(None, [describe_bill(s, d.bill), slow_network(s)])),
         {lane: describe_lane(d, lane, names) for lane in LANES},
         _conditions(d),
+        describe_turns(d),
         _unseen(s).rstrip(),
     )
 
@@ -152,8 +162,9 @@ def _choice(d: Decision, names: PolicyNames) -> tuple[str, str]:
     slight = ""
     if -p.difference[s.decides].value < s.grain:
         slight = f", which is less than one update of bsp ({seconds(s.grain)})"
+    rivals = describe_rivals(d.lane_of, d.samples, d.choice)
     run = f"run {name}: {describe_gain(s, p)} sooner than {SYNCHRONOUS}{slight}"
-    return f"{_if_true(d, run)}.{describe_alike(d.lane_of, d.choice)}", does.strip()
+    return f"{_if_true(d, run)}.{rivals}{_fastest(d)}", does.strip()
 
 
 def _keep(d: Decision) -> str:
@@ -171,11 +182,11 @@ def _keep(d: Decision) -> str:
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
     keep = _if_true(d, f"change nothing: keep {takes}.")
     if len(d.candidates) > 1:
-        rivals = join(d.candidates[1:])
-        why = "may be slower if what is assumed is wrong"
+        gains = [f"{name} by {_share(d, name)} %" for name in d.candidates[1 : FEW + 1]]
+        why = "may be slower where an assumption fails"
         if d.choice.best != BASELINE:
-            why = f"is not told apart from it beyond {ERROR}"
-        return f"{keep} What is faster here ({rivals}) {why}."
+            why = f"is not told apart from it beyond {ERROR}; more seeds may show it"
+        return f"{keep} What is faster here ({join(gains)}) {why}."
     comparable = [name for name in sooner if not ignored(s, name)]
     if comparable:
         most = next(p for p in others if p.policy == comparable[0])
@@ -203,21 +214,41 @@ def _keep(d: Decision) -> str:
     return f"{_if_true(d, none)}{undecided}"
 
 
-def describe_alike(lanes: Mapping[str, str], choice: Choice) -> str:
-    """The policies that nothing tells apart from the choice, by what they change; "" for none.
+def _share(d: Decision, policy: str) -> str:
+    own = next(p for p in d.s.policies if p.policy == policy)
+    return percent(saved(d.s, own).value, 2)
+
+
+def describe_rivals(lanes: Mapping[str, str], samples: Samples, choice: Choice) -> str:
+    """The policies that are as fast as the choice, by what they change; "" for none.
 
     >>> lanes = {"lb_bsp": "A", "cgp": "C", "star_h": "C"}
-    >>> describe_alike(lanes, Choice("lb_bsp", "cgp", ("cgp", "star_h", "lb_bsp")))
+    >>> samples = {OWN: {name: np.array([9.0, 9.1]) for name in lanes}}
+    >>> describe_rivals(lanes, samples, Choice("lb_bsp", "cgp", ("cgp", "star_h", "lb_bsp")))
     ' cgp and star_h are as fast, and change the algorithm.'
     """
-    own, clauses = lanes[choice.policy], []
+    rivals, clauses = as_fast(samples, choice), []
     for lane, changes in CHANGES.items():
-        names = [name for name in choice.alike if lanes[name] == lane and name != choice.policy]
-        if not names or lane < own:
+        names = [name for name in rivals if lanes[name] == lane]
+        if not names:
             continue
-        what = f"{join(names)} {'is' if len(names) == 1 else 'are'} as fast"
-        clauses.append(what if lane == own else f"{what}, and {changes[len(names) > 1]}")
+        more = [f"{len(names) - FEW} more"] if len(names) > FEW else []
+        what = f"{join([*names[:FEW], *more])} {'is' if len(names) == 1 else 'are'} as fast"
+        same = lane == lanes[choice.policy]
+        clauses.append(what if same else f"{what}, and {changes[len(names) > 1]}")
     return f" {'; '.join(clauses)}." if clauses else ""
+
+
+def _fastest(d: Decision) -> str:
+    """Why the fastest policy is not the choice; empty where it is, or is no faster."""
+    s, p = d.s, d.s.policies[0]
+    if p.policy not in d.regrets or not faster(s.between(p.policy, d.safe)):
+        return ""
+    text = f" {p.policy} saves {percent(saved(s, p).value, 2)} %"
+    worst = d.regrets[p.policy].worst
+    if worst > d.regrets[d.safe].worst:
+        return f"{text}, but is {percent(worst, 2)} % behind the best at worst."
+    return f"{text}, and {CHANGES[d.lane_of[p.policy]][0]}."
 
 
 def _if_true(d: Decision, choice: str) -> str:
@@ -236,10 +267,7 @@ def _safety(d: Decision) -> str:
     untested = explain_untested(d.s)
     if len(d.states) < 2 or (d.safe == BASELINE and len(d.candidates) < 2):
         return untested
-    text = (
-        f"{d.safe} is the safe choice: over {len(d.states)} settings of {_varied(d)} it "
-        f"{describe_regret(d, d.safe)}"
-    )
+    text = f"Over {len(d.states)} settings of {_varied(d)} {d.safe} {describe_regret(d, d.safe)}"
     if BASELINE in d.regrets and d.safe != BASELINE:
         text += f"; bsp {describe_regret(d, BASELINE)}"
     best = d.s.policies[0].policy

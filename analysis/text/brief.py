@@ -43,8 +43,15 @@ class Brief:
 
     @property
     def shown_cautions(self) -> tuple[str, ...]:
-        """The first cautions, as they are printed, and how many more there are."""
+        """The first cautions, as they are printed, and how many more there are.
+
+        A second one is printed if there is room.
+        """
+        rows = 0 if self.table is None else 2 + len(self.table.rows)
+        used = rows + height((self.action, *self.facts, self.turning)) + 1  # the path
         shown = [f"caution: {text}" for text in self.cautions[:MOST_CAUTIONS]]
+        if used + height(shown) > LINES:
+            del shown[1:]
         more = len(self.cautions) - len(shown)
         return tuple([*shown[:-1], f"{shown[-1]} ({more} more with --verbose)"] if more else shown)
 

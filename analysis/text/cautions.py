@@ -19,6 +19,7 @@ from simstrag.analysis.text.sensitivity_text import (
 from simstrag.experiments.comparison import BASELINE
 from simstrag.profile.profile import Profile
 from simstrag.profile.responses import law_of
+from simstrag.scenario.beyond_measured import doubts
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import THROUGH, kind_of, value_of
 from simstrag.timing.collectives import ranks_per_node
@@ -155,7 +156,10 @@ def _reduces(scenario: Scenario) -> float:
 def deciding(s: Standings) -> list[str]:
     """The cautions that can change the choice, most important first."""
     runs = filter(None, [s.comparison.unslowed, explain_untested(s)])
-    every = [*map(capital, runs), *_worth(s), describe_overshoot(s), *_trace(s), *_profile(s)]
+    every = [
+        *map(capital, runs), describe_overshoot(s), *_worth(s), *_trace(s), *_profile(s),
+        *doubts(s.comparison.scenario),
+    ]  # fmt: skip
     return [text for text in every if text]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+from simstrag import policies
 from simstrag.analysis.derived.decision import Decision
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import summarize_bill
-from simstrag.analysis.text.brief import Brief
+from simstrag.analysis.text.brief import Brief, height
 from simstrag.analysis.text.cautions import deciding
 from simstrag.analysis.text.gain_text import ERROR, is_slight, saved
 from simstrag.analysis.text.lanes import EXAMPLES
@@ -21,37 +22,56 @@ from simstrag.scenario.varied_constants import QUANTITIES, name_of, uses, value_
 
 CHANGED = {"A": "nothing", "B": "some gradients", "C": "the algorithm"}
 """What a lane changes in training, in a cell."""
-MOST = 2
-"""Constants that a short answer names."""
-STALE = "what stale gradients cost, c_tau"
-"""The cost of staleness, for a reader who has not heard of it."""
+MOST, FEW = 2, 3
+"""Constants and placeholders that a short answer names."""
+PLAIN = {
+    C_TAU: "what stale gradients cost, c_tau",
+    "contention.severity": "how severe contention is",
+    "learner.noise_scale": "the noise of gradients, noise_scale",
+}
+"""Constants for a reader who has not heard of them."""
 
 
 def brief(d: Decision, action: str, unseen: str) -> Brief:
     """The short answer of a comparison.
 
+    action: what to run.
     unseen: the part of the trace that no run reaches; empty where runs see most of it.
     """
+    turning = describe_turns(d, MOST)
+    if height([turning]) > 2:
+        turning = describe_turns(d, 1)
     return Brief(
-        action, (summarize_bill(d.s, d.bill),), lanes_table(d), _turning(d),
+        action, (summarize_bill(d.s, d.bill),), lanes_table(d), turning,
         tuple(_cautions(d, unseen)),
     )  # fmt: skip
 
 
-def lanes_table(d: Decision) -> Table:
-    """The best policy of each lane, what it saves, and what it needs."""
+def lanes_table(d: Decision, chosen: str = "", left_out: Sequence[str] = ()) -> Table:
+    """The choice or the best policy of each lane, what it saves, and what it needs.
+
+    chosen: a policy that stands in its lane in place of the best.
+    left_out: policies that were not compared.
+    """
     varied = len(d.states) > 1
     headers = ("changes", "policy", "time saved (%)", *["worst case"] * varied, "needs")
-    rows = tuple(_row(d, lane, varied) for lane in LANES)
+    rows = tuple(_row(d, lane, varied, chosen, left_out) for lane in LANES)
     return Table(headers, rows, 2, wraps=len(headers) - 1)
 
 
-def _row(d: Decision, lane: str, varied: bool) -> tuple[str, ...]:
-    s, best = d.s, d.best(lane)
+def _row(
+    d: Decision, lane: str, varied: bool, chosen: str, left_out: Sequence[str]
+) -> tuple[str, ...]:
+    s, best = d.s, next((p for p in d.lanes[lane] if p.policy == chosen), d.best(lane))
     empty = ("",) * (2 if varied else 1)
     if best is None:
         compared = [p.policy for p in d.lanes[lane]]
         text = f"not compared, such as {EXAMPLES[lane]}"
+        out = [
+            spec for spec in left_out if policies.declared_lane(policies.load(spec), spec) == lane
+        ]
+        if out:
+            text = f"left out: {join(out[:FEW])}"
         if compared:
             text = f"not shown to be faster: {join(compared)}"
         return CHANGED[lane], MISSING, *empty, text
@@ -65,7 +85,7 @@ def _behind(d: Decision, policy: str) -> str:
     if policy not in d.regrets:
         return MISSING
     worst = d.regrets[policy].worst
-    return f"{percent(worst, 2)} % behind" if worst >= NEGLIGIBLE else "never behind"
+    return f"{percent(worst, 2) if worst >= NEGLIGIBLE else 'under 0.5'} % behind"
 
 
 def _needs(d: Decision, p: Standing) -> str:
@@ -77,32 +97,45 @@ def _needs(d: Decision, p: Standing) -> str:
         "batches of different sizes": effects.rebatched,
         "a parameter server": uses({"architecture": p.architecture}, "server"),
         "reduced precision that costs no accuracy": effects.reduced,
-        "harmless stale gradients": p.policy in s.stale,
+        "harmless stale gradients": p.policy in s.stale and (not s.costs or _loses(d, p.policy)),
     }
     return ", ".join(text for text, needs in needed.items() if needs)
 
 
-def _turning(d: Decision) -> str:
-    """What would change the choice, if it were known; empty where nothing was tried."""
-    scenario = d.s.comparison.scenario
-    texts = []
-    for key, choices in d.turns.items():
-        name = STALE if key == C_TAU else name_of(scenario, key)
-        where: dict[str, list[float]] = {}
-        for at, policy in choices.items():
-            where.setdefault(policy, []).append(value_of(scenario, key) if math.isnan(at) else at)
-        ways = (
-            f"{policy} at {' or '.join(value_text(at, QUANTITIES[key]) for at in sorted(values))}"
-            for policy, values in where.items()
-        )
-        texts.append(f"{name} ({', '.join(ways)})")
+def _loses(d: Decision, policy: str) -> bool:
+    """Whether a policy gains nothing at a cost of staleness that was tried."""
+    return any(gain <= 0 for (key, _), gain in d.gains(policy).items() if key == C_TAU)
+
+
+def describe_turns(d: Decision, most: int | None = None) -> str:
+    """What would change the choice, if it were known; empty where nothing was tried.
+
+    most: constants that are named.
+    """
+    if d.turns is None:
+        return ""
+    texts = [_turn(d, key, choices) for key, choices in d.turns.items()]
     if texts:
-        more = f"; {len(texts) - MOST} more with --verbose" if len(texts) > MOST else ""
-        return f"The choice would change if this were known: {join(texts[:MOST])}{more}."
+        shown = texts[:most]
+        more = f"; {len(texts) - len(shown)} more with --verbose" if len(shown) < len(texts) else ""
+        return f"The choice would change if this were known: {join(shown)}{more}."
     settings = len(d.states) - 1
     if settings < 1:
         return ""
     return f"None of {settings} other settings that were tried would change the choice."
+
+
+def _turn(d: Decision, key: str, choices: Mapping[float, str]) -> str:
+    """A constant, and the other choices by its value."""
+    scenario = d.s.comparison.scenario
+    where: dict[str, list[float]] = {}
+    for at, policy in choices.items():
+        where.setdefault(policy, []).append(value_of(scenario, key) if math.isnan(at) else at)
+    ways = (
+        f"{policy} at {' or '.join(value_text(at, QUANTITIES[key]) for at in sorted(values))}"
+        for policy, values in where.items()
+    )
+    return f"{PLAIN.get(key) or name_of(scenario, key)} ({', '.join(ways)})"
 
 
 def _cautions(d: Decision, unseen: str) -> Iterator[str]:
@@ -114,11 +147,11 @@ def _cautions(d: Decision, unseen: str) -> Iterator[str]:
 
 
 def _placeholders(found: Placeholders) -> str:
+    """The placeholders that decide, or those that may."""
     n = len(found.stated)
-    text = (
-        f"{n} of {plural(found.numbers, 'number')} {'is' if n == 1 else 'are'} typical, not yours"
-    )
-    if found.decisive is None:
-        return text
-    decide = len(found.decisive)
-    return f"{text}; {decide} of these {'decides' if decide == 1 else 'decide'} the answer"
+    are = "is a placeholder" if n == 1 else "are placeholders"
+    text = f"{n} of {plural(found.numbers, 'number')} {are}, not yours"
+    names = found.stated if found.decisive is None else found.decisive
+    more = [f"{len(names) - FEW} more"] if len(names) > FEW else []
+    decide = "may decide" if found.decisive is None else "decides" if len(names) == 1 else "decide"
+    return f"{text}; {join([*names[:FEW], *more])} {decide}"

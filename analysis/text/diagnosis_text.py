@@ -27,7 +27,7 @@ from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.culprits import Culprit, Group, computing
 from simstrag.whatif.diagnosis import Diagnosis
 from simstrag.whatif.fixes import STEPS, describe_worker
-from simstrag.whatif.hardware import HardwareCause, gone, healthy_facts
+from simstrag.whatif.hardware import HardwareCause, gone, healthy_facts, rank_of
 from simstrag.whatif.losses import COMMON, DRIFT, NETWORK, SCATTERED, STRAGGLERS, WORTH, Loss
 
 MOST = 25
@@ -393,9 +393,14 @@ def _of_group(found: Diagnosis, group: Group) -> str:
             f"All {len(group.members)} ranks of node {group.name} take {times} the other nodes'"
             f"{pattern}: it is the node, not its cards one by one."
         )
+    hosts = join([*dict.fromkeys(
+        found.record.hosts[rank] for rank in sorted(each.rank for each in group.members)
+        if rank in found.record.hosts
+    )])  # fmt: skip
+    on = f" on {hosts}" if hosts else ""
     return (
-        f"Ranks {group.name} take {times} the fastest ranks{pattern}: two kinds of card, of node "
-        "or of work."
+        f"Ranks {group.name}{on} take {times} the fastest ranks{pattern}: two kinds of card, of "
+        "node or of work."
     )
 
 
@@ -458,7 +463,7 @@ def _why(found: Diagnosis) -> Iterator[str]:
         ]
         yield from (f"{_hardware(cause)}, beside rank {rank}." for cause, rank in beside)
         yield from (
-            f"{_hardware(cause)} {_span(found.record, cause)}."
+            f"{_hardware(cause)} {_span(found.record, cause)}.{_whose(found.record, cause)}"
             for cause in found.hardware
             if not any(cause is each for each, _ in beside)
         )
@@ -473,6 +478,11 @@ def _why(found: Diagnosis) -> Iterator[str]:
     else:
         yield from (f"{_hardware(each)}." for each in found.hardware)
         yield from _extreme_causes(found.record)
+
+
+def _whose(record: Record, cause: HardwareCause) -> str:
+    """That no file links a card to a rank; empty where one does."""
+    return "" if rank_of(record, cause.node) is not None else " No file says which rank that is."
 
 
 def _extreme_causes(record: Record) -> Iterator[str]:

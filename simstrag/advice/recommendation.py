@@ -148,7 +148,7 @@ class Recommendation(ABC):
         return worst_regrets(self.states)
 
     @cached_property
-    def found(self) -> Choice:
+    def selection(self) -> Choice:
         """The choice if what is assumed holds, of the finalists at most `NEAR` behind the fastest.
 
         It is bsp where no gain is shown, or where the largest is below `MODEL_ERROR`.
@@ -162,7 +162,7 @@ class Recommendation(ABC):
     @property
     def choice(self) -> str:
         """The spec of the policy to run, if what is assumed holds."""
-        return self.found.policy
+        return self.selection.policy
 
     @cached_property
     def safe(self) -> str:

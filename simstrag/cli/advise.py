@@ -76,7 +76,7 @@ def advise(
     ] = None,
     change: Annotated[
         str,
-        option("Change at most: nothing, some gradients, all.", "A|B|C"),
+        option("Changes: none, some gradients, all.", "A|B|C"),
     ] = "C",
     seeds: Annotated[
         int | None, option("Number of seeds instead of the scenario's.", "N", min=2)

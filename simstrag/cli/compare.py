@@ -106,7 +106,8 @@ def compare_scenario(
 
     Returns the page of the report.
     """
-    from simstrag.analysis.text.cautions import doubtful_constants
+    from simstrag.analysis.derived.standings import standings
+    from simstrag.analysis.text.cautions import cautions, doubtful_constants
     from simstrag.experiments.compare import compare as run_comparison
     from simstrag.experiments.compare import count_runs
     from simstrag.experiments.runner import RunCache
@@ -128,25 +129,23 @@ def compare_scenario(
     RunCache.of(kept, comparison.scenario).clear()
     page, thresholds = folder / "report.html", comparison.thresholds
     placeholders = comparison.placeholders
-    told = list(warnings)  # before any run
-    # In --verbose output the placeholders stand above the ranking.
-    warnings += (w for w in comparison.warnings if as_json or w != str(placeholders))
+    told = list(warnings)  # others are among the cautions
+    warnings += comparison.warnings
     warnings += doubtful_constants(comparison.scenario)
     document = {
         "answer": comparison.answer.to_dict(),
         "ranking": comparison.ranking.to_dict("records"),
         "thresholds": None if thresholds is None else thresholds.to_dict("records"),
         "placeholders": placeholders._asdict(),
+        "cautions": cautions(standings(comparison)),
         "warnings": warnings,
         "written": folder,
         "report": page,
     }
-    if verbose or as_json:
+    shown = partial(print_brief, comparison.answer.brief)
+    if verbose:
         shown = partial(_print_ranking, comparison)
-        print_result(as_json, quiet, document, shown, warnings, report=page)
-    else:
-        shown = partial(print_brief, comparison.answer.brief)
-        print_result(as_json, quiet, document, shown, told, report=page)
+    print_result(as_json, quiet, document, shown, told, report=page)
     if kept.exists() and not quiet:
         warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])
     return page
@@ -172,16 +171,18 @@ def _print_ranking(comparison: Comparison) -> None:
         failures_table,
         ranking_table,
     )
-    from simstrag.analysis.text.cautions import describe_overshoot
+    from simstrag.analysis.text.cautions import cautions
 
     if banner := str(comparison.placeholders):
         print_sentences(f"{banner}\n")
     found = standings(comparison)
     ranking, accuracy = ranking_table(found), accuracy_table(found)
     print_table(ranking.headers, [*ranking.rows, *ranking.controls])
-    for note in filter(None, [*explain_dashes(found), describe_overshoot(found)]):
+    for note in explain_dashes(found):
         print_sentences(note)
     for table in (accuracy, failures_table(found)):
         if table is not None:
             print_table(table.headers, [*table.rows, *table.controls])
     print_paragraphs(*comparison.answer.sentences)
+    for text in cautions(found):
+        print_sentences(f"caution: {text}")

@@ -122,7 +122,7 @@ Seeds = Annotated[int | None, option("Number of seeds instead of the scenario's.
 Jobs = Annotated[int | None, option("Processes; all cores by default.", "N", "--jobs", "-j", min=1)]
 Json = Annotated[bool, flag("Print one JSON document.", "--json", group=OUTPUT)]
 Verbose = Annotated[
-    bool, flag("Print everything that the report says.", "--verbose", "-v", group=OUTPUT)
+    bool, flag("Print all sentences, tables and cautions.", "--verbose", "-v", group=OUTPUT)
 ]
 Quiet = Annotated[
     bool, flag("Print errors and the path of the result alone.", "--quiet", "-q", group=OUTPUT)

@@ -111,6 +111,18 @@ def choose(samples: Samples, candidates: Collection[str], lanes: Mapping[str, st
     return Choice(policy, best, alike)
 
 
+def as_fast(samples: Samples, choice: Choice) -> tuple[str, ...]:
+    """The policies of `alike` whose times are shown to be within `MODEL_ERROR` of the choice's."""
+    times = samples[OWN]
+    rivals = (name for name in choice.alike if name not in (choice.policy, BASELINE))
+    return tuple(
+        name
+        for name in rivals
+        if not _is_longer(times[name], times[choice.policy], shown=False)
+        and not _is_longer(times[choice.policy], times[name], shown=False)
+    )
+
+
 def _told_apart(samples: Samples, name: str, best: str, worst: float) -> bool:
     """Whether a policy is shown to be slower than the best, or to have a larger worst regret.
 
@@ -127,9 +139,13 @@ def _told_apart(samples: Samples, name: str, best: str, worst: float) -> bool:
     )
 
 
-def _is_longer(times: Array, others: Array) -> bool:
-    """Whether paired times are shown to be longer than others by more than `MODEL_ERROR`."""
+def _is_longer(times: Array, others: Array, shown: bool = True) -> bool:
+    """Whether paired times are longer than others by more than `MODEL_ERROR`.
+
+    shown: whether an interval must show it; else it is enough that none excludes it.
+    """
     if not (np.isfinite(times).all() and np.isfinite(others).all()):
         return bool(np.mean(times) > np.mean(others))
     found = ratio(times, others)
-    return (found.value if len(times) < 2 else found.low) > 1 + MODEL_ERROR
+    end = found.value if len(times) < 2 else found.low if shown else found.high
+    return end > 1 + MODEL_ERROR

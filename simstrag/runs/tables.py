@@ -202,7 +202,7 @@ class RunTable(Mapping[str, Column]):
 
     def __getitem__(self, name: str) -> Column:
         if name not in self._names:
-            raise KeyError(name)
+            raise KeyError(f"{name!r}: the columns are {', '.join(self._names)}; frame() has rows")
         if name not in self._columns:
             self._columns[name] = self.load(name)
             self._columns[name].unit = UNITS.get(name, "")

@@ -178,7 +178,8 @@ class Diagnosis:
         """Write numbers, page and, where there is one, the scenario, to a folder; returns the page.
 
         command: the command line that asked for it, shown in the report.
-        Raises `InputError` where the folder holds something else, or cannot be written.
+        Raises `InputError` where the folder holds something else, an edited scenario among it, or
+        cannot be written.
         """
         from simstrag.runs.run import plain, write_directory
 
@@ -190,6 +191,7 @@ class Diagnosis:
                 names = [each.policy for each in self.gains] or USUAL
                 text = "\n".join([*_lines_of(self.contention), _policies_line(names)]) + "\n"
                 (target / SCENARIO).write_text(text, encoding="utf-8")
+            _keep_edits(Path(folder), target)
             document = self.document | {"next": list(self.commands(Path(folder)))}
             numbers = json.dumps(plain(document), indent=1, allow_nan=False) + "\n"
             page = html_page(replace(self, folder=Path(folder)), command)
@@ -197,6 +199,19 @@ class Diagnosis:
                 (target / name).write_text(text, encoding="utf-8")
 
         return write_directory(Path(folder), NUMBERS, fill) / PAGE
+
+
+def _keep_edits(folder: Path, new: Path) -> None:
+    """Raise `InputError` where a folder holds another scenario than the one to be written."""
+    for name in (SCENARIO, TRACE):
+        old = folder / name
+        if (old.exists() and not (new / name).exists()) or (
+            old.exists() and old.read_bytes() != (new / name).read_bytes()
+        ):
+            raise InputError(
+                f"{old}: was edited, or is of another diagnosis; choose another folder, or remove "
+                f"{folder}"
+            )
 
 
 def diagnose(

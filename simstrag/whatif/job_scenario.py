@@ -11,7 +11,7 @@ the host was slowed, which decides what reduced precision helps: see `host_share
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -122,7 +122,7 @@ def job_scenario(
         "learner": {"batch": batch},
         "microbatches": microbatches,
         "cost": {"gpus": max(1, gpus // replicas), **price},
-        "trace": trace_of(durations, together),
+        "trace": replace(trace_of(durations, together), names=_names(record, layout)),
         "trace_end": "loop",
         "policies": [*dict.fromkeys(["bsp", *names])],
         "placeholders": placeholders,
@@ -146,6 +146,14 @@ def read_job_scenario(path: str | Path) -> Scenario:
     layout = Layout.of(record)
     gpus = record.gpus or len(np.unique(layout.rank))
     return job_scenario(record, JobReplay.of(layout), (), gpus=gpus).readings[0]
+
+
+def _names(record: Record, layout: Layout) -> dict[int, str]:
+    """The rank of each replica of one rank, with its host where it is known."""
+    if not (layout.rank == layout.rank[0]).all():
+        return {}
+    hosts = ((d, r, record.hosts.get(r)) for d, r in enumerate(layout.rank[0].tolist()))
+    return {d: f"rank {r} on {host}" if host else f"rank {r}" for d, r, host in hosts}
 
 
 def trace_of(durations: Floats, together: Floats) -> Trace:
