@@ -231,7 +231,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
         )
         for o in outcomes
     ]  # fmt: skip
-    for what, of in (("median", np.median), ("worst", max)):
+    for what, of in (("mean", np.mean), ("median", np.median), ("worst", max)):
         pairs = [zip(*(o.regrets[role] for o in outcomes), strict=True) for role in ROLES]
         ends = [_both(*(float(of(x)) for x in pair)) for pair in pairs]
         rows.append((what, "", "", "", "", "", *ends))

@@ -372,3 +372,30 @@ def test_a_file_that_no_reader_knows_gets_a_line(tmp_path: Path) -> None:
             diagnose(tmp_path / "mine")
         assert told in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_scenario_that_was_edited_is_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "slow"
+    found = read("throughput.csv", compare=["lb_bsp"])
+    found.write(folder)
+    found.write(folder)  # the same again
+    scenario = folder / "scenario.yaml"
+    edited = scenario.read_text(encoding="utf-8") + "# mine\n"
+    scenario.write_text(edited, encoding="utf-8")
+    with pytest.raises(InputError, match="was edited, or is of another diagnosis"):
+        found.write(folder)
+    assert scenario.read_text(encoding="utf-8") == edited
+
+
+def test_a_comparison_names_the_rank_and_host_of_the_diagnosis(tmp_path: Path) -> None:
+    read("throughput.csv", compare=["lb_bsp"]).write(tmp_path / "slow")
+    answer = simstrag.compare(tmp_path / "slow" / "scenario.yaml", seeds=1, jobs=1).answer
+    assert "for rank 1 on gpu01" in answer.bill
+
+
+def test_a_card_that_no_file_links_to_a_rank_is_not_called_its_cause(tmp_path: Path) -> None:
+    steps = tmp_path / "steps.csv"
+    rows = [f"{r},{k},{0.2 if r == 3 else 0.1}" for k in range(60) for r in range(6)]
+    steps.write_text("rank,step,seconds\n" + "\n".join(rows) + "\n")
+    found = diagnose(steps, RECORDS / "nvidia-smi.csv", compare=[], jobs=1)
+    assert "No file says which rank that is." in said(found, "why")

@@ -47,13 +47,21 @@ class Brief:
 
         A second one is printed if there is room.
         """
-        rows = 0 if self.table is None else 2 + len(self.table.rows)
-        used = rows + height((self.action, *self.facts, self.turning)) + 1  # the path
+        used = height((self.action, *self.facts, self.turning)) + self._rows + 1  # the path
         shown = [f"caution: {text}" for text in self.cautions[:MOST_CAUTIONS]]
         if used + height(shown) > LINES:
             del shown[1:]
         more = len(self.cautions) - len(shown)
         return tuple([*shown[:-1], f"{shown[-1]} ({more} more with --verbose)"] if more else shown)
+
+    @property
+    def _rows(self) -> int:
+        """Lines of the table; its headers take two where it would be too wide."""
+        if self.table is None:
+            return 0
+        columns = zip(self.table.headers, *self.table.rows, strict=True)
+        width = sum(max(map(len, column)) + 2 for column in columns)
+        return 1 + (width > WIDTH) + len(self.table.rows)
 
     def with_rows(self, table: Table, most: int = LINES) -> Brief:
         """With the first rows of a table, `most` or as many as have room; at least two."""
