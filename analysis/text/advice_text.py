@@ -159,8 +159,7 @@ def _choice(advice: Recommendation) -> tuple[str, str]:
     assert isinstance(advice, Advice)
     decision = advice.answer.decision
     if advice.choice == decision.safe:
-        action = str(advice.answer.action)
-        return action, str(advice.answer.choice).removeprefix(action).strip()
+        return advice.answer.action, advice.answer.does
     if advice.choice == BASELINE:
         return f"Change nothing yet: keep {BASELINE}.{_undecided(advice)}", ""
     p = next(p for p in decision.s.policies if p.policy == advice.choice)

@@ -56,7 +56,7 @@ class Answer:
     """The decision of a comparison, and its sentences by subject.
 
     action: what to run, and what is as fast.
-    choice: the same, and what that policy does.
+    does: what that policy does; empty for bsp.
     safety: how far it can fall behind, if anything was varied.
     inputs: the scenario's cautions on what its trace was made of.
     bill: what contention cost.
@@ -68,7 +68,7 @@ class Answer:
 
     decision: Decision
     action: str
-    choice: str
+    does: str
     safety: str
     inputs: str
     bill: str
@@ -76,6 +76,11 @@ class Answer:
     conditions: str
     turning: str
     unseen: str
+
+    @property
+    def choice(self) -> str:
+        """The action, and what the policy does."""
+        return f"{self.action} {self.does}".rstrip()
 
     @property
     def brief(self) -> Brief:
@@ -138,7 +143,7 @@ def answer(s: Standings) -> Answer:
     return Answer(
         d,
         action,
-        f"{action} {does}".rstrip(),
+        does,
         _safety(d),
         " ".join(s.comparison.scenario.cautions),
         " ".join(filter(None, [describe_bill(s, d.bill), slow_network(s)])),
