@@ -399,3 +399,10 @@ def test_a_card_that_no_file_links_to_a_rank_is_not_called_its_cause(tmp_path: P
     steps.write_text("rank,step,seconds\n" + "\n".join(rows) + "\n")
     found = diagnose(steps, RECORDS / "nvidia-smi.csv", compare=[], jobs=1)
     assert "No file says which rank that is." in said(found, "why")
+
+
+def test_a_bad_row_of_a_csv_file_is_named(tmp_path: Path) -> None:
+    steps = tmp_path / "steps.csv"
+    steps.write_text("rank,step,seconds\n0,0,0.1\n1,0\n0,1,0.1\n1,1,0.2\n")
+    with pytest.raises(InputError, match=r"steps.csv: row 3: "):
+        diagnose(steps)

@@ -18,7 +18,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.records.columns import nearest_format
 from simstrag.records.log_file import LogFile, Reader
-from simstrag.records.log_table import shorten
+from simstrag.records.log_table import LogTable, shorten
 from simstrag.records.record import NodeEpisode, NodeSeries, Record
 
 MODULES = (
@@ -250,6 +250,10 @@ def _zone(first: Record, second: Record, apart: float) -> int:
     return best if overlap(best) > 0 else 0
 
 
+HEADER = re.compile(r"[A-Za-z_][\w .()/%-]*([,;\t] ?[A-Za-z_][\w .()/%-]*)+")
+"""The header of a CSV file: names, separated."""
+
+
 def _looks(file: LogFile) -> str:
     """What a file that no reader knows looks like, and the nearest format."""
     if not file.data:
@@ -279,6 +283,11 @@ def _looks(file: LogFile) -> str:
     line = next((line for line in file.head.splitlines() if line.strip()), "")
     if file.text.strip() == line.strip() and re.search("[,;\t]", line):
         return f"has no rows below its header {shorten(line)}"
+    if HEADER.fullmatch(line):
+        try:
+            LogTable.of(file.text, str(file.path))
+        except InputError as error:
+            return str(error).removeprefix(f"{file.path}, ")
     return f"is text that begins {shorten(line)!r}, and no reader knows it; {KNOWN}"
 
 
