@@ -227,6 +227,8 @@ def _share(d: Decision, policy: str) -> str:
 def describe_rivals(lanes: Mapping[str, str], samples: Samples, choice: Choice) -> str:
     """The policies that are as fast as the choice, by what they change; "" for none.
 
+    >>> import numpy as np
+    >>> from simstrag.experiments.worst_regret import OWN
     >>> lanes = {"lb_bsp": "A", "cgp": "C", "star_h": "C"}
     >>> samples = {OWN: {name: np.array([9.0, 9.1]) for name in lanes}}
     >>> describe_rivals(lanes, samples, Choice("lb_bsp", "cgp", ("cgp", "star_h", "lb_bsp")))
