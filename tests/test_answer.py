@@ -184,8 +184,8 @@ def test_what_nothing_tells_apart_from_the_best_is_chosen_by_the_change_of_train
     even = answer(times_of(base, {"bsp": 100, "asgd": 80, "korel": 81}, at_4=80))
     assert " asgd is as fast, and changes the algorithm." in even.action
     assert answer(s).safety.endswith(
-        "asgd is never more than 0.5 % behind the best policy, but is not told apart from korel "
-        "beyond the simulation's known error of 4.6 %, and changes the algorithm."
+        "asgd is never more than 0.5 % behind the best policy. It is not shown to differ from "
+        "korel by more than the simulation's known error of 4.6 %, and changes the algorithm."
     )
     assert decide(times_of(base, {"bsp": 100, "asgd": 82, "korel": 80}, at_4=82)).safe == "korel"
 

@@ -122,8 +122,8 @@ class Decision:
         interval of the difference is below 0) and whose mean gain is `MODEL_ERROR` or more.
     choice: of the candidates.
     turns: by constant that was varied, the other choices if it were known to have a value: as
-        stated (NaN), or one that was tried.  A choice that is not told apart from this one there is
-        no other.  None where one seed tells nothing.
+        stated (NaN), or one that was tried.  Only choices that intervals tell apart from this one
+        count.  None where one seed tells nothing.
     placeholders: those of the scenario, and which of them decide the choice.
     """
 

@@ -190,7 +190,7 @@ def _keep(d: Decision) -> str:
         gains = [f"{name} by {_share(d, name)} %" for name in d.candidates[1 : FEW + 1]]
         why = "may be slower where an assumption fails"
         if d.choice.best != BASELINE:
-            why = f"is not told apart from it beyond {ERROR}; more seeds may show it"
+            why = f"is not shown to differ from it by more than {ERROR}; run more seeds"
         return f"{keep} What is faster here ({join(gains)}) {why}."
     comparable = [name for name in sooner if not ignored(s, name)]
     if comparable:
@@ -314,8 +314,8 @@ def _alike(d: Decision) -> str:
         return ""
     (changes, _) = CHANGES[d.effects[best].lane]
     return (
-        f" {best} {describe_regret(d, best)}, but is not told apart from {d.safe} beyond {ERROR}, "
-        f"and {changes}."
+        f" {best} {describe_regret(d, best)}. It is not shown to differ from {d.safe} by more than "
+        f"{ERROR}, and {changes}."
     )
 
 

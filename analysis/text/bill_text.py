@@ -13,7 +13,7 @@ from simstrag.experiments.paired_statistics import Estimate
 
 
 def describe_bill(s: Standings, bill: Bill | None) -> str:
-    """What contention cost synchronous training, what of it is waiting, and for whom."""
+    """The GPU-hours that contention cost bsp, the share of waiting, and the slowest node."""
     if bill is None:
         if s.comparison.scenario.inputs.trace is None:
             return "There is no contention, so no gain is mitigation."
@@ -36,7 +36,7 @@ def describe_bill(s: Standings, bill: Bill | None) -> str:
 
 
 def summarize_bill(s: Standings, bill: Bill | None) -> str:
-    """What contention cost, and for whom ranks waited, in one line."""
+    """The share of GPU-hours that contention cost bsp, and the slowest node, in one line."""
     if bill is None or bill.share.low <= 0:
         first, stop, _ = describe_bill(s, bill).partition(". ")
         return first + stop.rstrip()
