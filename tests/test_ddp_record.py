@@ -104,18 +104,26 @@ def test_recording_changes_no_bit(wrapper: str, ranks: Ranks, tmp_path: Path) ->
     assert with_record == ranks.run(rank_records, 2, wrapper, "", 0.0)
 
 
-def rank_is_named(rank: int, world: int) -> list[str]:
+def rank_is_named(rank: int, world: int) -> tuple[list[str], tuple[int, float] | None, int]:
     model, said = wrapped("DistributedDataParallel", 0.01 if rank == 1 else 0.002), list[str]()
     with record(model, look_every=0.1) as recorder:
         if rank == 0:
             recorder._looks._slow._say = said.append  # type: ignore[union-attr]
+        assert recorder.latest() is None
         train(model, rank, 80)
-    return said
+        latest, slowest = recorder.latest(), recorder.slowest()
+    assert latest is not None
+    return said, slowest, latest.step
 
 
 def test_a_slow_rank_is_named_while_the_job_runs(ranks: Ranks) -> None:
-    said, *_ = ranks.run(rank_is_named, 3)
+    (said, slowest, latest), *others = ranks.run(rank_is_named, 3)
     assert [line.partition(":")[0] for line in said] == ["rank 1 is chronically slow"]
+    assert slowest is not None
+    assert slowest[0] == 1
+    assert slowest[1] > 2
+    assert latest == 79
+    assert [slowest for _, slowest, _ in others] == [None, None]
 
 
 def rank_0_looks(monkeypatch: pytest.MonkeyPatch, step: float, order: list[int]) -> list[str]:
@@ -271,7 +279,7 @@ class Full:
 def recorder_on(disk: Full, folder: Path) -> StepRecorder:
     """A recorder without ranks and model, with a step that it has not written."""
     recorder = StepRecorder.__new__(StepRecorder)
-    recorder.rank, recorder._looks = 0, None
+    recorder.rank, recorder._looks, recorder._latest = 0, None, None
     recorder._marks = StepMarks(Told(0, 1, 2), settling=1)
     recorder._file = _StepFile(folder, 0)
     recorder._file._file.close()

@@ -93,8 +93,20 @@ class StepRecorder:
         self._looks: _Looks | None = None
         if look_every and world > 1:
             self._looks = _Looks(self.rank, world, look_every, pause, device)
+        self._latest: StepSeconds | None = None
         self._marks.on_end = self._collect
         atexit.register(self.close)
+
+    def latest(self) -> StepSeconds | None:
+        """The newest step of this rank that has come to its end; None in the first ones."""
+        return self._marks.newest() or self._latest
+
+    def slowest(self) -> tuple[int, float] | None:
+        """The slowest rank, and its computing over its peers', at the last look of rank 0.
+
+        None where the tests call no rank chronically slow, and on all other ranks.
+        """
+        return None if self._looks is None else self._looks.slowest()
 
     def close(self) -> None:
         """Write what is known, and record no further step."""
@@ -113,6 +125,7 @@ class StepRecorder:
     def _collect(self) -> None:
         """Write and send the steps that are known; what fails there is given up."""
         steps = list(self._marks.known())
+        self._latest = steps[-1] if steps else self._latest
         self._write(lambda file: file.add(steps))
         try:
             if self._looks is not None:
@@ -226,6 +239,10 @@ class _Looks:
         if self._slow is not None and now >= self._look_at:
             self._look_at = math.inf
             self._look(self._slow)
+
+    def slowest(self) -> tuple[int, float] | None:
+        """The rank that was slowest at the last look, and its factor; see `SlowRankDetector`."""
+        return None if self._slow is None else self._slow.slowest()
 
     def _look(self, slow: SlowRankDetector) -> None:
         sent = [np.frombuffer(each) for each in self._store.multi_get(self._keys[1:])]

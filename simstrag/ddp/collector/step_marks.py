@@ -182,6 +182,12 @@ class StepMarks:
         while self._ended and self._clock.is_past(self._ended[0][2][-1]):
             yield self._seconds(*self._ended.popleft())
 
+    def newest(self) -> StepSeconds | None:
+        """The seconds of the newest step that has come to its end, if `known` has not given it."""
+        past = (each for each in reversed(self._ended) if self._clock.is_past(each[2][-1]))
+        newest = next(past, None)
+        return None if newest is None else self._seconds(*newest)
+
     def _seconds(self, step: int, forward: Any, marks: list[Any]) -> StepSeconds:
         whole, before = self._clock.between(marks[0], marks[1] if forward is None else forward)
         computing, waiting = 0.0, whole - before  # waiting: what gloo's threads took of the core

@@ -94,6 +94,14 @@ class SlowRankDetector:
             self._look()
             self._new = dict.fromkeys(self._new, 0)
 
+    def slowest(self) -> tuple[int, float] | None:
+        """The rank that is chronically slow by the most, and its computing over that of its peers.
+
+        As of the last look; None where no rank is called chronically slow.
+        """
+        slow = [(rank, each.factor) for rank, each in self._standings.items() if each.is_slow]
+        return max(slow, key=lambda pair: pair[1], default=None)
+
     def remove(self, rank: int) -> None:
         """Stop comparing a rank that has left."""
         for reports in (self._last, self._long, self._window, self._new, self._standings):
@@ -213,7 +221,7 @@ class _Standing:
 
     def __init__(self, rank: int, patience: _Patience) -> None:
         self._rank, self._patience = rank, patience
-        self._is_slow, self._is_periodic = False, False
+        self.is_slow, self._is_periodic, self.factor = False, False, 1.0
         self._spans: list[_Span] = []
         self._given = 0
         """Steps of the stretch that gave the last warning."""
@@ -224,24 +232,25 @@ class _Standing:
         found: by the tests of the look; steps: the numbers of those it took in.
         """
         self._spans.append(span)
+        self.factor = float(np.exp(span.excess))
         if len(self._spans) > MOST_SPANS:
             self._spans = [*map(_joined, self._spans[::2], self._spans[1::2]), self._spans[-1]]
         if found is not None and found.period is not None:
             return self._name_period(found, steps)
-        if found is not None and not self._is_slow:
+        if found is not None and not self.is_slow:
             if self._patience.withdrawals and not self._is_sure(1):
                 return ""
-            self._is_slow, self._given, self._spans = True, len(found.places), []
+            self.is_slow, self._given, self._spans = True, len(found.places), []
             return (
                 f"rank {self._rank} is chronically slow: it computes {found.slowdown:.2f} times as "
                 f"long as its peers since step {steps[found.places[0]]} ({found.test}; {_p(found)})"
             )
-        if found is None and self._is_slow and self._is_sure(-1):
+        if found is None and self.is_slow and self._is_sure(-1):
             late = self._latest()
             excess = float(np.exp(np.mean([each.excess for each in late])))
             count = sum(each.steps for each in late)
             self._patience.double()
-            self._is_slow, self._spans = False, []
+            self.is_slow, self._spans = False, []
             return (
                 f"rank {self._rank} is no longer slow: it computed {excess:.2f} times as long as "
                 f"its peers in the last {count} steps"
