@@ -40,6 +40,7 @@ def test_the_law_of_the_batch_is_found(law: str) -> None:
     assert said == pytest.approx([TIMES[law](b) for b in (3, 128)], rel=0.04)
 
 
+@pytest.mark.thorough
 def test_the_constants_of_a_batch_lie_in_their_intervals() -> None:
     held = 0
     for seed in range(40):

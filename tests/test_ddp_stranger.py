@@ -121,7 +121,9 @@ def test_a_job_on_one_machine_listens_on_the_loopback_alone_and_publishes_no_sec
     assert job.launcher.poll() is None
 
 
-@pytest.mark.parametrize("job", ["bsp", "asgd"], indirect=True)
+@pytest.mark.parametrize(
+    "job", [pytest.param("bsp", marks=pytest.mark.thorough), "asgd"], indirect=True
+)
 def test_a_stranger_that_rewrites_all_keys_and_floods_all_ports_runs_nothing_of_its_own(
     job: Job, tmp_path: Path
 ) -> None:

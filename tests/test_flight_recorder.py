@@ -108,7 +108,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = ("three buckets", "one bucket", "two ranks", "noticed within 2 ms")
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.thorough) for k in KINDS]
+)
 def test_drawn_slow_ranks_are_found_and_measured(kind: str, tmp_path: Path) -> None:
     """At least 95 % of drawn dumps: the right rank, and its slowdown within .05."""
     random, right, draws = np.random.default_rng(43), 0, 40
