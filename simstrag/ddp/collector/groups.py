@@ -18,8 +18,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from simstrag.documents.job_mesh import JobMesh
 from simstrag.errors import InputError
-from simstrag.records.mesh import JobMesh
 
 
 def wrapper_of(model: nn.Module, mesh: DeviceMesh | None = None) -> str:

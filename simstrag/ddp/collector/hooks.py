@@ -129,9 +129,7 @@ def _attach_fsdp(root: nn.Module, marks: StepMarks, end: EndOfBackward) -> None:
                 attach_module(module, marks, end.watch if module is root else None)
 
 
-def attach_module(
-    module: nn.Module, marks: Marks, watch: Callable[[Any], None] | None
-) -> None:
+def attach_module(module: nn.Module, marks: Marks, watch: Callable[[Any], None] | None) -> None:
     """Mark the gathering of one module's parameters before its forward and its backward."""
     outputs: list[torch.Tensor] = []
 

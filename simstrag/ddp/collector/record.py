@@ -49,8 +49,8 @@ from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.ddp.local_step_timer import CpuStepTimer, measure_cores_per_rank
 from simstrag.documents.file_io import refuse_file, write_atomically
+from simstrag.documents.job_mesh import JobMesh
 from simstrag.errors import InputError
-from simstrag.records.mesh import JobMesh
 
 HEADER, GROUPED_HEADER = "rank,step,stage,seconds\n", "rank,step,stage,seconds,group\n"
 BEFORE, PART = "optimizer-and-input", ("compute", "all-reduce")

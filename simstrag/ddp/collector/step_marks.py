@@ -199,9 +199,7 @@ class StepMarks:
         newest = next(past, None)
         return None if newest is None else self._seconds(*newest)
 
-    def _seconds(
-        self, step: int, forward: Any, marks: list[Any], groups: list[str]
-    ) -> StepSeconds:
+    def _seconds(self, step: int, forward: Any, marks: list[Any], groups: list[str]) -> StepSeconds:
         whole, before = self._clock.between(marks[0], marks[1] if forward is None else forward)
         computing, waiting = 0.0, whole - before  # waiting: what gloo's threads took of the core
         if forward is not None:

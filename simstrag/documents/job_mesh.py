@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-
-from simstrag.records.record import Ints
+import numpy.typing as npt
 
 WORDS = {
-    "replica": ("replicate", "dp_replicate", "ddp"),
+    "replica": ("replicate", "dp_replicate", "dp", "ddp", "data"),
     "shard": ("shard", "dp_shard", "fsdp"),
     "stage": ("pp", "stage", "pipe", "pipeline"),
+    "tensor-parallel rank": ("tp", "tensor"),
+    "context-parallel rank": ("cp", "context"),
+    "expert-parallel rank": ("ep", "expert"),
 }
 """What one place of a dimension is called, by the names that dimensions usually have."""
 
@@ -35,7 +37,7 @@ class JobMesh(NamedTuple):
     ranks: tuple[int, ...]
 
     @property
-    def grid(self) -> Ints:
+    def grid(self) -> npt.NDArray[np.int64]:
         """Ranks by their places."""
         return np.array(self.ranks, np.int64).reshape(self.shape)
 
