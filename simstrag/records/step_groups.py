@@ -41,9 +41,9 @@ def offsets(ends: Floats, members: Ints) -> Floats:
     ends: of each part on a rank's own clock, shape (steps, ranks, parts).
     members: number of the group in which a part waits, -1 of computing, shape (ranks, parts).
 
-    >>> ends = np.array([[[5.0], [3.0], [7.0], [7.0]]])
-    >>> offsets(ends, np.array([[0], [0], [1], [1]])).tolist()
-    [[-1.0, 1.0, 0.0, 0.0]]
+    >>> ends = np.array([[[5.0], [3.0], [7.0], [6.0]]])
+    >>> offsets(ends, np.array([[0], [0], [1], [1]])).round(6).tolist()
+    [[-1.0, 1.0, -0.5, 0.5]]
     """
     ranks = len(members)
     apart, total = np.zeros((len(ends), ranks)), np.zeros((ranks, ranks))
