@@ -70,6 +70,9 @@ class JobReplay:
         needs = dependencies(layout)
         levels = levels_of(needs)
         work, delay = _work(layout, levels), _delay(layout, levels)
+        for each in needs.received:
+            let_go = layout.end[sorted(needs.before[each])].max(axis=0)
+            work[each] = np.maximum(layout.end[each] - let_go, 0)
         ideal = np.zeros(len(layout.kind), work.dtype)
         for kind in np.unique(layout.kind):
             own = layout.kind == kind
