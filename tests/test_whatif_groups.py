@@ -215,3 +215,24 @@ def test_a_step_with_other_groups_than_usual_is_left_out(tmp_path: Path) -> None
     found = simstrag.diagnose(tmp_path, compare=[])
     assert np.unique(found.record.step).tolist() == [0, 1, 2, 4, 5]
     assert any("left out: 1" in each for each in found.record.missing)
+
+
+def test_files_of_two_hosts_are_one_job_whose_mesh_is_beside_one_of_them(tmp_path: Path) -> None:
+    by_hand(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    for rank in (0, 1, 2):
+        (tmp_path / "a" / f"rank-{rank}.csv").rename(tmp_path / "b" / f"rank-{rank}.csv")
+    record = read_record(*sorted(tmp_path.glob("*/rank-*.csv")))
+    assert record.mesh == MESH
+    assert record.missing == ()
+    assert len(np.unique(record.rank)) == 6
+
+
+def test_a_rank_that_was_killed_is_named_and_no_whole_step_is_lost(tmp_path: Path) -> None:
+    own = np.ones((20, 6, 2))
+    write_job(tmp_path, own, [1, 0], np.zeros((20, 2)))
+    path = tmp_path / "rank-4.csv"
+    path.write_text("\n".join(path.read_text().splitlines()[: 1 + 5 * 9 + 3]) + "\n")
+    record = read_record(tmp_path)
+    assert np.unique(record.step).tolist() == [*range(9)]
+    assert record.missing[0].startswith("rank 4 has no step after 8, where others go on to 19")

@@ -513,15 +513,7 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
             "same stages, which are parts of their step (a pipeline needs all operations)"
         )
     frame = _usual(frame.sort_values(["step", "rank", "order"], kind="stable"), len(parts))
-    last = frame.groupby("rank")["step"].max()
-    lacking = len(steps) - 1 - np.searchsorted(steps, last)
-    gone = last[lacking > max(APART, GONE * len(steps))]
-    if len(gone):
-        missing = [
-            f"rank {gone.index[0]} has no step after {gone.iloc[0]}, where others go on to "
-            f"{steps[-1]}: it may have died, and what came after is left out",
-            *missing,
-        ]
+    missing = [*_gone(frame, steps), *missing]
     if is_whole:
         frame = frame[frame.groupby("step")["rank"].transform("nunique") == len(ranks)]
         if frame.empty:
@@ -558,6 +550,18 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
     )  # fmt: skip
 
 
+def _gone(frame: pd.DataFrame, steps: Ints) -> list[str]:
+    """That a rank has no more steps while others go on, in one line."""
+    last = frame.groupby("rank")["step"].max()
+    lacking = len(steps) - 1 - np.searchsorted(steps, last)
+    gone = last[lacking > max(APART, GONE * len(steps))]
+    return [
+        f"rank {rank} has no step after {step}, where others go on to {steps[-1]}: it may have "
+        "died, and what came after is left out"
+        for rank, step in gone.items()
+    ][:1]
+
+
 def _pipeline(rows: _Rows, keys: dict[str, tuple[str, int]], source: str, form: str) -> Record:
     """The record of a pipeline, whose stages differ in what they do."""
     frame = rows.frame.sort_values(["rank", "step", "order"], kind="stable")
@@ -565,7 +569,10 @@ def _pipeline(rows: _Rows, keys: dict[str, tuple[str, int]], source: str, form: 
     dropped = frame["step"].nunique() - len(np.unique(columns["step"]))
     return Record(
         **columns, source=source, form=form, mesh=rows.mesh, began=rows.began,
-        missing=(*rows.missing, *([f"{LEFT_OUT}: {dropped}"] if dropped else [])),
+        missing=(
+            *_gone(frame, np.unique(frame["step"])), *rows.missing,
+            *([f"{LEFT_OUT}: {dropped}"] if dropped else []),
+        ),
         notes=(*rows.notes, assumed_gpus(frame["rank"].nunique())),
     )  # fmt: skip
 
