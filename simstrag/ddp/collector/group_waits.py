@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.compiler import is_compiling
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.distributed_c10d import ProcessGroup, Work
 from torch.distributed.fsdp import FSDPModule
@@ -120,7 +121,7 @@ class GroupWaits:
 
         def call(*arguments: Any, **named: Any) -> Any:
             group = named.get("group") if len(arguments) <= place else arguments[place]
-            label = "" if group is None else label_of(group)
+            label = "" if group is None or is_compiling() else label_of(group)
             if not label:
                 return original(*arguments, **named)
             begin = marks.mark()
@@ -139,9 +140,10 @@ class GroupWaits:
 
         def call(*arguments: Any, **named: Any) -> Any:
             result = original(*arguments, **named)
+            if is_compiling():
+                return result
             group = named.get("group") if len(arguments) <= place else arguments[place]
-            label = label_of(group)
-            if label:
+            if label := label_of(group):
                 memory = getattr(result, "elem", result)
                 issued[memory.untyped_storage().data_ptr()] = label
             return result
@@ -152,7 +154,9 @@ class GroupWaits:
         issued, marks = self._issued, self._marks
 
         def wait(tensor: torch.Tensor) -> Any:
-            label = issued.pop(tensor.untyped_storage().data_ptr(), "") if issued else ""
+            if is_compiling() or not issued:
+                return original(tensor)
+            label = issued.pop(tensor.untyped_storage().data_ptr(), "")
             if not label:
                 return original(tensor)
             begin = marks.mark()
