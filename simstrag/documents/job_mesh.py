@@ -68,9 +68,10 @@ class JobMesh(NamedTuple):
             dims = [k for k, name in enumerate(self.names) if word_of(name) == word]
             dims = [k for k in dims if self.shape[k] > 1]
             if dims:
-                places = np.indices(self.shape)[dims].reshape(len(dims), -1)
-                workers = np.ravel_multi_index(tuple(places), tuple(self.shape[k] for k in dims))
-                return dict(zip(self.ranks, workers.tolist(), strict=True))
+                workers = np.zeros(self.shape, np.int64)
+                for k in dims:
+                    workers = workers * self.shape[k] + np.indices(self.shape)[k]
+                return dict(zip(self.ranks, workers.ravel().tolist(), strict=True))
         return {}
 
     def lines(self) -> str:
