@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.documents.job_mesh import JobMesh
 from simstrag.errors import InputError
 from simstrag.records.columns import (
     AREA,
@@ -40,7 +41,10 @@ from simstrag.records.columns import (
 )  # fmt: skip
 from simstrag.records.log_file import LogFile, Reader
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Ints, Record, Unseen, assumed_gpus
+from simstrag.records.step_groups import aligned
+from simstrag.records.step_pipelines import is_pipeline, pipeline_of
 from simstrag.records.step_tables import (
+    GROUPED,
     LIGHTNING,
     OF_RANK,
     RECORDED,
@@ -70,6 +74,7 @@ NO_COLLECTIVE = (
     "no stage is all-reduce, so that a step is the seconds of its slowest rank; communication, and "
     "the error of the replay, are unknown"
 )
+LEFT_OUT = "steps that lack a rank or a stage are left out"
 GONE, APART = 0.05, 5
 """Share of the steps, and their number, that a rank may lack at the end, ASSUMED: files of ranks
 end a few steps apart."""
@@ -150,9 +155,10 @@ def absent_ranks(ranks: list[int], size: int) -> list[str]:
 class _Rows(NamedTuple):
     """All parts of all steps, and what is said of them.
 
-    frame: columns log and row (of the cell), rank, step, part, seconds, tokens, time; also host
-        and repeats.
+    frame: columns log and row (of the cell), rank, step, part, seconds, tokens, time, group (its
+        label); also host and repeats.
     began: the wall clock of time 0, or "".
+    mesh: of the ranks, where it is known.
     """
 
     frame: pd.DataFrame
@@ -160,6 +166,7 @@ class _Rows(NamedTuple):
     missing: list[str]
     notes: list[str]
     began: str = ""
+    mesh: JobMesh | None = None
 
     def mistake(self, wrong: npt.NDArray[np.bool_], meaning: str, why: str) -> None:
         """Raise an error about the first cell that is wrong, if any is."""
@@ -193,9 +200,10 @@ def _read(files: Sequence[LogFile], columns: Mapping[str, str] | None, *, is_who
             )
     rows = _steps_of(rows)
     if is_folder:
-        size = re.search(
-            r"(?m)^world_size: *(\d+)\s*$", _text(files[0].path.with_name("meta.yaml"))
-        )
+        folders = dict.fromkeys(file.path.parent for file in files)  # rank 0 wrote into one of them
+        meta = next(filter(None, (_text(each / "meta.yaml") for each in folders)), "")
+        size = re.search(r"(?m)^world_size: *(\d+)\s*$", meta)
+        rows = rows._replace(mesh=JobMesh.of_text(meta))
         missing = absent_ranks(np.unique(rows.frame["rank"]).tolist(), int(size[1]) if size else 0)
     form = tool_of(files[0], tables[0])
     return _record(rows._replace(missing=[*missing, *rows.missing]), source, form, is_whole)
@@ -221,6 +229,8 @@ def _rows(logs: list[LogColumns]) -> _Rows:
         frame["time"] = log.moments("time") if "time" in log else np.nan
         stages = log.cells("stage") if "stage" in log else [COMPUTE] * len(frame)
         frame["part"] = [ALL_REDUCE if name.lower() in COLLECTIVE else name for name in stages]
+        is_grouped = list(log.table.columns) == GROUPED
+        frame["group"] = log.table.column("group") if is_grouped else ""
         frame["repeats"] = pd.DataFrame(log.table.columns).duplicated().to_numpy()
         parts.append(frame)
     frame = pd.concat(parts, ignore_index=True)
@@ -493,6 +503,8 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
             "Derived: seconds rise from step to step on all ranks: they count from the start, and "
             "a step is the difference."
         )
+    if is_whole and is_pipeline(frame):
+        return _pipeline(rows._replace(frame=frame, missing=missing), keys, source, form)
     found = np.unique(np.searchsorted(ranks, frame["rank"]) * len(parts) + frame["order"])
     if len(found) < len(ranks) * len(parts):
         k, p = divmod(int(np.argmin(np.append(found, -1) == np.arange(len(found) + 1))), len(parts))
@@ -501,15 +513,7 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
             "same stages, which are parts of their step (a pipeline needs all operations)"
         )
     frame = _usual(frame.sort_values(["step", "rank", "order"], kind="stable"), len(parts))
-    last = frame.groupby("rank")["step"].max()
-    lacking = len(steps) - 1 - np.searchsorted(steps, last)
-    gone = last[lacking > max(APART, GONE * len(steps))]
-    if len(gone):
-        missing = [
-            f"rank {gone.index[0]} has no step after {gone.iloc[0]}, where others go on to "
-            f"{steps[-1]}: it may have died, and what came after is left out",
-            *missing,
-        ]
+    missing = [*_gone(frame, steps), *missing]
     if is_whole:
         frame = frame[frame.groupby("step")["rank"].transform("nunique") == len(ranks)]
         if frame.empty:
@@ -521,24 +525,55 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
         raise InputError(f"{source}: all seconds of computing are 0; are they rounded?")
     if not has_collective:
         missing = [*missing, NO_COLLECTIVE]
+    grouped: dict[str, Any] = {}
+    if is_whole and frame["group"].any():
+        frame, grouped = aligned(frame, len(ranks), len(parts))
     dropped = len(steps) - frame["step"].nunique()
     if dropped:
-        missing = [*missing, f"steps that lack a rank or a stage are left out: {dropped}"]
+        missing = [*missing, f"{LEFT_OUT}: {dropped}"]
     seconds, rank = frame["seconds"].to_numpy(), frame["rank"].to_numpy(np.int64)
     ends = frame.groupby(["step", "rank"])["seconds"].cumsum().to_numpy()
+    start = grouped.pop("start", ends - seconds)
     none = np.full(len(frame), -1)
     hides = any("backward" in kind for kind in kinds) and not has_collective
     return Record(
         step=frame["step"].to_numpy(), replica=rank, stage=none + 1, rank=rank,
         kind=np.array([kinds.index(named[k][0]) for k in frame["order"]]),
         number=np.array([named[k][1] for k in frame["order"]]), chunk=none, model_chunk=none,
-        micro_batch=none, start=ends - seconds, duration=seconds, kinds=kinds, source=source,
+        micro_batch=none, start=start, duration=seconds, kinds=kinds, source=source,
         form=form, is_timed=has_collective,
         tokens=frame["tokens"].to_numpy() if frame["tokens"].notna().any() else None,
         missing=(*missing, *_holes(steps)), notes=(*rows.notes, assumed_gpus(len(ranks))),
         time=frame["time"].to_numpy() if frame["time"].notna().all() else None,
-        began=rows.began, hosts=hosts,
+        began=rows.began, hosts=hosts, mesh=rows.mesh, **grouped,
         unseen=(*([ONE_RANK] if len(ranks) == 1 else []), *([HIDDEN] if hides else [])),
+    )  # fmt: skip
+
+
+def _gone(frame: pd.DataFrame, steps: Ints) -> list[str]:
+    """That a rank has no more steps while others go on, in one line."""
+    last = frame.groupby("rank")["step"].max()
+    lacking = len(steps) - 1 - np.searchsorted(steps, last)
+    gone = last[lacking > max(APART, GONE * len(steps))]
+    return [
+        f"rank {rank} has no step after {step}, where others go on to {steps[-1]}: it may have "
+        "died, and what came after is left out"
+        for rank, step in gone.items()
+    ][:1]
+
+
+def _pipeline(rows: _Rows, keys: dict[str, tuple[str, int]], source: str, form: str) -> Record:
+    """The record of a pipeline, whose stages differ in what they do."""
+    frame = rows.frame.sort_values(["rank", "step", "order"], kind="stable")
+    columns = pipeline_of(frame, keys, rows.mesh, source)
+    dropped = frame["step"].nunique() - len(np.unique(columns["step"]))
+    return Record(
+        **columns, source=source, form=form, mesh=rows.mesh, began=rows.began,
+        missing=(
+            *_gone(frame, np.unique(frame["step"])), *rows.missing,
+            *([f"{LEFT_OUT}: {dropped}"] if dropped else []),
+        ),
+        notes=(*rows.notes, assumed_gpus(frame["rank"].nunique())),
     )  # fmt: skip
 
 
