@@ -56,7 +56,7 @@ def to_checkpoint(
         finally:
             replica.spread(before)
     return {
-        "format": FORMAT, "name": setup.name, "world_size": setup.members.world_size,
+        "format": FORMAT, "name": setup.name, "world_size": setup.world.world_size,
         "model": model, "optimizer": optimizer, "formats": replica.formats.state_dict(),
         "sampler": None if sampler is None else sampler.state_dict(),
         "policy": pack_policy(state.policy),
@@ -71,7 +71,7 @@ def from_checkpoint(checkpoint: Mapping[str, Any], setup: RankSetup) -> Training
 
     Raises `InputError` for a checkpoint of another policy or number of ranks.
     """
-    replica, sampler, world_size = setup.replica, setup.sampler, setup.members.world_size
+    replica, sampler, world_size = setup.replica, setup.sampler, setup.world.world_size
     for word, here in (("format", FORMAT), ("name", setup.name), ("world_size", world_size)):
         if checkpoint.get(word) != here:
             there = checkpoint.get(word)

@@ -103,13 +103,15 @@ class Trainer:
         if self._modes.current is not None:
             return self._modes.current.next_batch
         batch = self._setup.batch
-        return self._modes.first_plan.samples(batch, self.world_size)[self.rank] or batch
+        world = self._setup.world
+        return self._modes.first_plan.samples(batch, world.world_size)[world.rank] or batch
 
     @property
     def lowest(self) -> bool:
         """Whether no lower rank is left, as far as this one knows; before `close`."""
-        left = set(range(self.world_size)) - set(self._modes.lost)
-        return self.rank == min(left, default=self.rank)
+        world = self._setup.world
+        left = set(range(world.world_size)) - set(self._modes.lost)
+        return world.leads and world.rank == min(left, default=world.rank)
 
     @property
     def model(self) -> nn.Module:

@@ -20,6 +20,7 @@ from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.rank_setup import RankSetup
 from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
 from simstrag.ddp.replica import Replica
+from simstrag.ddp.sharded.world import World
 from simstrag.ddp.trainer import Trainer
 from simstrag.errors import InputError
 from simstrag.policy import Hints, Policy, View
@@ -97,6 +98,7 @@ def wrap(
         joined = use_existing_group(stall_limit)
     limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
     members = Membership(dist.get_rank(), dist.get_world_size(), joined, limit)
+    world = World(members)
 
     formats: NumberFormats | None = None
 
@@ -107,7 +109,7 @@ def wrap(
         formats = formats or NumberFormats(model, precision)
         hints = profile_hints(profile, batch, samples, (formats.full, formats.amp))
         _check_agreement(**{"the profile's amp_ratio": hints.amp_ratio})
-        first = View(members.world_size, hints=hints, noise_scale=hints.noise_scale)
+        first = View(world.world_size, hints=hints, noise_scale=hints.noise_scale)
         policy_support.check_policy(copy.deepcopy(given), name, first)
         return formats, hints, measure_cores_per_rank()
 
@@ -125,8 +127,8 @@ def wrap(
         clock = CudaStepTimer(device) if device.type == "cuda" else CpuStepTimer(cores)
         replica = Replica(model, optimizer, formats, clock)
         setup = RankSetup(
-            replica, members, given, name, hints, sampler, None if out is None else Path(out),
-            validation, agree,
+            replica, members, world, given, name, hints, sampler,
+            None if out is None else Path(out), validation, agree,
         )  # fmt: skip
         return Trainer(setup)
     except BaseException as error:
