@@ -38,6 +38,8 @@ from simstrag.ddp.server.messages import JobSpec
 from simstrag.ddp.server.server_main import find_host, start_server
 from simstrag.ddp.server.server_mode import ServerMode
 from simstrag.ddp.server.validation_gradient import ValidationSpec
+from simstrag.ddp.sharded.served_modes import FollowingMode, LeadingMode
+from simstrag.ddp.sharded.sharded_replica import ShardedReplica
 from simstrag.errors import InputError
 from simstrag.learning.noise_scale_estimate import NoiseAverages
 from simstrag.plan import Review
@@ -67,7 +69,7 @@ class Modes:
     def __init__(self, setup: RankSetup) -> None:
         self._setup, self._members, self._replica = setup, setup.members, setup.replica
         self._world = setup.world
-        self.current: AllReduceMode | ServerMode | None = None
+        self.current: AllReduceMode | ServerMode | FollowingMode | None = None
         self.server: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
         self._journal = TrainingJournal(setup)
@@ -105,14 +107,20 @@ class Modes:
             return self.start, None
         if isinstance(mode, AllReduceMode):
             return TrainingState(mode.live.policy, mode.live.facts()), None
+        assert isinstance(mode, ServerMode), "the leader makes the checkpoint"
         with self._members.diagnose():
             served = mode.client.fetch_state()
         policy, facts = served["policy"], served["facts"]
         if mode.private:
             return TrainingState(policy, facts, mode.averages.state_dict(), apart=True), None
         if mode.served:  # the server's optimizer takes no step
-            served["optimizer"] = self._replica.optimizer.state_dict()
+            served["optimizer"] = self._replica.optimizer_state()
         return TrainingState(policy, facts, served["outer"], served["corrected"]), served
+
+    def release(self) -> None:
+        """Let the other ranks of a replica go on, when this one has made a checkpoint."""
+        if isinstance(self.current, LeadingMode):
+            self.current.release()
 
     # -- the first mode, and changes ---------------------------------------------------------
 
@@ -167,7 +175,7 @@ class Modes:
             self._broadcast()
             self._enter_server_mode(mode.live.policy, mode.live.facts())
             return
-        assert isinstance(mode, ServerMode)
+        assert mode is not None
         handover = mode.handover
         assert handover is not None
         if handover.apart:
@@ -250,8 +258,15 @@ class Modes:
 
     def _enter_server_mode(self, policy: Policy, facts: Facts | None) -> None:
         members, replica = self._members, self._replica
+        address = self._server_address() if self._client is None else ""
+        sharded = isinstance(replica, ShardedReplica)
+        if isinstance(replica, ShardedReplica):
+            replica.leading = self._world.leads
+            if not replica.leading:
+                self.current = FollowingMode(replica, members.mark)
+                return
         if self._client is None:
-            address, limit = self._server_address(), members.stall_limit
+            limit = members.stall_limit
             self._client = Client(address, self._world.rank, limit, members.cut_off)
         job = partial(self._job, policy, facts)
         self._client.begin(
@@ -259,7 +274,8 @@ class Modes:
             settings=settings_of(replica.optimizer), spare=job,
         )  # fmt: skip
         outer = self.start.outer
-        self.current = ServerMode(replica, self._client, *self._groups, members.mark, outer)
+        mode = LeadingMode if sharded else ServerMode
+        self.current = mode(replica, self._client, *self._groups, members.mark, outer)
 
     def _job(self, policy: Policy, facts: Facts | None) -> JobSpec:
         """What a server needs to begin; the same from each rank."""

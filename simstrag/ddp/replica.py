@@ -32,6 +32,7 @@ class Replica:
     buffers: the floating ones; buffer_count: their numbers.
     device: where flat tensors are.
     loss: the loss of the last forward.
+    share: factor of the loss: its rank's part of a replica's samples, 1 where that is even.
 
     Raises `InputError` where the optimizer trains parameters that are not the model's.
     """
@@ -60,7 +61,7 @@ class Replica:
         self.dtype, self.device = self.parameters[0].dtype, self.parameters[0].device
         self.buffers = [each for each in model.buffers() if each.is_floating_point()]
         self.buffer_count = sum(each.numel() for each in self.buffers)
-        self.loss = torch.tensor(math.nan)
+        self.loss, self.share = torch.tensor(math.nan), 1.0
         self._named = dict(model.named_parameters())
         self._ddp: DistributedDataParallel | None = None
         self._reducer: Reducer | None = None
@@ -103,8 +104,14 @@ class Replica:
             reducer.weight, reducer.scale = weigh(), self.formats.scale
             self._backward(loss)
         if not reducer.complete:
-            named = self._named.items()
-            without = [name for name, each in named if each.requires_grad and each.grad is None]
+            self._refuse_without_gradient()
+        return self.loss
+
+    def _refuse_without_gradient(self) -> None:
+        """Raise `InputError` where a parameter got no gradient."""
+        named = self._named.items()
+        without = [name for name, each in named if each.requires_grad and each.grad is None]
+        if without:
             shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
             raise InputError(
                 f"{len(without)} of {len(named)} parameters got no gradient ({shown}): where "
@@ -112,7 +119,6 @@ class Replica:
                 "freeze those that are not used by requires_grad_(False) before wrap(), or take a "
                 "policy such as asgd, under which they count as zeros"
             )
-        return self.loss
 
     def settle(self, closure: Closure) -> None:
         """Let DDP find the order of its buckets, without other effects; collective.
@@ -208,13 +214,29 @@ class Replica:
             self.update()
             self.clear()
 
+    def model_state(self) -> dict[str, Any]:
+        """The state of the model, for a checkpoint."""
+        return self.model.state_dict()
+
+    def load_model_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of a model."""
+        self.model.load_state_dict(state)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """The state of the optimizer, for a checkpoint."""
+        return self.optimizer.state_dict()
+
+    def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of an optimizer."""
+        self.optimizer.load_state_dict(dict(state))
+
     def pack(self, **more: Mapping[str, Any] | None) -> bytes:
         """Optimizer, parameters and more plain data for a server, by `pack_optimizer`."""
         return flat_parameters.pack_optimizer(self.optimizer, **more)
 
     def unpack_optimizer(self, packed: bytes) -> None:
         """Give the optimizer the state that a server had packed."""
-        self.optimizer.load_state_dict(load(packed, "the server's optimizer"))
+        self.load_optimizer_state(load(packed, "the server's optimizer"))
 
     def clear(self) -> None:
         """Clear all gradients, also of parameters that the optimizer does not train."""

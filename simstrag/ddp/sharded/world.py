@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +13,18 @@ from torch.distributed.tensor import DTensor
 
 from simstrag.ddp import plain_collectives
 from simstrag.ddp.allreduce.control_message import ControlMessages
+from simstrag.ddp.allreduce.hook import create_group
+from simstrag.ddp.failures.abort_collectives import Connections
+from simstrag.ddp.job_store import START
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from simstrag.ddp.failures.rank_failure import Membership
+
+PATIENCE = timedelta(days=30)
+"""Timeout of the leader's next command."""
 
 REMEDY = 'shard it within its replica only: fully_shard(model, mesh=mesh["shard"])'
 
@@ -198,3 +205,23 @@ def find_layout(mesh: DeviceMesh) -> Layout:
     if len({len(each) for each in found}) > 1 or covered != list(range(dist.get_world_size())):
         raise InputError(f"the replicas are the ranks {found}; all ranks must form equal ones")
     return Layout(found)
+
+
+def join_replicas(mesh: DeviceMesh, members: Membership) -> World:
+    """This rank's place among replicas that are sharded over `mesh`, and their groups; collective.
+
+    Waiting for the leader's commands has no timeout: a replica may be as slow as it likes.
+    """
+    members.layout = layout = find_layout(mesh)
+    replica, shard = layout.place(members.rank)
+    connections = Connections() if members.joined is None else members.joined.connections
+    limit = timedelta(seconds=max(members.stall_limit, START))
+    over_gloo = mesh.device_type == "cpu" or "nccl" not in dist.get_backend_config()
+    groups = []
+    with connections.capture():
+        for purpose, ranks, gloo, seconds in (
+            ("replicas", layout.across(shard), over_gloo, limit),
+            ("replica", layout.ranks[replica], True, PATIENCE),
+        ):
+            groups.append(create_group(purpose, ranks, gloo, seconds))
+    return World(members, layout, *groups)

@@ -1,0 +1,80 @@
+"""Trainings of small tasks on replicas of several ranks, which shard their model by FSDP2."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from simstrag.learning import tasks
+from simstrag.learning.batches import Batches, iid_shards
+
+BATCH, RATE, MOMENTUM = 8, 0.05, 0.5
+SHARDS = 2
+
+
+def shard(model: nn.Module, world: int, shards: int = SHARDS, whole: bool = False) -> nn.Module:
+    """A model sharded within its replica; with `whole` over the mesh of all replicas."""
+    names = ("replicate", "shard")
+    mesh = init_device_mesh("cpu", (world // shards, shards), mesh_dim_names=names)
+    own = mesh if whole else mesh["shard"]
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear) and layer is not model:
+            fully_shard(layer, mesh=own)
+    fully_shard(model, mesh=own)
+    return model
+
+
+def whole(model: nn.Module) -> torch.Tensor:
+    """All parameters, flat; the ranks of a replica call it together."""
+    found = (p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters())
+    return torch.cat([each.detach().reshape(-1) for each in found])
+
+
+def batches(replicas: int) -> Batches:
+    """Those of the real learner, by replica and step."""
+    samples = len(tasks.load("tabular").inputs)
+    return Batches(iid_shards(samples, replicas, 0), BATCH, 0)
+
+
+def train(
+    rank: int,
+    world: int,
+    policy: Any,
+    out: str | None,
+    steps: int = 12,
+    pause: float = 0.0,
+    act: Callable[[Any, int], None] | None = None,
+    **options: Any,
+) -> list[float]:
+    """The parameters of this rank's replica at the end, in fp64.
+
+    pause: seconds that a step takes longer with each replica.
+    act: is called with the trainer and the number of the step before each.
+    """
+    from simstrag.ddp import wrap
+
+    replicas, (replica, place) = world // SHARDS, divmod(rank, SHARDS)
+    task, drawn, step = tasks.load("tabular"), batches(replicas), 0
+    model = shard(task.model.double(), world)
+    optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
+
+    def loss() -> torch.Tensor:
+        time.sleep(pause * replica)
+        rows = torch.from_numpy(drawn.of([replica], [step], [BATCH]))[place::SHARDS]
+        return task.loss(model(task.inputs[rows].double()), task.targets[rows].double()).mean()
+
+    options = {"precision": "stand-in", "samples": BATCH * replicas * steps} | options
+    with wrap(model, optimizer, policy, batch=BATCH, out=out, **options) as trainer:
+        while not trainer.over:
+            if act is not None:
+                act(trainer, step)
+            trainer.step(loss)
+            step += 1
+    return list(whole(model).tolist())
