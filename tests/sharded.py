@@ -51,12 +51,14 @@ def train(
     steps: int = 12,
     pause: float = 0.0,
     act: Callable[[Any, int], None] | None = None,
+    fetch: bool = False,
     **options: Any,
 ) -> list[float]:
     """The parameters of this rank's replica at the end, in fp64.
 
     pause: seconds that a step takes longer with each replica.
     act: is called with the trainer and the number of the step before each.
+    fetch: of the server instead, on the leader of a replica.
     """
     from simstrag.ddp import wrap
 
@@ -67,7 +69,9 @@ def train(
 
     def loss() -> torch.Tensor:
         time.sleep(pause * replica)
-        rows = torch.from_numpy(drawn.of([replica], [step], [BATCH]))[place::SHARDS]
+        size = trainer._replica_batch
+        rows = torch.from_numpy(drawn.of([replica], [step], [size]))[place::SHARDS]
+        assert len(rows) == trainer.next_batch
         return task.loss(model(task.inputs[rows].double()), task.targets[rows].double()).mean()
 
     options = {"precision": "stand-in", "samples": BATCH * replicas * steps} | options
@@ -77,4 +81,8 @@ def train(
                 act(trainer, step)
             trainer.step(loss)
             step += 1
+        state = trainer.state_dict() if fetch else {}
+    if fetch:
+        flat = [each.reshape(-1) for each in state["model"].values()] if state else []
+        return list(torch.cat(flat).tolist()) if flat else []
     return list(whole(model).tolist())

@@ -184,7 +184,8 @@ class Trainer:
         def guarded() -> torch.Tensor:
             with local_error():
                 loss = closure()
-            mode, read = self._modes.current, self._batch_read
+            mode, read, world = self._modes.current, self._batch_read, self._setup.world
+            self.replica.share = world.share(self._replica_batch) if read else 1.0
             uneven = isinstance(mode, SERVED) and mode.next_batch != self._setup.batch
             if uneven and not read:
                 raise InputError(
@@ -239,7 +240,7 @@ class Trainer:
             self.replica.clock.begin()
         assert modes.current is not None
         if self._batch_read:  # it may have been before this mode was entered
-            self.replica.share = self._setup.world.share(modes.current.next_batch)
+            _ = modes.current.next_batch
         loss = modes.current.step(closure)
         self._batch_read = False
         self._members.first_step_taken()
