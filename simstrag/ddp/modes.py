@@ -72,6 +72,7 @@ class Modes:
         self.current: AllReduceMode | ServerMode | FollowingMode | None = None
         self.server: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
+        self._address = ""
         self._journal = TrainingJournal(setup)
         self._groups = self._new_groups()
         self.go_on_from(TrainingState(copy.deepcopy(setup.policy)))
@@ -226,6 +227,7 @@ class Modes:
         if self._client is not None:
             self._client.leave()
             self._client = None
+        self._address = ""
         self._groups = self._new_groups()
 
     def _new_facts(self, version: int, samples: int, now: float, noise: NoiseAverages) -> Facts:
@@ -258,7 +260,7 @@ class Modes:
 
     def _enter_server_mode(self, policy: Policy, facts: Facts | None) -> None:
         members, replica = self._members, self._replica
-        address = self._server_address() if self._client is None else ""
+        self._address = address = self._address or self._server_address()
         sharded = isinstance(replica, ShardedReplica)
         if isinstance(replica, ShardedReplica):
             replica.leading = self._world.leads

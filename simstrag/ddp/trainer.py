@@ -67,6 +67,11 @@ class Trainer:
         return self._members.world_size
 
     @property
+    def shards(self) -> int:
+        """Ranks of a replica."""
+        return self._setup.world.shards
+
+    @property
     def begun(self) -> bool:
         """Whether the clock of the run has started; it does when all ranks and a server are ready.
 

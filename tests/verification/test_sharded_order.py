@@ -86,3 +86,13 @@ def test_outer_steps_of_replicas_are_those_of_the_replay(
     expected = replayed(tmp_path / "run", policy, range(REPLICAS), REPLICAS)
     for own, one in zip(found[::SHARDS], expected, strict=True):
         assert float((torch.tensor(own, dtype=torch.float64) - one).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("policy", ["drain:wait=5,checks=1", "hot_spare:checks=1,rest=10"])
+def test_a_slow_replica_is_left_out_and_the_replay_knows_it(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks.run(train, WORLD, policy, str(tmp_path / "run"), 40, 0.03)
+    alone = finish(tmp_path / "run").frame("updates")
+    assert distance(found, tmp_path / "run", policy) < 1e-9
+    assert (alone["n_own"] == 1).any()

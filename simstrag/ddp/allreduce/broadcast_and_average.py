@@ -1,9 +1,10 @@
 """Synchronize parameters, optimizer state and buffers among the members of a group; a digest.
 
 `broadcast` and `average` are collective, at an update boundary.  Of sharded tensors the members
-hold the same part.  `optimizer` is None on all ranks or on none.  `torch.distributed.checkpoint.state_dict` does not serve: it fills the state of an
-optimizer that never stepped by a step, which runs step hooks; it leaves out buffers that are not
-persistent; and it broadcasts from rank 0 only.
+hold the same part.  `optimizer` is None on all ranks or on none.
+`torch.distributed.checkpoint.state_dict` does not serve: it fills the state of an optimizer that
+never stepped by a step, which runs step hooks; it leaves out buffers that are not persistent; and
+it broadcasts from rank 0 only.
 """
 
 from __future__ import annotations
