@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -19,22 +20,30 @@ BATCH, RATE, MOMENTUM = 8, 0.05, 0.5
 SHARDS = 2
 
 
-def shard(model: nn.Module, world: int, shards: int = SHARDS, whole: bool = False) -> nn.Module:
+def shard(
+    model: nn.Module, world: int, shards: int = SHARDS, whole: bool = False, **options: Any
+) -> nn.Module:
     """A model sharded within its replica; with `whole` over the mesh of all replicas."""
     names = ("replicate", "shard")
     mesh = init_device_mesh("cpu", (world // shards, shards), mesh_dim_names=names)
     own = mesh if whole else mesh["shard"]
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and layer is not model:
-            fully_shard(layer, mesh=own)
-    fully_shard(model, mesh=own)
+            fully_shard(layer, mesh=own, **options)
+    fully_shard(model, mesh=own, **options)
     return model
 
 
-def whole(model: nn.Module) -> torch.Tensor:
-    """All parameters, flat; the ranks of a replica call it together."""
-    found = (p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters())
-    return torch.cat([each.detach().reshape(-1) for each in found])
+def whole(sharded: Iterable[torch.Tensor | None]) -> torch.Tensor:
+    """All numbers of sharded tensors, flat; the ranks of a replica call it together."""
+    found = []
+    for each in sharded:
+        assert isinstance(each, DTensor)
+        group = each.device_mesh.get_group(each.device_mesh.ndim - 1)
+        parts: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(parts, each.detach().to_local(), group=group)
+        found.append(torch.cat(parts).reshape(-1))
+    return torch.cat(found)
 
 
 def batches(replicas: int) -> Batches:
@@ -85,4 +94,4 @@ def train(
     if fetch:
         flat = [each.reshape(-1) for each in state["model"].values()] if state else []
         return list(torch.cat(flat).tolist()) if flat else []
-    return list(whole(model).tolist())
+    return list(whole(model.parameters()).tolist())

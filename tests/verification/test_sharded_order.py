@@ -45,7 +45,7 @@ def distance(found: list[list[float]], folder: Path, policy: str) -> float:
     [
         "bsp", "lb_bsp", "bsp:via=server", "asgd", "ssp:bound=2", "k_async:x=1", "backup:b=1",
         "dc_asgd:strength=4", "eager_sgd:start=solo", "tree", "hot_spare:spares=1", "drain",
-        "sync_switch:share=0.5", "local_sgd:h=3", "cgp:groups=rounds,every=2",
+        "sync_switch:share=0.5,samples=384", "local_sgd:h=3", "cgp:groups=rounds,every=2",
     ],
 )  # fmt: skip
 def test_replicas_end_with_the_parameters_of_the_replay(
