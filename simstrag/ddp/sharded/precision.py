@@ -29,13 +29,9 @@ class ShardedLoss(ComputedLoss):
     def __init__(self, model: nn.Module, format: str, device: str) -> None:
         nn.Module.__init__(self)
         self.model, self.device, self._format = model, device, format
-        self._groups: list[tuple[Any, Any, MixedPrecisionPolicy]] = [
-            (state, group, group.mp_policy)
-            for module in model.modules()
-            if isinstance(module, FSDPModule)
-            for state in [module._get_fsdp_state()]
-            for group in state._fsdp_param_groups
-        ]
+        modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        states: list[Any] = [module._get_fsdp_state() for module in modules]
+        self._states = [(state, state._mp_policy) for state in states]
 
     @property
     def format(self) -> str:
@@ -47,8 +43,8 @@ class ShardedLoss(ComputedLoss):
         if format == self._format:
             return
         self._format = format
-        for number, (state, group, own) in enumerate(self._groups):
-            _set_policy(state, group, self._policy(own, outermost=number == 0))
+        for number, (state, own) in enumerate(self._states):
+            _set_policy(state, self._policy(own, outermost=number == 0))
 
     def _policy(self, own: MixedPrecisionPolicy, outermost: bool) -> MixedPrecisionPolicy:
         if self._format not in REDUCED:
@@ -63,14 +59,16 @@ class ShardedLoss(ComputedLoss):
         return closure()
 
 
-def _set_policy(state: Any, group: Any, policy: MixedPrecisionPolicy) -> None:
+def _set_policy(state: Any, policy: MixedPrecisionPolicy) -> None:
     """Change the mixed precision of parameters that are sharded now; they are gathered anew."""
-    state._mp_policy = group.mp_policy = policy
-    for each in group.fsdp_params:
-        each.mp_policy, each.all_gather_outputs = policy, []
-        if hasattr(each, "_unsharded_param"):
-            del each._unsharded_param
-    group._init_mp_dtypes()
+    state._mp_policy = policy
+    for group in state._fsdp_param_groups:
+        group.mp_policy = policy
+        for each in group.fsdp_params:
+            each.mp_policy, each.all_gather_outputs = policy, []
+            if hasattr(each, "_unsharded_param"):
+                del each._unsharded_param
+        group._init_mp_dtypes()
 
 
 class ShardedFormats(NumberFormats):
