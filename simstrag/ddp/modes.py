@@ -291,7 +291,7 @@ class Modes:
             pack_policy(policy), setup.batch, setup.name, setup.hints,
             None if facts is None else facts_to_json(facts), hand_over=True,
             journal="" if folder is None else str(folder), refusal=replica.formats.refusal,
-            validation=validation, bulk=bulk,
+            validation=validation, worker=self._world.worker, bulk=bulk,
         )  # fmt: skip
 
     def _server_address(self) -> str:

@@ -133,8 +133,8 @@ def train(training: Training, joined: RankPlace) -> None:
                 _save(trainer, checkpoint)
     except RankFailure as failure:
         others = set(range(trainer.world_size)) - set(failure.diagnosis.lost)
-        whole = checkpoint is not None and training.shards == 1
-        if whole and trainer.rank == min(others, default=trainer.rank):
+        saves = training.shards == 1 and trainer.rank == min(others, default=trainer.rank)
+        if checkpoint is not None and saves:
             # The state of a server may be lost with it; the failure must still be reported.
             with contextlib.suppress(OSError, RuntimeError, SimstragError):
                 _save(trainer, checkpoint)

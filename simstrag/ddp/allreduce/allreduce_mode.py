@@ -19,7 +19,7 @@ from simstrag.ddp.allreduce.control_message import (
     describe_disagreement,
     unpack,
 )
-from simstrag.ddp.failures.diagnosis import warn
+from simstrag.ddp.failures.diagnosis import call_worker, warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.errors import InputError, SimstragError
 from simstrag.learning.noise_scale_estimate import pair_of
@@ -70,7 +70,7 @@ class AllReduceMode:
         self._parts: list[tuple[int, float]] = []  # samples and norm of gradients just reduced
         self._planned: Plan | None = None
         self._warned = False
-        self._slow = SlowRankDetector()
+        self._slow = SlowRankDetector(lambda text: warn(call_worker(text, world.worker)))
         live.news()
         self._prepare()
 

@@ -302,7 +302,8 @@ class ShardedReplica(Replica):
                 if name == "release":
                     return Release(*arguments)
                 if name == "own_gradient":
-                    self.own_gradient(closure, *arguments, lambda: False)
+                    (amp,) = arguments
+                    self.own_gradient(closure, amp, lambda: False)
                 else:
                     getattr(self, name)(*arguments)
         finally:

@@ -124,6 +124,11 @@ class World:
         return self._members.rank if self.layout is None else self.layout.ranks[self.rank][0]
 
     @property
+    def worker(self) -> str:
+        """What a worker of the policy is."""
+        return "rank" if self.layout is None else "replica"
+
+    @property
     def names(self) -> tuple[int, ...]:
         """The replicas' numbers as users know them."""
         joined = self._members.joined
