@@ -92,6 +92,9 @@ MISTAKES = {
     "a policy that is told the truth": (
         ("digits", "-p", "star_h_oracle"), {}, "is for simulation only: it reads the true",
     ),
+    "replicas that are not equal": (
+        ("digits", "--ranks", "3", "--shards", "2"), {}, "are not two or more replicas of 2",
+    ),
     "more ranks than a core bears": (("digits", "--ranks", "100000"), {}, "ranks: 100000; give"),
     "a policy of more ranks": (("digits", "-p", "backup:b=2"), {}, "cannot run here"),
     "unknown precision": (("digits", "--precision", "fp8"), {}, "fp8"),

@@ -105,7 +105,7 @@ class CaseResult:
     def by_rank(self, name: str) -> list[Verdict | None]:
         """Verdicts on `staleness` or `shares` of each rank; None where all are 0 or unknown."""
         found: list[Verdict | None] = []
-        for rank in range(self.case.ranks):
+        for rank in range(self.case.workers):
             real = drop_nan(getattr(each, name)[rank] for each in self.real.values())
             simulations = drop_nan(getattr(each, name)[rank] for each in self.predicted.runs)
             if not (real and simulations) or not (any(real) or any(simulations)):
@@ -284,9 +284,9 @@ def build_case_result(
     """The result of a case; `outcomes` may contain outcomes of other cases."""
     spans = windows(plan.schedule(case))
     edges = [start for start, *_ in spans]
-    own = [each for each in outcomes if each.case == case]
+    own, batch = [each for each in outcomes if each.case == case], plan.worker_batch(case)
     real = {
-        each.repetition: measure(each.run(), plan.samples(case), plan.batch, edges, predicted.grid)
+        each.repetition: measure(each.run(), plan.samples(case), batch, edges, predicted.grid)
         for each in own
         if each.finished
     }

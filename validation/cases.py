@@ -57,6 +57,7 @@ class Case:
 
     ranks: the world size.
     steps: steps of each rank, if all take equally many.
+    shards: ranks of a worker of the policy, which shard its model.
 
     >>> Case("ssp:bound=5", 2, "one", 300).name
     'one-2-ssp-bound-5'
@@ -66,6 +67,12 @@ class Case:
     ranks: int
     schedule: str
     steps: int
+    shards: int = 1
+
+    @property
+    def workers(self) -> int:
+        """Workers of the policy: ranks, or replicas of several."""
+        return self.ranks // self.shards
 
     @property
     def name(self) -> str:
@@ -73,7 +80,8 @@ class Case:
         spec = "".join(
             letter if letter.isalnum() or letter in "._" else "-" for letter in self.policy
         )
-        return f"{self.schedule}-{self.ranks}-{spec}"
+        world = f"{self.workers}x{self.shards}" if self.shards > 1 else f"{self.ranks}"
+        return f"{self.schedule}-{world}-{spec}"
 
     @property
     def place(self) -> tuple[int, str]:
@@ -111,13 +119,17 @@ class ValidationPlan:
         """The schedule of a case."""
         return self.schedules[case.place]
 
+    def worker_batch(self, case: Case) -> int:
+        """Samples of the batch of a worker."""
+        return self.batch * case.shards
+
     def document(self) -> dict[str, Any]:
         """JSON values of the plan, as written to disk."""
         return {
             "format": "simstrag-validation-plan/1", "workload": self.workload, "batch": self.batch,
             "precision": self.precision, "seed": self.seed, "cores": self.cores,
             "profile": {"name": self.profile, "sha256": self.sha256}, "rule": RULE,
-            "cases": [asdict(case) for case in self.cases],
+            "cases": [_document(case) for case in self.cases],
             "schedules": [
                 {"ranks": ranks, "name": name, **schedule.document()}
                 for (ranks, name), schedule in self.schedules.items()
@@ -125,8 +137,13 @@ class ValidationPlan:
         }  # fmt: skip
 
 
+def _document(case: Case) -> dict[str, Any]:
+    values = asdict(case)
+    return values if case.shards > 1 else {k: v for k, v in values.items() if k != "shards"}
+
+
 def cases_of(
-    policies: Sequence[str], ranks: Sequence[int], steps: int, cores: int
+    policies: Sequence[str], ranks: Sequence[int], steps: int, cores: int, shards: int = 1
 ) -> tuple[Case, ...]:
     """The cases for the given policies and world sizes; empty arguments mean the defaults.
 
@@ -147,7 +164,7 @@ def cases_of(
             if known_world == (world if world in (2, 4) else 4)
         }
     return tuple(
-        Case(policy, world, name, max(1, round(steps * min(1.0, cores / world))))
+        Case(policy, world, name, max(1, round(steps * min(1.0, cores / world))), shards)
         for (world, name), known in chosen.items()
         for policy in known
     )

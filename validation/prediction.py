@@ -87,15 +87,23 @@ class Predictor:
 
     cores: number of cores that the ranks share.
     hinting: predictor whose profile gives the policies their hints; by default this one.
+    replica: seconds of a step of a replica, from `Ranks.replica_pace`; for cases with shards.
     constants: constants of the simulations so far, by name and world size.
 
     Raises `InputError` if the profile has no step times.
     """
 
-    def __init__(self, profile: Profile, cores: int, hinting: Predictor | None = None) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        cores: int,
+        hinting: Predictor | None = None,
+        replica: Mapping[str, float] | None = None,
+    ) -> None:
         if profile.step is None or profile.workload is None:
             raise InputError(f"profile {profile.name} has no step times; calibrate a workload")
         self.profile, self.cores, self.hinting = profile, cores, hinting
+        self.replica = replica
         self.workload = profile.workload
         self.constants: dict[tuple[str, str], Constant] = {}
 
@@ -107,7 +115,7 @@ class Predictor:
 
     def clean(self, case: Case) -> float:
         """Simulated makespan of bsp for the same steps without load, in seconds (seed 0)."""
-        bsp = Case("bsp", case.ranks, CLEAN, case.steps)
+        bsp = Case("bsp", case.ranks, CLEAN, case.steps, case.shards)
         (run,) = self.simulate(bsp, Schedule((), 1.0), seeds=1)
         return float(run.summary["makespan"])
 
@@ -118,7 +126,8 @@ class Predictor:
         longest = max(float(run.summary["makespan"]) for run in runs)
         grid = tuple(np.linspace(0.0, 1.15 * longest, GRID + 1).tolist())
         edges = [start for start, *_ in windows(schedule)]
-        found = (measure(run, plan.samples(case), plan.batch, edges, grid) for run in runs)
+        batch = plan.worker_batch(case)
+        found = (measure(run, plan.samples(case), batch, edges, grid) for run in runs)
         return Prediction(case, tuple(found), grid)
 
     def adapt(
@@ -154,7 +163,8 @@ class Predictor:
         scenario, hints = self._scenario_of(case, schedule, slower), None
         if self.hinting is not None:
             known = self.hinting._scenario_of(case, schedule).inputs.profile
-            hints = profile_hints(known, self.workload.batch, scenario.samples)
+            batch = self.workload.batch * case.shards
+            hints = profile_hints(known, batch, scenario.samples)
         return [
             simulate(scenario, case.policy, seed, record_gradients=record_gradients, hints=hints)
             for seed in range(seeds)
@@ -179,6 +189,8 @@ class Predictor:
         updates_in_step: every rank applies the update itself; no server does.
         slower: step time on each core relative to the profile.
         """
+        if case.shards > 1:
+            return self._scenario_of_replicas(case, schedule, updates_in_step, slower)
         known = self._lockstep(case.ranks)
         lockstep = known if updates_in_step else {}
         among = self._slowdown_among(case.ranks, updates_in_step)
@@ -200,6 +212,49 @@ class Predictor:
             "seeds": SEEDS,
             "policies": (case.policy,),
         }
+        if not updates_in_step:
+            data["server"] = self._server()
+        if trace is not None:
+            data |= {"trace": trace, "allow_speedup": trace.speeds_up}
+        return Scenario.of(data, source=case.name, profile=profile)
+
+    def _scenario_of_replicas(
+        self, case: Case, schedule: Schedule, updates_in_step: bool, slower: Sequence[float] | None
+    ) -> Scenario:
+        """The scenario of a case whose workers are replicas of several ranks.
+
+        A step of a replica, with FSDP2's collectives and with all ranks on their cores, is measured
+        beforehand.  An all-reduce between replicas is of one shard, behind backward.
+        """
+        assert self.replica is not None, "cases with shards need the step of a replica"
+        profile = self._profile_of(False, None)
+        seconds, note = self.replica["full"], "all replicas at once, without a policy"
+        self._note("step of a replica", seconds, "s", case.ranks, f"measured: {note}")
+        changes: dict[str, Any] = {"compute": Quantity(value=seconds, kind="measured", note=note)}
+        assert profile.step is not None
+        assert profile.workload is not None
+        if "amp" in self.replica and profile.step.amp_ratio is not None:
+            gain = seconds / self.replica["amp"]
+            self._note("gain of a replica", gain, "", case.ranks, f"measured: {note}")
+            changes["amp_ratio"] = Quantity(value=gain, kind="measured", note=note)
+        step = profile.step.model_copy(update=changes)
+        if updates_in_step:
+            step = with_update(step, self._take("update", self._update(), "s") / case.shards)
+        batch = self.workload.batch * case.shards
+        workload = profile.workload.model_copy(update={"batch": batch})
+        profile = profile.model_copy(update={"step": step, "workload": workload})
+        paces = [1.0] * self.cores if slower is None else slower
+        trace = slowdowns(schedule, self.profile, case.ranks, paces, among=1.0)
+        data: dict[str, Any] = {
+            "workers": case.workers, "worker": {"ranks": case.shards},
+            "nodes": [
+                rank for worker in range(case.workers)
+                for rank in range(worker, case.ranks, case.workers)
+            ],
+            "samples": case.steps * case.ranks * self.workload.batch, "learner": {"batch": batch},
+            "profile": profile.name, "allreduce": self._allreduce(case.workers, case.shards),
+            "seeds": SEEDS, "policies": (case.policy,),
+        }  # fmt: skip
         if not updates_in_step:
             data["server"] = self._server()
         if trace is not None:
@@ -281,16 +336,16 @@ class Predictor:
                 return cell.update
         return Quantity(value=0.0, kind="assumed", note="not in the profile; 0")
 
-    def _allreduce(self, ranks: int) -> dict[str, Any]:
-        """Constants of the exposed part of an all-reduce among all ranks.
+    def _allreduce(self, ranks: int, shards: int = 1) -> dict[str, Any]:
+        """Constants of the exposed part of an all-reduce among all ranks, or of one shard.
 
         The exposed part is scaled here because `overlap` cannot be negative; a measured one can.
         """
         if ranks == 1:
             return {}
         known, what = self.profile.allreduce, "all-reduce of a gradient"
-        size = self.workload.parameters * ITEM[self.workload.stand_in]
-        left = max(0.0, 1.0 - self._overlap(ranks))
+        size = self.workload.parameters * ITEM[self.workload.stand_in] // shards
+        left = max(0.0, 1.0 - self._overlap(ranks)) if shards == 1 else 1.0
         alone = [
             cell for cell in self.profile.collectives
             if cell.ranks == ranks and cell.group == "all" and not cell.load
@@ -348,9 +403,9 @@ def synchronous(case: Case, hints: Hints) -> bool:
     Raises `InputError` if the policy cannot run on real ranks.
     """
     policy = policies.load(case.policy)
-    first = View(case.ranks, hints=hints, noise_scale=hints.noise_scale)
+    first = View(case.workers, hints=hints, noise_scale=hints.noise_scale)
     policy_support.check_policy(policies.load(case.policy), case.policy, first)
-    return policy_support.is_synchronous(policies.ask(policy, first, case.policy), case.ranks)
+    return policy_support.is_synchronous(policies.ask(policy, first, case.policy), case.workers)
 
 
 def with_update(step: StepTimes, update: float) -> StepTimes:

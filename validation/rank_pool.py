@@ -5,10 +5,11 @@ Importing torch dominates the start of a rank.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,16 @@ from simstrag.processes.affinity import cores
 if TYPE_CHECKING:
     from simstrag.ddp.trainer import Trainer
     from simstrag.workloads import Batch
+    from simstrag.workloads.workload import Parts
 
 STARTING = 300.0
 """Time limit for the start of all processes, in seconds, on a busy machine."""
 
 POOL = 8
 """Batches that a rank draws before a run and then cycles through."""
+
+TURNS, STEPS = 4, 8
+"""Turns of both precisions in the timing of a replica, and steps of a turn."""
 
 SPAN = 0.8
 """Duration of one timing of the pace of the cores, in seconds."""
@@ -36,6 +41,7 @@ class RunRequest:
     """One run, the same request for all ranks.
 
     store: file of the rendezvous; must not exist yet.
+    batch: samples of the batch of a worker of the policy.
     samples: samples of all ranks together.
     out: folder of the record.
     warm: (policy, steps) of unrecorded warm-up trainings on separate models.
@@ -52,6 +58,24 @@ class RunRequest:
     out: str
     seed: int
     warm: tuple[tuple[str, int], ...]
+    shards: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPaceRequest:
+    """A request to time steps of replicas that no policy joins, all of them at once.
+
+    store: file of the rendezvous; must not exist yet.
+    batch: samples of a rank.
+    """
+
+    store: str
+    ranks: int
+    shards: int
+    workload: str
+    batch: int
+    precision: str
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +106,14 @@ class Ranks(WorkerGroup):
         """
         return self.request(dict.fromkeys(range(request.ranks), request), limit, on_start)
 
+    def replica_pace(self, request: ReplicaPaceRequest) -> dict[str, float]:
+        """Mean seconds of a step of a replica in full precision and, unless there is none, reduced.
+
+        They are without reductions between replicas, and without updates.
+        """
+        answers = self.request(dict.fromkeys(range(request.ranks), request))
+        return {name: statistics.fmean(each[name] for each in answers) for name in answers[0]}
+
     def pace(self, request: PaceRequest) -> list[float]:
         """Mean seconds of a bare step on each core, all cores at once."""
         ranks = range(min(self.count, len(cores())))
@@ -99,10 +131,13 @@ def _rank(pipe: Connection, rank: int, workload: str) -> None:
     torch.set_num_threads(1)
     jobs = Jobs(load(workload), find_device("cpu"))
 
-    def carry_out(request: RunRequest | PaceRequest) -> dict[str, Any]:
-        return (
-            _timed(jobs, request) if isinstance(request, PaceRequest) else _run(pipe, rank, request)
-        )
+    def carry_out(request: RunRequest | PaceRequest | ReplicaPaceRequest) -> dict[str, Any]:
+        if isinstance(request, PaceRequest):
+            return _timed(jobs, request)
+        with _group(request, rank):
+            if isinstance(request, ReplicaPaceRequest):
+                return _replica_steps(request, rank)
+            return _run(pipe, rank, request)
 
     serve(pipe, carry_out)
 
@@ -115,8 +150,9 @@ def _timed(jobs: Jobs, request: PaceRequest) -> dict[str, float]:
     return {"seconds": statistics.fmean(found["seconds"])}
 
 
-def _run(pipe: Connection, rank: int, request: RunRequest) -> dict[str, Any]:
-    """One run of this rank in a new process group."""
+@contextlib.contextmanager
+def _group(request: RunRequest | ReplicaPaceRequest, rank: int) -> Iterator[None]:
+    """A new process group of the ranks of a request."""
     from datetime import timedelta
 
     import torch.distributed as dist
@@ -129,12 +165,60 @@ def _run(pipe: Connection, rank: int, request: RunRequest) -> dict[str, Any]:
         timeout=timedelta(seconds=STALL),
     )
     try:
-        for policy, steps in request.warm:
-            _train(request, rank, policy, steps * request.ranks * request.batch)
-        dist.barrier()
-        return _train(request, rank, request.policy, request.samples, pipe)
+        yield
     finally:
         dist.destroy_process_group()
+
+
+def _run(pipe: Connection, rank: int, request: RunRequest) -> dict[str, Any]:
+    """One run of this rank."""
+    import torch.distributed as dist
+
+    for policy, steps in request.warm:
+        _train(request, rank, policy, steps * request.ranks * request.batch // request.shards)
+    dist.barrier()
+    return _train(request, rank, request.policy, request.samples, pipe)
+
+
+def _shard(parts: Parts, ranks: int, shards: int) -> Parts:
+    """Shard a workload over replicas of every W-th rank, W replicas: they share a core."""
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from simstrag.ddp.sharded.shard_workload import shard_parts
+
+    order = torch.arange(ranks).reshape(shards, -1).T
+    mesh = DeviceMesh("cpu", order, mesh_dim_names=("replicate", "shard"))
+    return shard_parts(parts, mesh["shard"])
+
+
+def _replica_steps(request: ReplicaPaceRequest, rank: int) -> dict[str, float]:
+    """Times steps of this rank's replica, in both precisions by turns."""
+    import torch.distributed as dist
+
+    from simstrag.ddp.sharded.precision import ShardedFormats
+    from simstrag.workloads import load, map_tensors
+
+    parts = load(request.workload).build(request.seed + rank)
+    parts = _shard(parts._replace(model=parts.model.train()), request.ranks, request.shards)
+    formats = ShardedFormats(parts.model, request.precision, None)
+    batch = map_tensors(
+        parts.make_batch(request.batch),
+        lambda t: t.double() if t.is_floating_point() and formats.full == "fp64" else t,
+    )
+    kinds = {"full": False} | ({"amp": True} if formats.amp else {})
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    dist.barrier()
+    for _ in range(TURNS):
+        for name, amp in kinds.items():
+            for number in range(STEPS):
+                start = time.monotonic()
+                with formats.context(amp):
+                    formats.module(lambda: parts.loss(parts.model, batch)).backward()
+                parts.optimizer.zero_grad()
+                if number:
+                    seconds[name].append(time.monotonic() - start)
+    return {name: statistics.fmean(own) for name, own in seconds.items()}
 
 
 def _train(
@@ -149,6 +233,8 @@ def _train(
 
     workload = load(request.workload)
     parts = workload.build(1000 * request.seed + rank)
+    if request.shards > 1:
+        parts = _shard(parts, request.ranks, request.shards)
     model, draw = parts.model.train(), _Batches(parts.make_batch, request)
     recorded = pipe is not None
     trainer = wrap(
@@ -171,16 +257,19 @@ def _train(
             batch = draw(trainer.next_batch)
             trainer.step(loss)
             steps += 1
-        accuracy = _accuracy(trainer, workload) if recorded and rank == 0 else None
+        asked = recorded and (rank == 0 or request.shards > 1)
+        accuracy = _accuracy(trainer, workload) if asked else None
     return {"steps": steps, "accuracy": accuracy}
 
 
 def _accuracy(trainer: Trainer, workload: Any) -> float | None:
     """Accuracy of the final parameters on held-out data."""
-    if workload.test is None:
+    from simstrag.ddp.workload_rank import global_model
+
+    state = trainer.state_dict()  # the server's model, if there is one
+    if workload.test is None or not trainer.lowest:
         return None
-    trainer.model.load_state_dict(trainer.state_dict()["model"])  # the server's, if there is one
-    found: float | None = workload.accuracy(trainer.model)
+    found: float | None = workload.accuracy(global_model(trainer, workload, state))
     return found
 
 

@@ -32,6 +32,8 @@ from simstrag.validation.prediction import synchronous
 from simstrag.validation.rank_pool import PaceRequest, Ranks, RunRequest
 
 PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
+REPLICA = "replica.json"
+"""File of the seconds of a step of a replica."""
 CALIBRATION = "calibration"
 """Folder of the calibration of a validation that calibrates first."""
 
@@ -239,8 +241,9 @@ class Campaign:
     ) -> None:
         plan, store = self.plan, folder / "store"
         order = RunRequest(
-            str(store), case.ranks, case.policy, plan.workload, plan.batch, plan.samples(case),
-            plan.precision, str(self.file), str(folder), plan.seed + repetition, self._warm(case),
+            str(store), case.ranks, case.policy, plan.workload, plan.worker_batch(case),
+            plan.samples(case), plan.precision, str(self.file), str(folder), plan.seed + repetition,
+            self._warm(case), case.shards,
         )  # fmt: skip
         limit = START + PATIENCE * self.predicted[case]
         with _load_by(plan.schedule(case), load) as go:
@@ -336,7 +339,9 @@ def lock_folder(folder: Path, plan: ValidationPlan) -> Iterator[None]:
         os.close(lock)
 
 
-def refuse_others(folder: Path, own: str = PLAN, also: Sequence[str] = (LOCK, CALIBRATION)) -> None:
+def refuse_others(
+    folder: Path, own: str = PLAN, also: Sequence[str] = (LOCK, CALIBRATION, REPLICA)
+) -> None:
     """Raises `InputError` for a folder that holds other files; with `own` in it, it may."""
     refuse_file(folder)
     there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,10 +28,11 @@ from simstrag.runs.run import plain
 from simstrag.validation.case_results import Result, build_case_result, paces
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule
 from simstrag.validation.prediction import Predictor, synchronous
-from simstrag.validation.rank_pool import PaceRequest
+from simstrag.validation.rank_pool import PaceRequest, Ranks, ReplicaPaceRequest
 from simstrag.validation.real_runs import (
     CALIBRATION,
     FAILED,
+    REPLICA,
     RUNS,
     Campaign,
     RunOutcome,
@@ -43,6 +46,9 @@ LONG = 0.040
 
 FIRST = 0.5
 """Share of the calibration time spent before the first repetition."""
+
+SHARDED = ("korel", "lb_bsp", "asgd", "backup", "diloco:h=10")
+"""Policies of a validation with shards, unless others are asked for."""
 
 BEGUN = "begun.json"
 """File of the profile as it was before the first repetition."""
@@ -146,6 +152,7 @@ def validate(
     policies: Sequence[str] = (),
     ranks: Sequence[int] = (),
     *,
+    shards: int = 1,
     steps: int = 300,
     repetitions: int = 5,
     minutes: float = 45.0,
@@ -160,6 +167,7 @@ def validate(
         whose whole profile the simulation uses.
     folder: receives all records; the same call resumes an interrupted validation.
     policies, ranks: replace the default cases (`cases_of`).
+    shards: ranks of a worker; above 1, a case has replicas whose model they shard.
     steps: steps of each rank in a run.
     repetitions: real runs of each case.
     minutes: time for real runs; if too short, there are fewer repetitions and a remark.
@@ -173,10 +181,11 @@ def validate(
     calibration = profile if isinstance(profile, InterleavedCalibration) else None
     file = profile.begin() if isinstance(profile, InterleavedCalibration) else Path(profile)
     folder, known = Path(folder), Profile.read(file)
-    plan = make_plan(known, policies, ranks, steps, seed)
+    replica = None if shards == 1 else _replica_step(known, folder, ranks, shards)
+    plan = make_plan(known, policies, ranks, steps, seed, shards, replica)
     assert known.workload is not None
     with lock_folder(folder, plan):
-        predictor = Predictor(known, plan.cores)
+        predictor = Predictor(known, plan.cores, replica=replica)
         on_run(0, 1, "simulating")
         predicted = {case: predictor.predict(case, plan) for case in plan.cases}
         campaign = Campaign(
@@ -200,7 +209,7 @@ def validate(
         outcomes = campaign.carry_out(fit, on_run, minutes, calibrate)
         if calibration is not None:
             known = Profile.read(calibrate(1.0))
-            predictor = Predictor(known, plan.cores, hinting=predictor)
+            predictor = Predictor(known, plan.cores, predictor, replica)
             plan = replace(plan, profile=known.name, sha256=known.sha256)
             predicted = {case: predictor.predict(case, plan) for case in plan.cases}
         fit = len(outcomes) // len(plan.cases)
@@ -229,10 +238,47 @@ def describe_differences(profile: Profile, there: Mapping[str, Any] | None = Non
     ]
 
 
+def _replica_step(
+    profile: Profile, folder: Path, ranks: Sequence[int], shards: int
+) -> dict[str, float]:
+    """Seconds of a step of a replica here, measured once and kept in the folder."""
+    kept, workload = folder / REPLICA, profile.workload
+    if kept.exists():
+        return dict(json.loads(kept.read_text(encoding="utf-8")))
+    if workload is None:
+        raise InputError(f"profile {profile.name} has no workload to train")
+    most = max(ranks, default=2 * shards)
+    with Ranks(most, workload.name) as pool, tempfile.TemporaryDirectory() as place:
+        asked = ReplicaPaceRequest(
+            f"{place}/store", most, shards, workload.name, workload.batch, _precision(profile)
+        )
+        found = pool.replica_pace(asked)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(kept, found)
+    return found
+
+
+def _precision(profile: Profile) -> str:
+    """The argument of `simstrag.ddp.wrap` for the precisions of a profile."""
+    assert profile.workload is not None
+    if profile.workload.stand_in:
+        return "stand-in"
+    return "bf16" if profile.workload.amp.startswith("bf16") else "full"
+
+
 def make_plan(
-    profile: Profile, policies: Sequence[str], ranks: Sequence[int], steps: int, seed: int
+    profile: Profile,
+    policies: Sequence[str],
+    ranks: Sequence[int],
+    steps: int,
+    seed: int,
+    shards: int = 1,
+    replica: Mapping[str, float] | None = None,
 ) -> ValidationPlan:
-    """The plan of a validation.  Raises `InputError` for anything that cannot run."""
+    """The plan of a validation.  Raises `InputError` for anything that cannot run.
+
+    replica: seconds of a step of a replica; for `shards` above 1.
+    """
     from simstrag.workloads import load
 
     workload = profile.workload
@@ -247,18 +293,16 @@ def make_plan(
             "--device cpu"
         )
     load(workload.name)
-    cases, count = _check_cases(policies, ranks, steps, profile, workload.batch), len(cores())
-    predictor = Predictor(profile, count)
+    cases = _check_cases(policies, ranks, steps, profile, workload.batch, shards)
+    count = len(cores())
+    predictor = Predictor(profile, count, replica=replica)
     case_of = {case.ranks: case for case in cases}  # cases of one world size have equal steps
     clean = {world: predictor.clean(case) for world, case in case_of.items()}
     schedules = {
         (world, name): draw_schedule(name, world, clean[world], seed, profile)
         for world, name in dict.fromkeys(case.place for case in cases)
     }
-    precision = "bf16" if workload.amp.startswith("bf16") else "full"
-    if workload.stand_in:
-        precision = "stand-in"
-    what = (workload.name, workload.batch, precision)
+    what = (workload.name, workload.batch, _precision(profile))
     return ValidationPlan(cases, schedules, *what, seed, count, profile.name, profile.sha256)
 
 
@@ -268,11 +312,19 @@ def _check_cases(
     steps: int = 1,
     profile: Profile | None = None,
     batch: int = 1,
+    shards: int = 1,
 ) -> tuple[Case, ...]:
     """The requested cases on this machine.  Raises `InputError` for one that cannot run."""
+    if shards > 1:
+        ranks, policies = ranks or (2 * shards,), policies or SHARDED
+        if odd := [world for world in ranks if world % shards or world == shards]:
+            raise InputError(
+                f"shards {shards}: {odd[0]} ranks are not two or more replicas of {shards}; give "
+                f"--ranks {2 * shards}"
+            )
     if any(world < 2 for world in ranks):
         raise InputError(f"ranks {min(ranks)}: a single rank waits for no other; give 2 or more")
-    cases = cases_of(policies, ranks, steps, len(cores()))
+    cases = cases_of(policies, ranks, steps, len(cores()), shards)
     for case in cases:
         synchronous(case, profile_hints(profile, batch, case.steps * case.ranks * batch))
     return cases

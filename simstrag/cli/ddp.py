@@ -44,6 +44,7 @@ TURN, HOUR = 5.0, 3600.0
 OF_RANKS, OF_WORKLOAD = "Ranks", "Training of a workload; a script has options of its own"
 OF_WORKLOADS = (
     "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint", "load",
+    "shards",
 )  # fmt: skip
 """Options for workloads, refused with a script."""
 
@@ -60,6 +61,9 @@ def ddp(
         list[str] | None, argument("Arguments of the script, after --.", "ARGUMENTS")
     ] = None,
     ranks: Annotated[int, option("Number of ranks.", "N", min=1, group=OF_RANKS)] = 2,
+    shards: Annotated[
+        int, option("Ranks that shard a replica's model.", "N", min=1, group=OF_WORKLOAD)
+    ] = 1,
     policy: Annotated[str, policy_option("Such as ssp:bound=5.", OF_WORKLOAD)] = "korel",
     samples: Annotated[
         int | None,
@@ -131,9 +135,10 @@ def ddp(
 
         workload = workloads.load(what)
         own = batch or workload.nominal
-        limit = samples or STEPS * ranks * own
+        workers = _replicas(ranks, shards)
+        limit = samples or STEPS * workers * own
         known = None if profile is None else find_profile(profile)
-        _check_policy(policy, ranks, known, own, limit)
+        _check_policy(policy, workers, known, own, limit)
         schedule = None if load is None else _schedule(load, ranks, seed, pin)
         with contextlib.ExitStack() as stack:
             folder = out or Path(
@@ -141,12 +146,12 @@ def ddp(
             )
             training = Training(
                 what, policy, limit, own, seed, precision, None if known is None else str(known),
-                str(folder), checkpoint,
+                str(folder), checkpoint, shards=shards,
             )  # fmt: skip
             training, done = prepare(training, folder, ranks)
             hidden = quiet or as_json
             if not hidden:
-                begin = f"{ranks} ranks train {what} under {policy}:"
+                begin = f"{_describe_workers(workers, shards)} train {what} under {policy}:"
                 begin = f"going on at {done} of" if done else begin
                 print_line(f"{begin} {limit} samples", stderr=True)
             try:
@@ -161,6 +166,20 @@ def ddp(
             _report(folder, out, limit, failed, as_json, quiet)
     if failed:
         raise typer.Exit(1)
+
+
+def _replicas(ranks: int, shards: int) -> int:
+    """The workers of the policy. Raises `InputError` where ranks do not form equal replicas."""
+    if ranks % shards or (shards > 1 and ranks == shards):
+        raise InputError(
+            f"--shards {shards}: {ranks} ranks are not two or more replicas of {shards}; give "
+            f"--ranks {2 * shards}"
+        )
+    return ranks // shards
+
+
+def _describe_workers(workers: int, shards: int) -> str:
+    return f"{workers} ranks" if shards == 1 else f"{workers} replicas of {shards} ranks"
 
 
 def _refuse(context: typer.Context, script: str) -> None:

@@ -43,7 +43,8 @@ OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
 """Options of the calibration before a validation."""
 
 OF_REAL_RUNS = (
-    "workload", *OF_CALIBRATION, "policy", "ranks", "steps", "repetitions", "minutes", "seed",
+    "workload", *OF_CALIBRATION, "policy", "ranks", "shards", "steps", "repetitions", "minutes",
+    "seed",
 )  # fmt: skip
 """Options that a replay does not take."""
 
@@ -81,6 +82,9 @@ def validate(
         list[int] | None,
         option("World sizes, by default 2 and 4; may be repeated.", "N", min=2, group=REAL),
     ] = None,
+    shards: Annotated[
+        int, option("Ranks that shard a worker's model.", "N", min=1, group=REAL)
+    ] = 1,
     steps: Annotated[int, option("Steps of a rank per run.", "N", min=1, group=REAL)] = 300,
     repetitions: Annotated[int, option("Real runs per case.", "N", min=1, group=REAL)] = 5,
     minutes: Annotated[float, option("Time limit.", "M", min=0.1, group=REAL)] = 45.0,
@@ -139,7 +143,7 @@ def validate(
                 known.begin(visit, on_plan)
         with show_count(quiet) as show:
             outcome = run_validation(
-                known, out, policy or (), ranks or (), steps=steps,
+                known, out, policy or (), ranks or (), shards=shards, steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
                 on_plan=on_plan,
             )  # fmt: skip

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
 from simstrag.ddp.pickled_policy import pack_policy, unpack_policy
 from simstrag.errors import InputError
@@ -46,17 +44,17 @@ def to_checkpoint(
     served: the state of a server that owns parameters and optimizer, as `Server.state` returns it.
     """
     replica, sampler = setup.replica, setup.sampler
-    model, optimizer = replica.model.state_dict(), replica.optimizer.state_dict()
-    if served is not None:
-        optimizer = served["optimizer"]
-        before = torch.cat([each.detach().reshape(-1) for each in replica.parameters])
+    if served is None:
+        model, optimizer = replica.model_state(), replica.optimizer_state()
+    else:
+        optimizer, before = served["optimizer"], replica.flat()
         replica.spread(served["parameters"])
         try:
-            model = copy.deepcopy(replica.model.state_dict())
+            model = copy.deepcopy(replica.model_state())
         finally:
             replica.spread(before)
     return {
-        "format": FORMAT, "name": setup.name, "world_size": setup.members.world_size,
+        "format": FORMAT, "name": setup.name, "world_size": setup.world.world_size,
         "model": model, "optimizer": optimizer, "formats": replica.formats.state_dict(),
         "sampler": None if sampler is None else sampler.state_dict(),
         "policy": pack_policy(state.policy),
@@ -71,7 +69,7 @@ def from_checkpoint(checkpoint: Mapping[str, Any], setup: RankSetup) -> Training
 
     Raises `InputError` for a checkpoint of another policy or number of ranks.
     """
-    replica, sampler, world_size = setup.replica, setup.sampler, setup.members.world_size
+    replica, sampler, world_size = setup.replica, setup.sampler, setup.world.world_size
     for word, here in (("format", FORMAT), ("name", setup.name), ("world_size", world_size)):
         if checkpoint.get(word) != here:
             there = checkpoint.get(word)
@@ -81,8 +79,8 @@ def from_checkpoint(checkpoint: Mapping[str, Any], setup: RankSetup) -> Training
             f"the checkpoint is of a training {'with' if sampler is None else 'without'} a "
             "ShareSampler; give wrap() the same arguments as then"
         )
-    replica.model.load_state_dict(checkpoint["model"])
-    replica.optimizer.load_state_dict(checkpoint["optimizer"])
+    replica.load_model_state(checkpoint["model"])
+    replica.load_optimizer_state(checkpoint["optimizer"])
     replica.formats.load_state_dict(checkpoint["formats"])
     if sampler is not None:
         sampler.load_state_dict(checkpoint["sampler"])

@@ -12,10 +12,11 @@ time of one step.  With spare cores the wall clock is right.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import torch
@@ -77,17 +78,27 @@ class CpuStepTimer:
                 "separated from gloo's: wall-clock time is used; set torch.set_num_threads(1)"
             )
         self.start = self.seconds = math.nan
-        self._others = 0.0
+        self._others = self._waited = 0.0
         self.begin()
 
     def begin(self) -> None:
         """Start the time of the next step; called when a step returns."""
         self.start = time.monotonic()
-        self._others = _others()
+        self._others, self._waited = _others(), 0.0
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Leave the time of this block out of the step: this rank waits for others."""
+        begun, others = time.monotonic(), _others()
+        try:
+            yield
+        finally:
+            self._waited += time.monotonic() - begun
+            self._others += _others() - others
 
     def ended(self) -> None:
         """Stop at the last gradient; `seconds` is the local time of the step."""
-        wall = time.monotonic() - self.start
+        wall = time.monotonic() - self.start - self._waited
         self.seconds = max(0.0, wall - (_others() - self._others)) if self.corrected else wall
 
 
@@ -126,6 +137,10 @@ class CudaStepTimer:
         """Start the next step once the device has finished earlier work."""
         self.start = time.monotonic()
         self._marks[0].record(self._stream)
+
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        """What the host does meanwhile is no time of the device."""
+        return contextlib.nullcontext()
 
     def ended(self) -> None:
         """Stop when the device has computed the last gradient."""

@@ -26,12 +26,11 @@ from simstrag.ddp.checkpoint import TrainingState
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.process_identity import network_namespace
 from simstrag.ddp.failures.rank_failure import Stage, local_error
-from simstrag.ddp.flat_parameters import pack_optimizer, settings_of
+from simstrag.ddp.flat_parameters import settings_of
 from simstrag.ddp.job_store import START, launcher_watches, request_server, wait_for_server
 from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
 from simstrag.ddp.journal.training_journal import TrainingJournal
 from simstrag.ddp.pickled_policy import pack_policy, unpack_policy
-from simstrag.ddp.plain_data import load
 from simstrag.ddp.policy_support import is_synchronous
 from simstrag.ddp.secret import known_secret, read_secret, secret_file
 from simstrag.ddp.server.client import Client
@@ -39,6 +38,8 @@ from simstrag.ddp.server.messages import JobSpec
 from simstrag.ddp.server.server_main import find_host, start_server
 from simstrag.ddp.server.server_mode import ServerMode
 from simstrag.ddp.server.validation_gradient import ValidationSpec
+from simstrag.ddp.sharded.served_modes import FollowingMode, LeadingMode
+from simstrag.ddp.sharded.sharded_replica import ShardedReplica
 from simstrag.errors import InputError
 from simstrag.learning.noise_scale_estimate import NoiseAverages
 from simstrag.plan import Review
@@ -67,17 +68,19 @@ class Modes:
 
     def __init__(self, setup: RankSetup) -> None:
         self._setup, self._members, self._replica = setup, setup.members, setup.replica
-        self.current: AllReduceMode | ServerMode | None = None
+        self._world = setup.world
+        self.current: AllReduceMode | ServerMode | FollowingMode | None = None
         self.server: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
+        self._address = ""
         self._journal = TrainingJournal(setup)
         self._groups = self._new_groups()
         self.go_on_from(TrainingState(copy.deepcopy(setup.policy)))
         if not self._is_synchronous(self.first_plan):
             setup.check_served(self.first_plan)
         elif setup.sampler is not None:
-            world_size = self._members.world_size
-            setup.sampler.set_sizes(self.first_plan.samples(setup.batch, world_size))
+            sizes = self.first_plan.samples(setup.batch, self._world.world_size)
+            setup.sampler.set_sizes(sizes)
 
     def go_on_from(self, start: TrainingState) -> None:
         """Let the first step go on from a state, or begin anew where that has no facts."""
@@ -87,11 +90,11 @@ class Modes:
 
     def _new_groups(self) -> tuple[ProcessGroups, ProcessGroups]:
         """Groups for collectives of steps, and for those that run beside steps."""
-        limit = self._members.stall_limit
-        return ProcessGroups(limit), ProcessGroups(limit, "models")
+        limit, ranks = self._members.stall_limit, self._world.leaders
+        return ProcessGroups(limit, ranks=ranks), ProcessGroups(limit, "models", ranks)
 
     def _is_synchronous(self, plan: Plan) -> bool:
-        return is_synchronous(plan, self._members.world_size)
+        return is_synchronous(plan, self._world.world_size)
 
     @property
     def lost(self) -> Mapping[int, str]:
@@ -105,14 +108,20 @@ class Modes:
             return self.start, None
         if isinstance(mode, AllReduceMode):
             return TrainingState(mode.live.policy, mode.live.facts()), None
+        assert isinstance(mode, ServerMode), "the leader makes the checkpoint"
         with self._members.diagnose():
             served = mode.client.fetch_state()
         policy, facts = served["policy"], served["facts"]
         if mode.private:
             return TrainingState(policy, facts, mode.averages.state_dict(), apart=True), None
         if mode.served:  # the server's optimizer takes no step
-            served["optimizer"] = self._replica.optimizer.state_dict()
+            served["optimizer"] = self._replica.optimizer_state()
         return TrainingState(policy, facts, served["outer"], served["corrected"]), served
+
+    def release(self) -> None:
+        """Let the other ranks of a replica go on, when this one has made a checkpoint."""
+        if isinstance(self.current, LeadingMode):
+            self.current.release()
 
     # -- the first mode, and changes ---------------------------------------------------------
 
@@ -125,7 +134,7 @@ class Modes:
         replica.clear()
         replica.formats.settle(closure)
         own = start.apart  # each rank keeps the state of its optimizer
-        broadcast_and_average.broadcast(replica.model, None if own else replica.optimizer, 0)
+        self._broadcast(optimizer=not own)
         self._journal.choose_folder(resumed=start.facts is not None)
         self._journal.begin(start.facts, self._generation)
         dist.barrier()  # the journal has its header before another process writes
@@ -137,6 +146,12 @@ class Modes:
             self._setup.check_served(plan)
             replica.settle(closure)
             self._enter_server_mode(start.policy, start.facts)
+
+    def _broadcast(self, optimizer: bool = True) -> None:
+        """Give all replicas the model, and optimizer state, of the first."""
+        replica, world = self._replica, self._world
+        held = replica.optimizer if optimizer else None
+        broadcast_and_average.broadcast(replica.model, held, world.peer(0), world.across)
 
     def _warn_where_no_server_could_be(self, plan: Plan) -> None:
         """Better a warning now than an error after hours, under a plan that may change."""
@@ -153,22 +168,22 @@ class Modes:
 
     def _change(self, closure: Closure) -> None:
         """Change to the other mode, which the plan needs."""
-        mode, model, optimizer = self.current, self._replica.model, self._replica.optimizer
+        mode, replica = self.current, self._replica
         if isinstance(mode, AllReduceMode):
             self._setup.check_served(mode.live.plan)
             if mode.steps < SETTLED:
-                self._replica.settle(closure)
-            broadcast_and_average.broadcast(model, optimizer, 0)
+                replica.settle(closure)
+            self._broadcast()
             self._enter_server_mode(mode.live.policy, mode.live.facts())
             return
-        assert isinstance(mode, ServerMode)
+        assert mode is not None
         handover = mode.handover
         assert handover is not None
         if handover.apart:
-            broadcast_and_average.average(model, optimizer)
+            broadcast_and_average.average(replica.model, replica.optimizer, self._world.across)
         else:
-            optimizer.load_state_dict(load(handover.optimizer, "the server's optimizer"))
-            broadcast_and_average.broadcast(model, optimizer, 0)
+            replica.unpack_optimizer(handover.optimizer)
+            self._broadcast()
         self._enter_allreduce_mode(unpack_policy(handover.policy), facts_from_json(handover.facts))
 
     def start_over(self, stage: Stage) -> None:
@@ -212,6 +227,7 @@ class Modes:
         if self._client is not None:
             self._client.leave()
             self._client = None
+        self._address = ""
         self._groups = self._new_groups()
 
     def _new_facts(self, version: int, samples: int, now: float, noise: NoiseAverages) -> Facts:
@@ -237,23 +253,31 @@ class Modes:
         setup, note = self._setup, self._journal.note
         live = setup.live(policy, facts=facts, note=note)
         self.current = AllReduceMode(
-            self._replica, live, self._members, setup.batch, note, setup.sampler
+            self._replica, live, self._members, self._world, setup.batch, note, setup.sampler
         )
         dist.barrier()  # the clock starts when all are ready
         self.current.zero = plain_collectives.broadcast(time.monotonic() - live.now)
 
     def _enter_server_mode(self, policy: Policy, facts: Facts | None) -> None:
         members, replica = self._members, self._replica
+        self._address = address = self._address or self._server_address()
+        sharded = isinstance(replica, ShardedReplica)
+        if isinstance(replica, ShardedReplica):
+            replica.leading = self._world.leads
+            if not replica.leading:
+                self.current = FollowingMode(replica, members.mark)
+                return
         if self._client is None:
-            address, limit = self._server_address(), members.stall_limit
-            self._client = Client(address, members.rank, limit, members.cut_off)
+            limit = members.stall_limit
+            self._client = Client(address, self._world.rank, limit, members.cut_off)
         job = partial(self._job, policy, facts)
         self._client.begin(
-            replica.count, replica.dtype, job() if members.rank == 0 else None,
+            replica.count, replica.dtype, job() if self._world.rank == 0 else None,
             settings=settings_of(replica.optimizer), spare=job,
         )  # fmt: skip
         outer = self.start.outer
-        self.current = ServerMode(replica, self._client, *self._groups, members.mark, outer)
+        mode = LeadingMode if sharded else ServerMode
+        self.current = mode(replica, self._client, *self._groups, members.mark, outer)
 
     def _job(self, policy: Policy, facts: Facts | None) -> JobSpec:
         """What a server needs to begin; the same from each rank."""
@@ -262,12 +286,12 @@ class Modes:
         if plan.screen is not None and setup.validation is not None:
             validation = ValidationSpec(setup.validation, replica.names)
         folder = self._journal.folder
-        bulk = pack_optimizer(replica.optimizer, outer=start.outer, corrected=start.corrected)
+        bulk = replica.pack(outer=start.outer, corrected=start.corrected)
         return JobSpec(
             pack_policy(policy), setup.batch, setup.name, setup.hints,
             None if facts is None else facts_to_json(facts), hand_over=True,
             journal="" if folder is None else str(folder), refusal=replica.formats.refusal,
-            validation=validation, bulk=bulk,
+            validation=validation, worker=self._world.worker, bulk=bulk,
         )  # fmt: skip
 
     def _server_address(self) -> str:
@@ -275,15 +299,18 @@ class Modes:
         members, joined = self._members, self._members.joined
         if joined is not None and self._launched:
             if members.rank == 0:
-                request_server(joined.root, joined.generation, joined.names)
+                leaders = self._world.leaders or range(members.world_size)
+                names = [joined.names[rank] for rank in leaders]
+                request_server(joined.root, joined.generation, names)
             ending = members.has_to_end
             address = wait_for_server(joined.root, joined.generation, START, ending)
             return f"{address}:{known_secret()}"
         place, path, host, secret = "", "", self._host(), known_secret()
+        world_size = self._world.world_size
         with contextlib.ExitStack() as stack:
             if members.rank == 0:
                 with local_error():
-                    self.server, own = start_server(members.world_size, host, members.stall_limit)
+                    self.server, own = start_server(world_size, host, members.stall_limit)
                     place = own.rpartition(":")[0]
                     if secret is None:
                         path = stack.enter_context(secret_file(own))

@@ -123,6 +123,8 @@ class NumberFormats:
     (torch.float32, torch.float64, 'fp64 and fp32 compute on fp64 parameters (stand-in)')
     """
 
+    loss_module: type[ComputedLoss] = ComputedLoss
+
     def __init__(self, model: nn.Module, precision: str = "auto") -> None:
         if precision not in ("auto", *PAIRS):
             known = ", ".join(("auto", *PAIRS))
@@ -140,7 +142,7 @@ class NumberFormats:
             modern = "tf32" in available_precisions(str(place))
             self.full, self.amp = PAIRS["tf32+bf16" if modern else "fp16"]
         self.checks = self.amp == "fp16"
-        self.module = ComputedLoss(model, self.full, place.type)
+        self.module = self.loss_module(model, self.full, place.type)
         if self.full == "fp64":
             model.to(torch.float64)
             model.register_forward_pre_hook(self.module.cast, with_kwargs=True, prepend=True)
@@ -202,9 +204,13 @@ class NumberFormats:
 
             return step
 
+        return self._compare(stepping, PATIENCE)
+
+    def _compare(self, stepping: Callable[[str], Callable[[int], object]], limit: float) -> float:
+        """The gain by steps in both formats, which leave no trace; limit: see `gain`."""
         with without_side_effects(self.module), local_error():
             try:
-                return gain(stepping(self.full), stepping(self.amp), 3, 4, PATIENCE)
+                return gain(stepping(self.full), stepping(self.amp), 3, 4, limit)
             finally:
                 self.module.format = self.full
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simstrag.ddp.failures.rank_failure import Membership
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
+    from simstrag.ddp.sharded.world import World
     from simstrag.plan import Plan
 
 
@@ -35,6 +36,7 @@ class RankSetup:
 
     replica: Replica
     members: Membership
+    world: World
     policy: Policy
     name: str
     hints: Hints
@@ -50,14 +52,14 @@ class RankSetup:
 
     def first_plan(self, policy: Policy) -> Plan:
         """The plan that a policy begins with, resolved; the policy stays as it is."""
-        world_size = self.members.world_size
+        world_size = self.world.world_size
         view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
         return policies.ask(copy.deepcopy(policy), view, self.name).resolved(world_size)
 
     def live(self, policy: Policy, **given: Any) -> Live:
         """The engine for this rank's replica of a policy."""
         return Live(
-            policy, self.members.world_size, self.batch, self.hints, name=self.name,
+            policy, self.world.world_size, self.batch, self.hints, name=self.name,
             reduced=not self.replica.formats.refusal, **given,
         )  # fmt: skip
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simstrag.ddp import flat_parameters
 from simstrag.ddp.allreduce.hook import Reducer
 from simstrag.ddp.failures.rank_failure import local_error
+from simstrag.ddp.plain_data import load
 from simstrag.ddp.precision import Closure, NumberFormats, check_loss, without_side_effects
 from simstrag.errors import InputError
 
@@ -28,7 +29,10 @@ class Replica:
     """Model, optimizer, number formats and step timer of this rank.
 
     parameters: the parameters that the optimizer trains, in its order.
+    buffers: the floating ones; buffer_count: their numbers.
+    device: where flat tensors are.
     loss: the loss of the last forward.
+    share: factor of the loss: its rank's part of a replica's samples, 1 where that is even.
 
     Raises `InputError` where the optimizer trains parameters that are not the model's.
     """
@@ -54,8 +58,10 @@ class Replica:
                 "twice; give wrap() the model itself (of accelerate: unwrap_model)"
             )
         self.count = sum(each.numel() for each in self.parameters)
-        self.dtype = self.parameters[0].dtype
-        self.loss = torch.tensor(math.nan)
+        self.dtype, self.device = self.parameters[0].dtype, self.parameters[0].device
+        self.buffers = [each for each in model.buffers() if each.is_floating_point()]
+        self.buffer_count = sum(each.numel() for each in self.buffers)
+        self.loss, self.share = torch.tensor(math.nan), 1.0
         self._named = dict(model.named_parameters())
         self._ddp: DistributedDataParallel | None = None
         self._reducer: Reducer | None = None
@@ -98,8 +104,14 @@ class Replica:
             reducer.weight, reducer.scale = weigh(), self.formats.scale
             self._backward(loss)
         if not reducer.complete:
-            named = self._named.items()
-            without = [name for name, each in named if each.requires_grad and each.grad is None]
+            self._refuse_without_gradient()
+        return self.loss
+
+    def _refuse_without_gradient(self) -> None:
+        """Raise `InputError` where a parameter got no gradient."""
+        named = self._named.items()
+        without = [name for name, each in named if each.requires_grad and each.grad is None]
+        if without:
             shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
             raise InputError(
                 f"{len(without)} of {len(named)} parameters got no gradient ({shown}): where "
@@ -107,7 +119,6 @@ class Replica:
                 "freeze those that are not used by requires_grad_(False) before wrap(), or take a "
                 "policy such as asgd, under which they count as zeros"
             )
-        return self.loss
 
     def settle(self, closure: Closure) -> None:
         """Let DDP find the order of its buckets, without other effects; collective.
@@ -174,14 +185,58 @@ class Replica:
         flat_parameters.flatten_gradients(self.parameters, into)
         return into
 
+    def flat(self, buffers: bool = False) -> torch.Tensor:
+        """The parameters as a new tensor of shape (count,); with `buffers`, these behind them."""
+        tensors = [*self.parameters, *self.buffers] if buffers else self.parameters
+        return torch.cat([each.detach().reshape(-1).to(self.dtype) for each in tensors])
+
     def spread(self, flat: torch.Tensor) -> None:
-        """Set the parameters from a tensor of shape (count,)."""
-        flat_parameters.unflatten(flat, self.parameters)
+        """Set the parameters, and the buffers too where they stand behind them."""
+        own = self.parameters if len(flat) == self.count else [*self.parameters, *self.buffers]
+        flat_parameters.unflatten(flat, own)
 
     def update(self) -> None:
         """Step the optimizer."""
         with local_error():
             self.optimizer.step()
+
+    def update_by(self, gradient: torch.Tensor | None, fresh: bool) -> None:
+        """Step the optimizer by a flat gradient, if there is one.
+
+        fresh: whether the optimizer begins without state.
+        """
+        if fresh:
+            self.optimizer.state.clear()
+        if gradient is not None:
+            parts = flat_parameters.split(gradient, self.parameters)
+            for each, part in zip(self.parameters, parts, strict=True):
+                each.grad = part.to(each)
+            self.update()
+            self.clear()
+
+    def model_state(self) -> dict[str, Any]:
+        """The state of the model, for a checkpoint."""
+        return self.model.state_dict()
+
+    def load_model_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of a model."""
+        self.model.load_state_dict(state)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """The state of the optimizer, for a checkpoint."""
+        return self.optimizer.state_dict()
+
+    def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of an optimizer."""
+        self.optimizer.load_state_dict(dict(state))
+
+    def pack(self, **more: Mapping[str, Any] | None) -> bytes:
+        """Optimizer, parameters and more plain data for a server, by `pack_optimizer`."""
+        return flat_parameters.pack_optimizer(self.optimizer, **more)
+
+    def unpack_optimizer(self, packed: bytes) -> None:
+        """Give the optimizer the state that a server had packed."""
+        self.load_optimizer_state(load(packed, "the server's optimizer"))
 
     def clear(self) -> None:
         """Clear all gradients, also of parameters that the optimizer does not train."""

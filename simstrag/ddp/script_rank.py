@@ -68,7 +68,9 @@ def _fail(error: Exception, reason: str) -> NoReturn:
 
 def _lost_before(error: RuntimeError) -> str:
     """The ranks that ended before a collective of the script failed; empty for other errors."""
-    if not (type(error).__name__.startswith("Dist") or "gloo" in str(error)):
+    from simstrag.ddp.failures.rank_failure import is_of_collective
+
+    if not is_of_collective(error):
         return ""
     ended = sorted(ended_ranks(NOTICE))
     return listed(ended) if ended else ""

@@ -16,6 +16,7 @@ from simstrag.ddp.failures.rank_failure import Stage, local_error
 from simstrag.ddp.modes import Modes
 from simstrag.ddp.rendezvous import leave_group
 from simstrag.ddp.server.server_mode import ServerMode
+from simstrag.ddp.sharded.served_modes import FollowingMode
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.rank_setup import RankSetup
     from simstrag.plan import Plan
+
+SERVED = ServerMode, FollowingMode
+"""The modes under a server."""
 
 UNUSED = (
     "trainer.step() was never called, and the optimizer has stepped: each rank trained for itself, "
@@ -63,6 +67,11 @@ class Trainer:
         return self._members.world_size
 
     @property
+    def shards(self) -> int:
+        """Ranks of a replica."""
+        return self._setup.world.shards
+
+    @property
     def begun(self) -> bool:
         """Whether the clock of the run has started; it does when all ranks and a server are ready.
 
@@ -85,7 +94,7 @@ class Trainer:
     @property
     def _left_out(self) -> bool:
         mode = self._modes.current
-        return isinstance(mode, ServerMode) and mode.finished
+        return isinstance(mode, SERVED) and mode.finished
 
     @property
     def plan(self) -> Plan | None:
@@ -97,19 +106,26 @@ class Trainer:
     def next_batch(self) -> int:
         """Size of this rank's next batch.  Reading it obliges the caller to use that size.
 
-        Of a rank that has no step yet it is the nominal size, with which `step` measures.
+        Of a rank that has no step yet it is the nominal size, with which `step` measures.  Ranks
+        that shard a replica share its samples.
         """
         self._batch_read = True
+        return self._setup.world.part(self._replica_batch)
+
+    @property
+    def _replica_batch(self) -> int:
+        """Samples of the next step of this rank's replica."""
         if self._modes.current is not None:
             return self._modes.current.next_batch
-        batch = self._setup.batch
-        return self._modes.first_plan.samples(batch, self.world_size)[self.rank] or batch
+        batch, world = self._setup.batch, self._setup.world
+        return self._modes.first_plan.samples(batch, world.world_size)[world.rank] or batch
 
     @property
     def lowest(self) -> bool:
         """Whether no lower rank is left, as far as this one knows; before `close`."""
-        left = set(range(self.world_size)) - set(self._modes.lost)
-        return self.rank == min(left, default=self.rank)
+        world = self._setup.world
+        left = set(range(world.world_size)) - set(self._modes.lost)
+        return world.leads and world.rank == min(left, default=world.rank)
 
     @property
     def model(self) -> nn.Module:
@@ -122,8 +138,17 @@ class Trainer:
         Under a server it holds the server's present parameters and optimizer state; this rank's own
         model stays as it was pulled, since its next gradient counts as computed from that.  Where
         models are averaged each rank gets its own model.
+
+        The ranks of a replica call it together; its leader gets the whole model, the others get an
+        empty dict.
         """
-        return checkpoint.to_checkpoint(self._setup, *self._modes.state())
+        mode = self._modes.current
+        if isinstance(mode, FollowingMode):
+            mode.follow_checkpoint()
+            return {}
+        whole = checkpoint.to_checkpoint(self._setup, *self._modes.state())
+        self._modes.release()
+        return whole if self._setup.world.leads else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; on all ranks, before the first step.
@@ -164,8 +189,9 @@ class Trainer:
         def guarded() -> torch.Tensor:
             with local_error():
                 loss = closure()
-            mode, read = self._modes.current, self._batch_read
-            uneven = isinstance(mode, ServerMode) and mode.next_batch != self._setup.batch
+            mode, read, world = self._modes.current, self._batch_read, self._setup.world
+            self.replica.share = world.share(self._replica_batch) if read else 1.0
+            uneven = isinstance(mode, SERVED) and mode.next_batch != self._setup.batch
             if uneven and not read:
                 raise InputError(
                     f"policy {self.name} shares batches out unevenly: draw trainer.next_batch "
@@ -187,7 +213,8 @@ class Trainer:
         modes = self._modes
 
         def stage() -> Stage | None:
-            if self.sampler is not None or isinstance(modes.current, ServerMode):
+            whole = self._setup.world.layout is None and self.sampler is None
+            if not whole or isinstance(modes.current, SERVED):
                 return None  # under a server the others go on without forming a group
             return Stage.BEGINNING if modes.current is None else Stage.TRAINING
 
@@ -207,8 +234,7 @@ class Trainer:
     def _take_step(self, closure: Closure) -> torch.Tensor:
         modes = self._modes
         if modes.current is None:
-            read, size = self._batch_read, self.next_batch
-            self._batch_read = read
+            read, size = self._batch_read, self._replica_batch
             modes.begin(closure)
             modes.change_where_due(closure)
             assert modes.current is not None

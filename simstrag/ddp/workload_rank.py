@@ -24,9 +24,12 @@ from simstrag.processes.affinity import cores
 from simstrag.runs.run import check_directory
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from simstrag.ddp.rendezvous import RankPlace
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.trainer import Trainer
+    from simstrag.workloads.workload import Workload
 
 ASKED, RESULT, CHECKPOINT = "training.json", "result.json", "checkpoint.pt"
 """Files beside the record: the `Training`, its accuracy at the end, and its checkpoint."""
@@ -37,7 +40,8 @@ class Training:
     """A workload, its length and its policy.
 
     samples: samples of all ranks together.
-    batch: samples of a rank's batch.
+    batch: samples of the batch of a rank, or of a replica.
+    shards: ranks of a replica, which shard its model.
     checkpoint: steps of a rank between two checkpoints; at 0 one is written only after a failure.
     attempt: how often the training was resumed; it goes on from a checkpoint, if there is one.
     """
@@ -52,6 +56,7 @@ class Training:
     out: str | None = None
     checkpoint: int = 0
     attempt: int = 0
+    shards: int = 1
 
 
 def command(training: Training) -> list[str]:
@@ -98,6 +103,14 @@ def train(training: Training, joined: RankPlace) -> None:
     start = training.attempt + joined.attempt if kept else 0
     parts = workload.build(1_000_000 * start + 1000 * training.seed + joined.rank)
     model = parts.model.to(place).train()
+    if training.shards > 1:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        from simstrag.ddp.sharded.shard_workload import shard_parts
+
+        shape = joined.world_size // training.shards, training.shards
+        mesh = init_device_mesh(place.type, shape, mesh_dim_names=("replicate", "shard"))
+        parts = shard_parts(parts, mesh["shard"])
     trainer = wrap(
         model, parts.optimizer, training.policy, training.profile, batch=training.batch,
         samples=training.samples, precision=training.precision,
@@ -116,21 +129,38 @@ def train(training: Training, joined: RankPlace) -> None:
             trainer.step(loss)
             steps += 1
             due = training.checkpoint and steps % training.checkpoint == 0
-            if checkpoint is not None and due and trainer.lowest:
+            if checkpoint is not None and due and (trainer.lowest or training.shards > 1):
                 _save(trainer, checkpoint)
     except RankFailure as failure:
         others = set(range(trainer.world_size)) - set(failure.diagnosis.lost)
-        if checkpoint is not None and trainer.rank == min(others, default=trainer.rank):
+        saves = training.shards == 1 and trainer.rank == min(others, default=trainer.rank)
+        if checkpoint is not None and saves:
             # The state of a server may be lost with it; the failure must still be reported.
             with contextlib.suppress(OSError, RuntimeError, SimstragError):
                 _save(trainer, checkpoint)
         raise
     state = trainer.state_dict()
     if out is not None and trainer.lowest:
-        load_global_model(trainer.replica, state)
+        model = global_model(trainer, workload, state)
         result = {"accuracy": workload.accuracy(model), "samples": trainer.samples}
         write_json(out / RESULT, result)
     trainer.close()
+
+
+def global_model(trainer: Trainer, workload: Workload, state: Mapping[str, Any]) -> nn.Module:
+    """The model of the job; that of a sharded replica is built anew.
+
+    state: a checkpoint.
+    """
+    from simstrag.ddp.replica import Replica
+
+    replica = trainer.replica
+    if trainer.shards > 1:
+        parts = workload.build()
+        parts.model.to(replica.dtype)
+        replica = Replica(parts.model, parts.optimizer, replica.formats, replica.clock)
+    load_global_model(replica, state)
+    return replica.model
 
 
 def load_global_model(replica: Replica, state: Mapping[str, Any]) -> None:
@@ -141,11 +171,11 @@ def load_global_model(replica: Replica, state: Mapping[str, Any]) -> None:
 
 
 def _save(trainer: Trainer, path: Path) -> None:
-    """Write a checkpoint atomically; none before the first step."""
+    """Write a checkpoint atomically, on the lowest rank; none before the first step."""
     import torch
 
     state: dict[str, Any] = trainer.state_dict()
-    if state["facts"] is not None:
+    if trainer.lowest and state["facts"] is not None:
         try:
             write_atomically(path, lambda part: torch.save(state, part))
         except RuntimeError as error:  # how torch says that a disk is full
@@ -154,7 +184,7 @@ def _save(trainer: Trainer, path: Path) -> None:
             ) from None
 
 
-SAME = ("workload", "policy", "samples", "batch", "seed", "precision", "profile")
+SAME = ("workload", "policy", "samples", "batch", "seed", "precision", "profile", "shards")
 """Fields that must be equal for a training to be resumed."""
 
 
@@ -171,8 +201,8 @@ def prepare(training: Training, folder: Path, ranks: int) -> tuple[Training, int
         write_json(folder / ASKED, {**request, "cores": len(cores())})
         return training, 0
     there, samples = _read_stopped(folder)
-    for name, now in {**request, "ranks": ranks}.items():
-        if there.get(name) != now:
+    for name, now in {**request, "ranks": ranks // training.shards}.items():
+        if there.get(name, 1 if name == "shards" else None) != now:
             raise InputError(
                 f"{folder}: a training with {name} {there.get(name)} was stopped there, and "
                 f"{now} is asked for; ask for the same to go on, or choose another folder"

@@ -20,6 +20,7 @@ from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.rank_setup import RankSetup
 from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
 from simstrag.ddp.replica import Replica
+from simstrag.ddp.sharded.world import World, join_replicas, shard_mesh
 from simstrag.ddp.trainer import Trainer
 from simstrag.errors import InputError
 from simstrag.policy import Hints, Policy, View
@@ -51,12 +52,15 @@ def wrap(
 ) -> Trainer:
     """Train a model under a policy; every rank calls this with the same arguments.
 
-    model: the bare model on its device, not in DDP.
+    model: the bare model on its device, not in DDP.  A model that FSDP2 shards over the ranks of a
+        replica makes replicas the workers of the policy: mesh["shard"] of a mesh of replicas and
+        shards.
     optimizer: an optimizer of the model's parameters.
     policy: a name with parameters such as ``"ssp:bound=5"``, or an object, which is copied.
     profile: a calibration of this batch and these precisions; policies get its hints.  Without one
         they measure instead.
-    batch: samples in a rank's batch; without it a gradient counts as one sample.
+    batch: samples in the batch of a rank, or of a replica of several; without it a gradient counts
+        as one sample.
     samples: samples after which the training ends.
     precision: full and reduced precision, see `NumberFormats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
@@ -95,19 +99,27 @@ def wrap(
         joined = join(stall_limit, patient=True)
     elif joined is None:
         joined = use_existing_group(stall_limit)
+    if (mesh := shard_mesh(model)) is not None and sampler is not None:
+        raise InputError(
+            "a ShareSampler counts ranks, and the model is sharded over replicas of several; leave "
+            "it out, and draw trainer.next_batch samples before each step"
+        )
     limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
     members = Membership(dist.get_rank(), dist.get_world_size(), joined, limit)
 
+    world = World(members)
     formats: NumberFormats | None = None
 
     def agree(_: Stage | None = None) -> tuple[NumberFormats, Hints, float]:
         """What ranks settle together; after a loss before the first step they do it again."""
-        nonlocal formats
+        nonlocal formats, world
         _check_agreement(policy=name, batch=batch, samples=samples, precision=precision)
-        formats = formats or NumberFormats(model, precision)
+        if mesh is not None and world.layout is None:
+            world = join_replicas(mesh, members)
+        formats = formats or _formats_of(model, precision, world)
         hints = profile_hints(profile, batch, samples, (formats.full, formats.amp))
         _check_agreement(**{"the profile's amp_ratio": hints.amp_ratio})
-        first = View(members.world_size, hints=hints, noise_scale=hints.noise_scale)
+        first = View(world.world_size, hints=hints, noise_scale=hints.noise_scale)
         policy_support.check_policy(copy.deepcopy(given), name, first)
         return formats, hints, measure_cores_per_rank()
 
@@ -123,15 +135,37 @@ def wrap(
             sampler.check(members.rank, members.world_size, hints.batch)
         device = next(model.parameters()).device
         clock = CudaStepTimer(device) if device.type == "cuda" else CpuStepTimer(cores)
-        replica = Replica(model, optimizer, formats, clock)
+        replica = _replica_of(model, optimizer, formats, clock, world)
         setup = RankSetup(
-            replica, members, given, name, hints, sampler, None if out is None else Path(out),
-            validation, agree,
+            replica, members, world, given, name, hints, sampler,
+            None if out is None else Path(out), validation, agree,
         )  # fmt: skip
         return Trainer(setup)
     except BaseException as error:
         members.close(describe_error(error))
         raise
+
+
+def _formats_of(model: nn.Module, precision: str, world: World) -> NumberFormats:
+    if world.layout is None:
+        return NumberFormats(model, precision)
+    from simstrag.ddp.sharded.precision import ShardedFormats
+
+    return ShardedFormats(model, precision, world.within)
+
+
+def _replica_of(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    formats: NumberFormats,
+    clock: CpuStepTimer | CudaStepTimer,
+    world: World,
+) -> Replica:
+    if world.layout is None:
+        return Replica(model, optimizer, formats, clock)
+    from simstrag.ddp.sharded.sharded_replica import ShardedReplica
+
+    return ShardedReplica(model, optimizer, formats, clock, world)
 
 
 def _check_agreement(**arguments: object) -> None:

@@ -33,9 +33,9 @@ __all__ = ["ranks"]
 BATCH, STEPS, RATE, MOMENTUM, WORLD = 8, 24, 0.05, 0.5, 3
 
 
-def batches() -> Batches:
+def batches(world: int = WORLD) -> Batches:
     samples = len(tasks.load("tabular").inputs)
-    return Batches(iid_shards(samples, WORLD, 0), BATCH, 0)
+    return Batches(iid_shards(samples, world, 0), BATCH, 0)
 
 
 def train(
@@ -83,18 +83,20 @@ def train(
     return list(nn.utils.parameters_to_vector(model.parameters()).tolist())
 
 
-def replayed(folder: Path, policy: str, ranks: Sequence[int]) -> list[torch.Tensor]:
+def replayed(
+    folder: Path, policy: str, ranks: Sequence[int], world: int = WORLD
+) -> list[torch.Tensor]:
     """What the recorded order of a run makes of the parameters of ranks, by the replay."""
     log = GradientLog.of(finish(folder))
     engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
-    rule = UpdateRule.of(policies.ask(policies.load(policy), View(WORLD), policy).resolved(WORLD))
-    replay = OuterReplay(log, engine, batches(), OptimizerChoice("sgd", RATE, MOMENTUM), rule)
+    rule = UpdateRule.of(policies.ask(policies.load(policy), View(world), policy).resolved(world))
+    replay = OuterReplay(log, engine, batches(world), OptimizerChoice("sgd", RATE, MOMENTUM), rule)
     model, mix = replay.run(1e9).parameters, 0.0 if rule.outer is None else rule.outer.mix
     place, found = replay._model.places[(len(log.times) - 1) % rule.fragments], []
     for rank in ranks:
         worker, taken = replay._workers[rank], int((log.gradients["rank"] == rank).sum())
         for step in range(taken, taken + rule.overlap):  # beside the last all-reduce
-            own = torch.from_numpy(batches().of([rank], [step], [BATCH]))
+            own = torch.from_numpy(batches(world).of([rank], [step], [BATCH]))
             mean = torch.full((BATCH,), 1 / BATCH, dtype=engine.dtype)
             worker.model.grad = engine.one(worker.model, own, mean, amp=False)
             worker.optimizer.step()

@@ -19,7 +19,7 @@ from simstrag.ddp.allreduce.control_message import (
     describe_disagreement,
     unpack,
 )
-from simstrag.ddp.failures.diagnosis import warn
+from simstrag.ddp.failures.diagnosis import call_worker, warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.errors import InputError, SimstragError
 from simstrag.learning.noise_scale_estimate import pair_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
+    from simstrag.ddp.sharded.world import World
     from simstrag.engine.live import Live
     from simstrag.plan import Plan
 
@@ -53,12 +54,13 @@ class AllReduceMode:
         replica: Replica,
         live: Live,
         members: Membership,
+        world: World,
         batch: int,
         note: Callable[..., None] | None,
         sampler: ShareSampler | None,
     ) -> None:
         self.replica, self.live, self.batch, self.sampler = replica, live, batch, sampler
-        self.rank, self.world_size = members.rank, members.world_size
+        self.rank, self.world_size, self._world = world.rank, world.world_size, world
         self.zero = time.monotonic() - live.now
         self._mark, self._note, self._digests = members.mark, note, PlanDigests()
         self.steps = 0
@@ -68,8 +70,7 @@ class AllReduceMode:
         self._parts: list[tuple[int, float]] = []  # samples and norm of gradients just reduced
         self._planned: Plan | None = None
         self._warned = False
-        self._slow = SlowRankDetector()
-        self._names = members.joined.names if members.joined else range(members.world_size)
+        self._slow = SlowRankDetector(lambda text: warn(call_worker(text, world.worker)))
         live.news()
         self._prepare()
 
@@ -99,9 +100,10 @@ class AllReduceMode:
         messages = unpack(reducer.wait())
         if odd := describe_disagreement(messages):
             raise Disagreement(f"at version {version}: {odd}; parameters are those of that version")
+        messages = self._world.fold(messages)
         self._measure(messages)
         if self.rank == 0:
-            for name, seconds in zip(self._names, messages.seconds.tolist(), strict=True):
+            for name, seconds in zip(self._world.names, messages.seconds.tolist(), strict=True):
                 self._slow.add(name, version, seconds)
         self._mark(version, "updating")
         finite = replica.finite()

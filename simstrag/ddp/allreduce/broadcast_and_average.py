@@ -1,9 +1,10 @@
 """Synchronize parameters, optimizer state and buffers among the members of a group; a digest.
 
-`broadcast` and `average` are collective, at an update boundary.  `optimizer` is None on all ranks
-or on none.  `torch.distributed.checkpoint.state_dict` does not serve: it fills the state of an
-optimizer that never stepped by a step, which runs step hooks; it leaves out buffers that are not
-persistent; and it broadcasts from rank 0 only.
+`broadcast` and `average` are collective, at an update boundary.  Of sharded tensors the members
+hold the same part.  `optimizer` is None on all ranks or on none.
+`torch.distributed.checkpoint.state_dict` does not serve: it fills the state of an optimizer that
+never stepped by a step, which runs step hooks; it leaves out buffers that are not persistent; and
+it broadcasts from rank 0 only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from simstrag.ddp import plain_collectives
+from simstrag.ddp.sharded.shard_tensors import local, shard_of
 from simstrag.errors import SimstragError
 
 Group = dist.ProcessGroup | None
@@ -134,16 +136,18 @@ def _held(optimizer: Optimizer) -> Iterator[tuple[Key, Any]]:
 
 
 def _state_tensors(optimizer: Optimizer) -> Iterator[tuple[Key, torch.Tensor]]:
-    return ((key, value) for key, value in _held(optimizer) if isinstance(value, torch.Tensor))
+    """The tensors of the state; of sharded ones, this rank's part."""
+    held = _held(optimizer)
+    return ((key, local(value)) for key, value in held if isinstance(value, torch.Tensor))
 
 
 def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """Every tensor to synchronize, detached, by name."""
+    """Every tensor to synchronize, detached, by name; of sharded ones, this rank's part."""
     tensors: dict[str, torch.Tensor] = {}
     tensors |= {f"parameter {name}": parameter for name, parameter in model.named_parameters()}
     tensors |= {f"buffer {name}": buffer for name, buffer in model.named_buffers()}
     tensors |= {_name(key): tensor for key, tensor in _state_tensors(optimizer)}
-    return {name: tensor.detach() for name, tensor in tensors.items()}
+    return {name: local(tensor) for name, tensor in tensors.items()}
 
 
 def _name(key: Key) -> str:
@@ -184,7 +188,8 @@ def _adopt(optimizer: Optimizer, outline: Outline) -> None:
             size, dtype, kind = spec
             fits = isinstance(own, torch.Tensor) and (tuple(own.shape), own.dtype) == spec[:2]
             device = parameter.device if kind == parameter.device.type else kind
-            held = own if fits else torch.zeros(size, dtype=dtype, device=device)
+            new = torch.zeros(size, dtype=dtype, device=device)
+            held = own if fits else shard_of(new, parameter) if size == parameter.shape else new
         optimizer.state[parameter][name] = held
     for group, options in zip(optimizer.param_groups, outline.options, strict=True):
         for name, value in options.items():

@@ -191,8 +191,9 @@ class ProcessGroups:
 
     stall_limit: timeout of collectives in seconds; torch's default is half an hour.
     purpose: tells them from other groups of the same ranks.
-    gone: ranks that have left; whoever learns of one adds it, also while a group is created, which
-        then fails at once.
+    ranks: the ranks of the members, where members are numbers of replicas; None for ranks.
+    gone: members that have left; whoever learns of one adds it, also while a group is created,
+        which then fails at once.
 
     All members call `get` at the same point of their collectives, and for several groups in the
     same order.  `dist.new_group` with local synchronization cannot do that: it names a group by how
@@ -200,8 +201,14 @@ class ProcessGroups:
     kept: members cannot agree without communication when to destroy one.
     """
 
-    def __init__(self, stall_limit: float = 60.0, purpose: str = "steps") -> None:
+    def __init__(
+        self,
+        stall_limit: float = 60.0,
+        purpose: str = "steps",
+        ranks: Members | None = None,
+    ) -> None:
         self.limit, self._purpose = timedelta(seconds=stall_limit), purpose
+        self._ranks = ranks
         self.gone: set[int] = set()
         self._groups: dict[tuple[Members, bool], tuple[dist.ProcessGroup, Connections]] = {}
 
@@ -216,9 +223,13 @@ class ProcessGroups:
         if (ordered, over_gloo) not in self._groups:
             connections = Connections()
             with connections.capture():
-                group = _create(self._purpose, ordered, over_gloo, self.limit, self.gone)
+                group = self._create(ordered, over_gloo)
             self._groups[ordered, over_gloo] = group, connections
         return self._groups[ordered, over_gloo][0]
+
+    def rank(self, member: int) -> int:
+        """The rank of a member."""
+        return member if self._ranks is None else self._ranks[member]
 
     def abort(self, members: Members | None = None) -> None:
         """Let pending collectives fail at once, on the other ranks too; for gloo on Linux.
@@ -234,19 +245,33 @@ class ProcessGroups:
         for key in [key for key in self._groups if members in (None, key[0])]:
             dist.destroy_process_group(self._groups.pop(key)[0])
 
+    def _create(self, members: Members, over_gloo: bool) -> dist.ProcessGroup:
+        ranks = tuple(map(self.rank, members))
 
-def _create(
-    purpose: str, members: Members, over_gloo: bool, limit: timedelta, gone: set[int]
+        def is_lost() -> bool:
+            return not self.gone.isdisjoint(members)
+
+        return create_group(self._purpose, ranks, over_gloo, self.limit, is_lost)
+
+
+def create_group(
+    purpose: str,
+    members: Members,
+    over_gloo: bool,
+    limit: timedelta,
+    is_lost: Callable[[], bool] = lambda: False,
 ) -> dist.ProcessGroup:
-    """Create a group as `dist.new_group` does, under a name that all members know.
+    """Create a group of ranks as `dist.new_group` does, under a name that all members know.
 
     It has the number of times that this rank created the group, since the store keeps the addresses
     of an earlier one of that name, which may be read in place of the new ones.
+
+    is_lost: returns whether a member is gone.
     """
     backend = "gloo" if over_gloo else "nccl"
     store, name = distributed_c10d._get_default_store(), f"simstrag {purpose} {backend} {members}"
     count = store.add(f"{name} by {dist.get_rank()}", 1)
-    _meet(store, f"{name} {count}", members, limit, gone)
+    _meet(store, f"{name} {count}", members, limit, is_lost)
     group, _ = distributed_c10d._new_process_group_helper(
         len(members),
         members.index(dist.get_rank()),
@@ -261,7 +286,9 @@ def _create(
     return cast("dist.ProcessGroup", group)
 
 
-def _meet(store: Any, name: str, members: Members, limit: timedelta, gone: set[int]) -> None:
+def _meet(
+    store: Any, name: str, members: Members, limit: timedelta, is_lost: Callable[[], bool]
+) -> None:
     """Wait until all members create the group; raise `RuntimeError` once one of them is gone."""
     store.set(f"{name} of {dist.get_rank()}", "")
     keys, until = (
@@ -269,6 +296,6 @@ def _meet(store: Any, name: str, members: Members, limit: timedelta, gone: set[i
         time.monotonic() + limit.total_seconds(),
     )
     while not store.check(keys):
-        if not gone.isdisjoint(members) or time.monotonic() > until:
+        if is_lost() or time.monotonic() > until:
             raise RuntimeError(f"not all of ranks {members} create their group")
         time.sleep(POLL)

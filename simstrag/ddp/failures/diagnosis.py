@@ -260,6 +260,15 @@ def _is(ranks: Sequence[int]) -> str:
     return "is" if len(ranks) == 1 else "are"
 
 
+def call_worker(sentence: str, word: str) -> str:
+    """A sentence on a worker, which calls it a rank at its beginning, with another word for it.
+
+    >>> call_worker("rank 1 is slow", "replica"), call_worker("ranks 0 and 1 wait", "replica")
+    ('replica 1 is slow', 'ranks 0 and 1 wait')
+    """
+    return word + sentence[4:] if sentence.startswith("rank ") else sentence
+
+
 def warn(sentence: str) -> None:
     """Print a warning on standard error."""
     print(

@@ -7,7 +7,7 @@ import enum
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from simstrag.ddp import plain_collectives
 from simstrag.ddp.failures.diagnosis import FailureDiagnosis, RankFailure
@@ -21,6 +21,9 @@ from simstrag.ddp.rendezvous import (
 )
 from simstrag.errors import SimstragError
 
+if TYPE_CHECKING:
+    from simstrag.ddp.sharded.world import Layout
+
 T = TypeVar("T")
 
 LOCAL = "_simstrag_local"
@@ -29,12 +32,22 @@ LOCAL = "_simstrag_local"
 
 @contextlib.contextmanager
 def local_error() -> Iterator[None]:
-    """Mark errors raised in this block as caused by this rank, so that they are not diagnosed."""
+    """Mark errors raised in this block as caused by this rank, so that they are not diagnosed.
+
+    Those of a collective are diagnosed: a sharded model's forward and backward have some.
+    """
     try:
         yield
     except Exception as error:
-        setattr(error, LOCAL, True)
+        if not is_of_collective(error):
+            setattr(error, LOCAL, True)
         raise
+
+
+def is_of_collective(error: BaseException) -> bool:
+    """Whether torch raised an error because a collective failed."""
+    known = type(error).__name__.startswith("Dist") or "gloo" in str(error)
+    return isinstance(error, RuntimeError) and known
 
 
 def is_local_error(error: BaseException) -> bool:
@@ -61,6 +74,7 @@ class Membership:
     """This rank in the present generation of the group.
 
     joined: its place; without one there are no heartbeats, and errors come out undiagnosed.
+    layout: of replicas of several ranks; None where there are none.
     stall_limit: seconds of silence after which a rank is given up.
     """
 
@@ -76,6 +90,7 @@ class Membership:
             self._heartbeat.stall_limit = stall_limit
         self._closed: HeartbeatStore | None = None
         self._running = False
+        self.layout: Layout | None = None
 
     def mark(self, step: int, phase: str) -> None:
         """Report this rank's step and phase."""
@@ -113,6 +128,9 @@ class Membership:
             if isinstance(error, SimstragError) or is_local_error(error):
                 raise
             cut_off, diagnosis = self._heartbeat.unanswered > 0, self._heartbeat.diagnose()
+            if self.layout is not None:
+                sentence = f"{diagnosis.sentence}{self.layout.describe(diagnosis.lost)}"
+                diagnosis = replace(diagnosis, sentence=sentence)
             if isinstance(error, ConnectionError) and not (diagnosis.lost or cut_off):
                 sentence = f"{error}; no rank is known to be lost"
                 diagnosis = replace(diagnosis, ranks=(), kind="server", sentence=sentence)

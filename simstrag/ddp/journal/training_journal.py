@@ -64,7 +64,7 @@ class TrainingJournal:
             return
         formats, place = replica.formats, replica.parameters[0].device
         self._journal = Journal(self.folder, {
-            "policy": setup.name, "world_size": setup.members.world_size, "batch": setup.batch,
+            "policy": setup.name, "world_size": setup.world.world_size, "batch": setup.batch,
             "hints": dataclasses.asdict(setup.hints), "precision": formats.label,
             "gain": formats.gain, "clock": replica.clock.reason,
             "backend": dist.get_backend(), "began": time.time(),

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simstrag.ddp.flat_parameters import split
-
 if TYPE_CHECKING:
     from simstrag.ddp.replica import Replica
 
@@ -40,20 +38,14 @@ class GroupModel:
         """
         total, replica = self.total, self._replica
         assert total is not None
+        fresh = self._group is None
         if self._group is None or self._own is None:
-            replica.optimizer.state.clear()
             self._group, self._own = torch.zeros_like(total), torch.zeros_like(total)
         if gradient is not None:
             self._own.add_(gradient, alpha=samples)
         self._samples += samples
         self._group += total
-        if total.isfinite().all():
-            for each, part in zip(
-                replica.parameters, split(total, replica.parameters), strict=True
-            ):
-                each.grad = part.to(each)
-            replica.update()
-            replica.clear()
+        replica.update_by(total if total.isfinite().all() else None, fresh)
 
     def sum_of_group(self) -> torch.Tensor:
         """The sums of all rounds since the pull, the last one included."""

@@ -64,6 +64,7 @@ class JobSpec(BulkMessage, frozen=True):
     journal: the folder for the journal of the server, if that has none yet; empty for none.
     refusal: why there is no reduced precision; empty where there is.
     validation: where gradients of the server's own come from; None where they are not needed.
+    worker: the word for a worker, "rank" or "replica".
     bulk: parameters, optimizer, and the server's state in a checkpoint, from `pack_optimizer`.
     """
 
@@ -76,6 +77,7 @@ class JobSpec(BulkMessage, frozen=True):
     journal: str = ""
     refusal: str = ""
     validation: ValidationSpec | None = None
+    worker: str = "rank"
 
 
 class Begin(Message, frozen=True):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simstrag.ddp.flat_parameters import unflatten
 from simstrag.learning.outer_model import OuterModel, mix_in, places_of
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ class ModelAverage:
         self._mean: torch.Tensor | None = None
         self._fragment, self._version = 0, -1
         self._places = [slice(0, replica.count)]
-        buffers = replica.model.buffers()
-        self._buffers = [each for each in buffers if each.is_floating_point()]
 
     @property
     def is_under_way(self) -> bool:
@@ -61,20 +58,19 @@ class ModelAverage:
         if len(self._places) != command.fragments:
             self._places = places_of(self._replica.count, command.fragments)
         if command.outer is not None and not command.served and self.outer is None:
-            flat = self._flat(self._replica.parameters)
-            self.outer = OuterModel(flat, command.outer, command.fragments)
+            self.outer = OuterModel(self._replica.flat(), command.outer, command.fragments)
             if self._state is not None:
                 self.outer.load_state_dict(self._state)
 
     def pull(self, command: Compute, parameters: torch.Tensor) -> None:
         """Go on from the server's parameters: from all, or from a fragment mixed with its own."""
         self._brought = None
-        new = parameters.to(self._replica.parameters[0].device, copy=True)
+        new = parameters.to(self._replica.device, copy=True)
         if command.takes is None or self._base is None:
             self._base = new
             self._replica.spread(new)
             return
-        place, model = self._places[command.takes], self._flat(self._replica.parameters)
+        place, model = self._places[command.takes], self._replica.flat()
         mix_in(new[place], model[place], 0.0 if command.outer is None else command.outer.mix)
         self._base[place] = new[place]
         self._replica.spread(model)
@@ -89,12 +85,15 @@ class ModelAverage:
 
     def bring(self, command: Reduce) -> torch.Tensor:
         """This rank's part of a mean, which an all-reduce makes the whole."""
-        whole = self._own() if self._brought is None else self._brought
-        place, rest = self._places[command.fragment], whole[self._replica.count :]
-        own = torch.cat([whole[place], rest]) if len(self._places) > 1 else whole
+        replica, place = self._replica, self._places[command.fragment]
         weight = command.weights[command.members.index(self._rank)]
         if not weight:  # it computes, and takes part in the collective alone
-            return torch.zeros_like(own)
+            rest = replica.buffer_count if self._base is None else 0
+            count = place.stop - place.start + rest
+            return torch.zeros(count, dtype=replica.dtype, device=replica.device)
+        whole = self._own() if self._brought is None else self._brought
+        parts = whole[place], whole[replica.count :]
+        own = torch.cat(parts) if len(self._places) > 1 else whole
         self._brought, self._fragment, self._mean = whole, command.fragment, own * weight
         return self._mean
 
@@ -105,26 +104,20 @@ class ModelAverage:
         """
         if self._mean is None or self._base is not None or version <= self._version:
             return
-        parameters, mean = self._replica.parameters, self._mean
+        replica, mean = self._replica, self._mean
         if self.outer is None:
-            unflatten(mean, [*parameters, *self._buffers])
+            replica.spread(mean)
         else:
             length = self.place.stop - self.place.start
             self.outer.step(self._fragment, mean[:length])
-            model = self._flat(parameters)
+            model = replica.flat()
             self.outer.take_over(self._fragment, model)
-            unflatten(model, parameters)
-            unflatten(mean[length:], self._buffers)
+            replica.spread(torch.cat([model, mean[length:]]))
         self._mean = self._brought = None
         self._version = -1
 
     def _own(self) -> torch.Tensor:
         """Its model and floating buffers; or what was taken from the server's parameters."""
-        parameters = self._replica.parameters
         if self._base is not None:
-            return self._base - self._flat(parameters)
-        return self._flat([*parameters, *self._buffers])
-
-    def _flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        parts = [each.detach().reshape(-1).to(self._replica.dtype) for each in tensors]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=self._replica.dtype)
+            return self._base - self._replica.flat()
+        return self._replica.flat(buffers=True)

@@ -18,6 +18,7 @@ import torch
 
 from simstrag import policies
 from simstrag.ddp import policy_support
+from simstrag.ddp.failures.diagnosis import call_worker
 from simstrag.ddp.failures.rank_failure import server_continues
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.ddp.journal.journal import Journal, facts_from_json, facts_to_json
@@ -82,7 +83,8 @@ class Server:
     ) -> None:
         self.world_size, self.stall_limit, self.journal = world_size, stall_limit, journal
         self.start_limit, self._say, self._ended = start_limit, say, ended
-        self._slow = SlowRankDetector(self._say)
+        self._worker = "rank"
+        self._slow = SlowRankDetector(self._warn)
         self.losses: list[messages.LostRank] = []
         self.store: ParameterStore | None = None
         self._listener = Listener(world_size, host, stall_limit)
@@ -201,7 +203,11 @@ class Server:
         self._note("lost", self._now(), rank, sentence)
         if self._listener.peers:
             ending = "; the server goes on without it" if server_continues() else ""
-            self._say(sentence + ending)
+            self._warn(sentence + ending)
+
+    def _warn(self, sentence: str) -> None:
+        """Warn of a worker, which a sentence calls a rank at its beginning."""
+        self._say(call_worker(sentence, self._worker))
 
     # -- messages ----------------------------------------------------------------------------
 
@@ -288,7 +294,7 @@ class Server:
 
     def _take(self, job: messages.JobSpec) -> None:
         """Take the job that a rank brings, and begin its journal if there is none."""
-        self._job = job
+        self._job, self._worker = job, job.worker
         if job.journal and self.journal is None:
             self.journal = Journal(job.journal)
 

@@ -219,7 +219,7 @@ class ServerMode:
         if command.passed and len(members) > 1:
             try:
                 group = self.groups.get(members, control=True)
-                dist.broadcast(client.parameters, min(members), group=group)
+                dist.broadcast(client.parameters, self.groups.rank(min(members)), group=group)
             except RuntimeError:  # a member is lost, and the server finds out
                 self.groups.abort(members)
                 client.report_failure()
