@@ -68,7 +68,7 @@ def test_with_the_last_rank_all_wait_until_one_is_back(engine: str) -> None:
     assert list(found.updates["time"]) == [8.0, 9.0]
     never = [{"time": 0.5, "rank": rank} for rank in (0, 1)]
     with pytest.raises(
-        StallError, match=r"seed 0: all ranks are lost at 0.5 s, .* give failures\.rejoin"
+        StallError, match=r"seed 0: too few ranks are left at 0.5 s, .* give failures\.rejoin"
     ):
         run(engine, "asgd", 2, events=never, on_fault="continue")
 
