@@ -2,8 +2,8 @@
 
 A silence is a scattered pause of one rank, as `simstrag diagnose` finds them, that is longer than a
 step.  What a record shows
-counts as it is: in another record of the same length as many are expected.  By exchangeability
-about one of that is longer than the longest seen, and its length is extrapolated by a Pareto tail
+counts as it is: in another record of the same length as many are expected.  By exchangeability one
+of that is longer than the longest seen, and its length is extrapolated by a Pareto tail
 (Hill, "A simple general approach to inference about the tail of a distribution", 1975).
 """
 
