@@ -20,7 +20,7 @@ from simstrag.advice.timeouts import timeouts
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 
-FIRST, LAST, FINALISTS = 5, 24, 8
+FIRST, LAST, FINALISTS = 4, 20, 6
 MOST_STEPS = 60_000
 DRAWS = 5000
 """The first seed of a job; nothing was tuned on these."""
@@ -70,8 +70,9 @@ def draw_job(seed: int) -> DrawnJob:
         "lognormal": lambda n: scale * np.exp(rng.normal(0, 1, n)),
         "exponential": lambda n: scale / np.log(2) * rng.exponential(1, n),
         "Pareto": lambda n: scale * 0.5 ** (1 / 1.7) * rng.random(n) ** (-1 / 1.7),
-        "two kinds": lambda n: np.where(rng.random(n) < 0.9, scale, 8 * scale)
-        * np.exp(rng.normal(0, 0.2, n)),
+        "two kinds": lambda n: (
+            np.where(rng.random(n) < 0.9, scale, 8 * scale) * np.exp(rng.normal(0, 0.2, n))
+        ),
     }[law]
     seconds = min(between(3, 14) * DAY, MOST_STEPS * step)
     mtbf = workers * between(1800, 43_200)
@@ -86,13 +87,14 @@ def draw_job(seed: int) -> DrawnJob:
         failures["events"] = _events(rng, workers, mtbf, seconds, away)
     else:
         failures |= {"mtbf": mtbf, "rejoin": float(away[0])}
-    pauses = draw(int(rng.poisson(seconds / apart)))
+    end = 1.5 * seconds  # silences come until the record ends, which they delay
+    pauses = draw(int(rng.poisson(end / apart)))
     batch = 32
     seen = Scenario.of({
         "workers": workers, "samples": batch * workers * int(seconds / step),
         "step": {"compute": step, "cv": 0.03}, "failures": failures,
         "learner": {"batch": batch, "noise_scale": between(100, 20_000)},
-        "trace": _trace(rng, pauses, workers, seconds),
+        "trace": _trace(rng, pauses, workers, end),
     })  # fmt: skip
     told = FailingJob.of(seen)
     silences = Silences.of(draw(SAMPLE), SAMPLE * apart, step)
@@ -131,9 +133,11 @@ def grid(job: FailingJob) -> list[Timeouts]:
     """All settings of the search."""
     detections = np.geomspace(job.silences.step, 3600, 18).tolist()
     if not job.section.continues:
-        return [Timeouts(detection) for detection in np.geomspace(job.silences.step, 3600, 40).tolist()]
+        return [
+            Timeouts(detection) for detection in np.geomspace(job.silences.step, 3600, 40).tolist()
+        ]
     quorums = dict.fromkeys([0.0, *np.quantile(job.returns, (0.5, 1.0)).tolist()])
-    least = dict.fromkeys([1, job.workers // 2, job.workers - 1, job.workers])
+    least = dict.fromkeys([1, job.workers - 1, job.workers])
     return [Timeouts(d, q, k) for d in detections for q in quorums for k in least]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simstrag.advice.timeout_model import DAY, Timeouts
-from simstrag.advice.timeouts import TimeoutAdvice
+from simstrag.advice.timeouts import DEFAULTS, TimeoutAdvice
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.number_format import estimate, number, plural
@@ -13,6 +13,8 @@ from simstrag.experiments.paired_statistics import Estimate
 
 FEW = 4
 """Settings of a short answer."""
+USUAL = "torch with NCCL"
+"""The default that the short answer compares with."""
 SPARSE = 30
 """Silences below which the choice hangs on few of them, ASSUMED."""
 
@@ -68,11 +70,11 @@ def _action(advice: TimeoutAdvice) -> str:
         f"{estimate(*lost)} GPU-hours lost per day of training"
     )
     if advice.price is not None:
-        money = (advice.price * each for each in lost)
-        text += f", {estimate(*money)} {job.scenario.cost.currency}"
-    worst = max(advice.names, key=lambda name: advice.loss(advice.names[name]).value)
-    other = advice.loss(advice.names[worst])
-    return f"{text}; {estimate(*other)} with {advice.names[worst].detection:g} s ({worst})."
+        low, high = advice.price * lost.low, advice.price * lost.high
+        money = estimate(advice.price * lost.value, low, high)
+        text += f", {money} {job.scenario.cost.currency}"
+    usual = DEFAULTS[USUAL]
+    return f"{text}; {estimate(*advice.loss(usual))} with {usual.detection:g} s ({USUAL})."
 
 
 def _facts(advice: TimeoutAdvice) -> tuple[str, ...]:
@@ -127,15 +129,15 @@ def cautions(advice: TimeoutAdvice) -> tuple[str, ...]:
     """What makes the answer less sure, the most important first."""
     job, silences = advice.job, advice.job.silences
     seen, found = len(silences.seconds), list[str]()
-    hours = number(silences.observed / 3600)
+    period = _period(silences.observed)
     if advice.is_extrapolated:
         found.append(
-            f"the timeout lies beyond the longest silence of {silences.longest:.3g} s in {hours} "
-            f"hours: what comes beyond it is extrapolated, {_tail(advice)}"
+            f"the timeout lies beyond the longest silence of {silences.longest:.3g} s in {period}: "
+            f"what comes beyond it is extrapolated, {_tail(advice)}"
         )
     if seen < SPARSE:
         found.append(
-            f"only {plural(seen, 'silence')} longer than a step in {hours} hours; record more"
+            f"only {plural(seen, 'silence')} longer than a step in {period}; record more"
         )
     if job.section.continues and not job.section.regroup:
         found.append(
@@ -153,6 +155,15 @@ def cautions(advice: TimeoutAdvice) -> tuple[str, ...]:
     if "noise_scale" not in job.scenario.learner.model_fields_set and job.section.continues:
         found.append("learner.noise_scale is a default; it says what fewer workers are worth")
     return tuple(found)
+
+
+def _period(seconds: float) -> str:
+    """A time in hours, or in seconds below one.
+
+    >>> _period(7200.0), _period(34.2)
+    ('2.00 hours', '34.2 s')
+    """
+    return f"{number(seconds)} s" if seconds < 3600 else f"{number(seconds / 3600)} hours"
 
 
 def _tail(advice: TimeoutAdvice) -> str:

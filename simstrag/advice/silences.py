@@ -28,8 +28,8 @@ MOST_SEEDS = 20
 TAIL = 3.0
 """The longest `TAIL` times sqrt(n) of n silences give the tail, as in Vehtari et al. (2024)."""
 BANDWIDTH = 0.45
-"""Half of Silverman's rule: of bandwidths from 0.3 to 0.9 the one with the least regret on 160 drawn
-jobs that no other page or test uses."""
+"""Half of Silverman's rule: of bandwidths from 0.3 to 0.9 the one with the least regret on 160
+drawn jobs that no page and no test uses."""
 PLACES = np.linspace(-1.5, 1.5, 7)
 """Where the kernel has its atoms, in bandwidths."""
 
@@ -83,12 +83,14 @@ class Silences:
         found, observed, steps = list[Floats](), 0.0, list[Floats]()
         for seed in case.seed_list[: 1 if traced else MOST_SEEDS]:
             run = simulate(case, "bsp", seed, record_steps=True)
+            assert run.steps is not None
+            assert run.updates is not None
             ranks = np.asarray(run.steps["rank"])
             taken = np.asarray(run.steps["finish"]) - np.asarray(run.steps["start"])
             each = [taken[ranks == rank] for rank in range(case.workers)]
             durations = np.stack([own[: min(map(len, each))] for own in each])
             scattered = find_pauses(durations).scattered
-            found.append(scattered.ravel())
+            found.append(np.asarray(scattered, np.float64).ravel())
             times = np.asarray(run.updates["time"])
             steps.append(np.diff(times, prepend=0.0))
             observed += float(times[-1])
@@ -124,8 +126,8 @@ class Silences:
         weights = np.repeat(self.weights[:-1] / len(PLACES), len(PLACES))
         order = np.argsort(lengths, kind="stable")
         lengths, weights = lengths[order], weights[order]
-        above = (np.append(np.cumsum(x[::-1])[::-1], 0.0) for x in (weights, weights * lengths))
-        return lengths, *above
+        longer, seconds = np.cumsum([weights[::-1], (weights * lengths)[::-1]], axis=1)[:, ::-1]
+        return lengths, np.append(longer, 0.0), np.append(seconds, 0.0)
 
     def longer_than(self, timeout: Floats) -> Floats:
         """How many silences beyond a timeout are expected in `observed` seconds."""

@@ -1,8 +1,9 @@
 """What timeouts lose, in closed form: a renewal argument over failures and silences.
 
 Every failure of a rank is silent, ASSUMED: the others learn of it by the timeout.  A silence that
-outlasts the timeout is taken for a failure, and its rank is restarted.  Losses are shares of the
-job's time in which all of its ranks stand still, or do work that is lost.
+outlasts the timeout is taken for a failure, and its rank is restarted.  A loss is in seconds of the
+whole job for each second of training without loss: all ranks stand still, or their work is lost.
+While they do, next to no rank falls silent, so losses of several mishaps add up.
 """
 
 from __future__ import annotations
@@ -99,19 +100,19 @@ class FailingJob:
         return self.silences.longer_than(detection) * (DAY / self.silences.observed)
 
     def waiting(self, detection: Floats) -> Floats:
-        """Share of the time in which all wait for silent ranks, lost ones included."""
+        """Seconds in which all wait for silent ranks, lost ones included."""
         seen = self.silences.waited(detection) / self.silences.observed
         return np.asarray(self.workers * self.rate * detection + seen)
 
     def loss(self, timeouts: Timeouts) -> float:
-        """Share of the time that is lost."""
+        """Seconds lost for each second of training."""
         found = self.losses(np.array([timeouts.detection]), timeouts.quorum, (timeouts.workers,))
         return float(found[0, 0])
 
     def losses(
         self, detection: Floats, quorum: float = 0.0, workers: tuple[int, ...] = (1,)
     ) -> Floats:
-        """Shares of the time that are lost, of each detection timeout and each minimum.
+        """Seconds lost, of each detection timeout and each minimum.
 
         quorum: seconds of the quorum timeout.
         """
@@ -121,20 +122,18 @@ class FailingJob:
             own = self.section.restart + self._redone
             return np.asarray(waiting + lost * own)[:, None]
         regroup, half = self.section.regroup, self.silences.step / 2
-        waits = np.minimum(self.returns, quorum)
-        on_time = self.returns <= quorum
-        away = float(np.maximum(self.returns - quorum, 0.0).mean())
+        late = np.maximum(self.returns - quorum, 0.0)
+        waits, away = float(np.minimum(self.returns, quorum).mean()), float(late.mean())
+        again = float((late > 0).mean()) * half
+        shrink = float(np.minimum(late, regroup).mean()) * float(self.pace[-2])
         chance = _binomial(self.workers, np.minimum(lost / self.workers * away, 0.99))
         found = np.empty((len(detection), len(workers)))
-        each = half + float(waits.mean()) + float(on_time.mean()) * regroup
-        late = 1 - float(on_time.mean())
+        each = half + waits + regroup + again
         for column, least in enumerate(workers):
             there = self.workers - np.arange(self.workers + 1)
             idle = np.where(there >= least, 1 - self.pace[there], 1.0)
             goes_on = chance[:, : self.workers - least].sum(axis=1)  # so many away before it
-            shrinks = regroup * float(self.pace[-2]) * goes_on
-            found[:, column] = waiting + lost * (each + late * (shrinks + regroup + half))
-            found[:, column] += chance @ idle
+            found[:, column] = waiting + lost * (each + shrink * goes_on) + chance @ idle
         return found
 
     @property

@@ -146,7 +146,7 @@ def lost_share(
     clean = _makespan(failing_scenario(job, [], choices[0], horizon))
     seconds, mishaps = 0.0, list[Mishap]()
     for choice in choices:
-        needed = 1.3 * clean / max(0.1, 1 - job.loss(choice))
+        needed = 1.3 * clean * (1 + job.loss(choice))
         while True:
             if needed > seconds:
                 mishaps = _longer(job, seed, mishaps, seconds, needed)

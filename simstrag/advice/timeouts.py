@@ -130,7 +130,7 @@ class TimeoutAdvice:
         }
 
     def model_losses(self, detection: Floats) -> Floats:
-        """Share of the time that is lost with each detection timeout, in closed form."""
+        """Seconds lost for each second of training, of each detection timeout."""
         return self.job.losses(detection, self.choice.quorum, (self.choice.workers,))[:, 0]
 
 

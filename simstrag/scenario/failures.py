@@ -113,9 +113,10 @@ class FailuresSection(Section):
             raise ValueError("two keys say when ranks fail: give mtbf or events, one of the two")
         if self.events is not None and self.rejoin is not None:
             raise ValueError("rejoin is beside mtbf; give each of the events its own back")
-        foreign = ("rejoin", "quorum_timeout", "min_workers", "regroup")
-        if self.continues:
-            foreign = ("restart", "checkpoint")
+        of_restart, of_continue = ("restart", "checkpoint"), (
+            "rejoin", "quorum_timeout", "min_workers", "regroup"
+        )  # fmt: skip
+        foreign = of_restart if self.continues else of_continue
         if named := self.changed(foreign):
             other = "restart" if self.continues else "continue"
             raise ValueError(

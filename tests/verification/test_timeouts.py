@@ -25,9 +25,9 @@ def model_and_simulation(job: DrawnJob, settings: list[Timeouts]) -> tuple[list[
     truth = job.truth
     horizon, seeds = Horizon.of(truth, 100), 24
     found = np.array([list(lost_share(truth, seed, settings, horizon)) for seed in range(seeds)])
-    shares = [truth.loss(setting) for setting in settings]
+    losses = [truth.loss(setting) for setting in settings]
     errors = found.std(axis=0, ddof=1) / seeds**0.5
-    return [share / (1 - share) for share in shares], found.mean(axis=0).tolist(), errors.tolist()
+    return losses, found.mean(axis=0).tolist(), errors.tolist()
 
 
 @pytest.mark.parametrize("seed", [12, 13])
