@@ -20,7 +20,7 @@ from simstrag.advice.timeouts import timeouts
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 
-FIRST, LAST, FINALISTS = 4, 20, 6
+FIRST, LAST, FINALISTS = 3, 16, 6
 MOST_STEPS = 60_000
 DRAWS = 5000
 """The first seed of a job; nothing was tuned on these."""

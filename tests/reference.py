@@ -231,6 +231,7 @@ class _Run:
         self.lost: set[int] = set()  # those of them without which the others go on
         self.hung: list[int] = []  # those of them that are in the plan
         self.returned: set[int] = set()  # ranks that are back, and not in the plan yet
+        self.formed = -1.0, 0.0  # the last begin of forming the group anew, and its end
         self.full_plan: Plan | None = None  # as if all ranks were there
         self.cost = 0.0  # of the checkpoint of this update
         self.saved: list[tuple[float, dict[str, Any]]] = []  # when it is complete, and the state
@@ -347,7 +348,9 @@ class _Run:
                     self.leave(g, "aborted")
         self.hung = []
         self.failed -= self.returned
-        self.returned, self.cost = set(), self.failures.regroup
+        if self.now > self.formed[0]:
+            self.formed = self.now, max(self.now, self.formed[1]) + self.failures.regroup
+        self.returned, self.cost = set(), self.formed[1] - self.now
         self.adopt(plan, anew=True)
         self.settle({})
 

@@ -106,6 +106,16 @@ def test_forming_the_group_anew_takes_its_time(engine: str) -> None:
     assert list(found.updates["members"]) == [(0,), (0,), (0,), (0, 1), (0, 1)]
 
 
+def test_a_group_forms_after_the_one_that_is_being_formed(engine: str) -> None:
+    """Rank 1 is away from 0.5 s to 1 s, known at once; the group without it is formed at 2.5 s, the
+    one with it at 4.5 s.  With a quorum timeout one group is formed, from 1 s to 3 s."""
+    events = [{"time": 0.5, "rank": 1, "back": 1.0}]
+    found = run(engine, "bsp", 2, events=events, on_fault="continue", regroup=2.0)
+    assert list(found.updates["time"]) == [5.5, 6.5]
+    once = run(engine, "bsp", 2, events=events, on_fault="continue", regroup=2.0, quorum_timeout=9)
+    assert list(once.updates["time"]) == [4.0, 5.0]
+
+
 def test_with_the_last_rank_all_wait_until_one_is_back(engine: str) -> None:
     events = [{"time": 0.5, "rank": 0, "back": 7.0}, {"time": 0.75, "rank": 1, "back": 9.0}]
     found = run(engine, "asgd", 2, events=events, on_fault="continue")

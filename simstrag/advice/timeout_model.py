@@ -125,7 +125,8 @@ class FailingJob:
         late = np.maximum(self.returns - quorum, 0.0)
         waits, away = float(np.minimum(self.returns, quorum).mean()), float(late.mean())
         again = float((late > 0).mean()) * half
-        shrink = float(np.minimum(late, regroup).mean()) * float(self.pace[-2])
+        fewer = 1 - float(self.pace[-2])  # counted as idle
+        shrink = float(((late > 0) * (regroup - fewer * np.minimum(late, regroup))).mean())
         chance = _binomial(self.workers, np.minimum(lost / self.workers * away, 0.99))
         found = np.empty((len(detection), len(workers)))
         each = half + waits + regroup + again

@@ -47,7 +47,6 @@ from simstrag.cli.options import (
 )
 from simstrag.cli.progress import Count, show_count
 from simstrag.cli.read_inputs import SCENARIOS, TRACES, check_trace, partial_folder, read_scenario
-from simstrag.cli.timeouts import advise_on_timeouts
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 
@@ -123,6 +122,8 @@ def advise(
     if timeouts:
         if others := given_options(context, ("policy", "change", "power", "jobs")):
             raise InputError(f"{others[0]} says nothing about timeouts; leave it out")
+        from simstrag.cli.timeouts import advise_on_timeouts
+
         scenario = _scenario(job, described, given)
         advise_on_timeouts(scenario, job.stem, failures, seeds, folder, verbose, as_json, quiet)
         return

@@ -133,6 +133,7 @@ class Continue(Failures):
         self._workers = workers
         self._lost: frozenset[int] = frozenset()  # ranks that the others go on without
         self._hung: list[int] = []  # those of them that no plan without them has replaced yet
+        self._forming = -1.0, 0.0  # when the group began to form the last time, and was formed
         self._returned: set[int] = set()  # ranks that are back, and that no plan has let start yet
         self._restricted: tuple[Plan, frozenset[int], Plan | None] = Plan(), self._lost, None
 
@@ -182,7 +183,14 @@ class Continue(Failures):
         if plan is not None:  # else they wait until more of them are back
             lost, self._hung = self._hung, []
             back, self._returned = sorted(self._returned), set()
-            run.kernel.regroup(at, plan, lost, back, self._section.regroup)
+            run.kernel.regroup(at, plan, lost, back, self._form(at))
+
+    def _form(self, at: float) -> float:
+        """Seconds until the group is formed anew, after one that is still being formed."""
+        begun, formed = self._forming
+        if at > begun:
+            self._forming = at, max(at, formed) + self._section.regroup
+        return self._forming[1] - at
 
 
 class _Checkpoint(NamedTuple):

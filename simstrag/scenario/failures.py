@@ -85,8 +85,8 @@ class FailuresSection(Section):
     quorum_timeout: seconds beyond `detection` that the others wait for the rank to be back before
         they go on without it.
     min_workers: fewer than so many do not go on: they wait until so many are there.
-    regroup: seconds by which ranks start later when the others go on without one, or with it again:
-        the group forms anew.
+    regroup: seconds in which the group forms anew when the others go on without a rank, or with it
+        again; ranks that start then start so much later, one forming after the other.
     checkpoint: by default none, so that a restart begins anew.
 
     >>> failures = FailuresSection(events=[{"time": 5, "rank": 1}], on_fault="restart", restart=3)
