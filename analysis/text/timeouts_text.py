@@ -136,9 +136,7 @@ def cautions(advice: TimeoutAdvice) -> tuple[str, ...]:
             f"what comes beyond it is extrapolated, {_tail(advice)}"
         )
     if seen < SPARSE:
-        found.append(
-            f"only {plural(seen, 'silence')} longer than a step in {period}; record more"
-        )
+        found.append(f"only {plural(seen, 'silence')} longer than a step in {period}; record more")
     if job.section.continues and not job.section.regroup:
         found.append(
             "forming the group anew costs nothing, since failures.regroup is not given; real "
