@@ -230,6 +230,8 @@ class _Run:
         self.failed: set[int] = set()
         self.lost: set[int] = set()  # those of them without which the others go on
         self.hung: list[int] = []  # those of them that are in the plan
+        self.returned: set[int] = set()  # ranks that are back, and not in the plan yet
+        self.formed = -1.0, 0.0  # the last begin of forming the group anew, and its end
         self.full_plan: Plan | None = None  # as if all ranks were there
         self.cost = 0.0  # of the checkpoint of this update
         self.saved: list[tuple[float, dict[str, Any]]] = []  # when it is complete, and the state
@@ -321,10 +323,13 @@ class _Run:
             return
         if what == FAIL:
             self.failed.add(rank)
+            self.returned.discard(rank)
             g = self.work[rank]
             if g is not None and g.state == "running":
                 g.finish = math.inf
-            self.outside.append((self.now + self.failures.detection, LOSE, rank, back))
+            known = self.now + self.failures.detection
+            lost = max(known, min(known + self.failures.quorum_timeout, back))
+            self.outside.append((lost, LOSE, rank, back))
             self.outside += [(back, RETURN, rank, back)] if back < math.inf else []
             return
         if what == LOSE:
@@ -332,6 +337,7 @@ class _Run:
             self.hung.append(rank)
         else:
             self.lost.discard(rank)
+            self.returned.add(rank)
         plan = self.restricted()
         if plan is None:
             return
@@ -341,14 +347,22 @@ class _Run:
                 if g is not None and g.state != "closed":
                     self.leave(g, "aborted")
         self.hung = []
-        self.failed -= {rank} if what == RETURN else set()
+        self.failed -= self.returned
+        if self.now > self.formed[0]:
+            self.formed = self.now, max(self.now, self.formed[1]) + self.failures.regroup
+        self.returned, self.cost = set(), self.formed[1] - self.now
         self.adopt(plan, anew=True)
         self.settle({})
 
     def restricted(self) -> Plan | None:
         """The policy's plan without lost ranks."""
         assert self.full_plan is not None
-        return self.full_plan.without(self.lost, self.n) if self.lost else self.full_plan
+        if not self.lost:
+            return self.full_plan
+        assert self.failures is not None
+        if self.n - len(self.lost) < self.failures.min_workers:
+            return None
+        return self.full_plan.without(self.lost, self.n)
 
     def summing_with(self, rank: int) -> tuple[int, ...]:
         """The ranks whose gradients are worth nothing without that of a lost one."""

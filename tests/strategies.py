@@ -243,6 +243,9 @@ def failing(draw: st.DrawFn, workers: int) -> dict[str, Any]:
         section["events"] = [{"time": draw(times), "rank": rank} for rank in sorted(ranks)]
     if goes_on:
         section["on_fault"] = "continue"
+        section["quorum_timeout"] = draw(st.sampled_from((0.0, *SECONDS)))
+        section["min_workers"] = draw(st.integers(1, workers))
+        section["regroup"] = draw(st.sampled_from((0.0, *SECONDS)))
         away = st.none() | st.sampled_from((0.125, 0.25, 0.3, 1.0))
         for event in (section, *section.get("events", ())):
             seconds = draw(away)

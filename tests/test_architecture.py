@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "advice": {
         "cluster", "ddp", "engine", "experiments", "policies", "processes", "profile",
-        "records", "scenario",
+        "records", "scenario", "statistics", "trace",
     },
     "analysis": {
         "advice", "claims", "cluster", "ddp", "documents", "experiments", "policies", "profile",

@@ -62,13 +62,67 @@ def test_a_rank_that_is_back_is_waited_for_again(engine: str) -> None:
     assert list(found.updates["members"]) == [(0,), (0, 1), (0, 1)]
 
 
+def test_a_quorum_timeout_waits_for_a_rank_that_is_soon_back(engine: str) -> None:
+    """Rank 1 fails at 1.5 s and is known to at 2 s.  It is back at 4 s, within 3 s more: then both
+    begin the second step anew, together."""
+    events = [{"time": 1.5, "rank": 1, "back": 4.0}]
+    found = run(
+        engine, "bsp", 3, events=events, on_fault="continue", detection=0.5, quorum_timeout=3.0
+    )
+    assert list(found.updates["time"]) == [1.0, 5.0, 6.0]
+    assert list(found.updates["members"]) == [(0, 1)] * 3
+
+
+def test_a_quorum_timeout_ends_before_a_rank_that_is_late(engine: str) -> None:
+    """The same, but the others go on without it at 3 s.  At 4 s rank 0 ends the second step alone,
+    before rank 1 is back (15), and begins the third: rank 1 joins it."""
+    events = [{"time": 1.5, "rank": 1, "back": 4.0}]
+    found = run(
+        engine, "bsp", 3, events=events, on_fault="continue", detection=0.5, quorum_timeout=1.0
+    )
+    assert list(found.updates["time"]) == [1.0, 4.0, 5.0]
+    assert list(found.updates["members"]) == [(0, 1), (0,), (0, 1)]
+
+
+def test_fewer_than_the_least_workers_wait(engine: str) -> None:
+    """Rank 2 is away from 0.5 s to 9 s, known at once: two go on.  Rank 1 is away from 2 s to 4 s:
+    one does not, and the two begin that step anew at 4 s.  Rank 0 fails at 5.25 s; rank 2 and rank
+    0 are back while one is left, and both go on with it."""
+    events = [
+        {"time": 0.5, "rank": 2, "back": 9.0}, {"time": 2.0, "rank": 1, "back": 4.0},
+        {"time": 5.25, "rank": 0, "back": 12.0}, {"time": 6.0, "rank": 1, "back": 13.0},
+    ]  # fmt: skip
+    found = run(engine, "bsp", 4, workers=3, events=events, on_fault="continue", min_workers=2)
+    assert list(found.updates["time"]) == [1.5, 5.0, 13.0, 14.0]
+    assert list(found.updates["members"]) == [(0, 1), (0, 1), (0, 2), (0, 1, 2)]
+
+
+def test_forming_the_group_anew_takes_its_time(engine: str) -> None:
+    """Rank 1 is away from 0.5 s to 4 s, known at once.  Rank 0 begins its step anew at 1 s, after
+    half a second.  Rank 1 begins at 4.5 s, and rank 0, which began at 4 s, waits for it."""
+    events = [{"time": 0.5, "rank": 1, "back": 4.0}]
+    found = run(engine, "bsp", 5, events=events, on_fault="continue", regroup=0.5)
+    assert list(found.updates["time"]) == [2.0, 3.0, 4.0, 5.5, 6.5]
+    assert list(found.updates["members"]) == [(0,), (0,), (0,), (0, 1), (0, 1)]
+
+
+def test_a_group_forms_after_the_one_that_is_being_formed(engine: str) -> None:
+    """Rank 1 is away from 0.5 s to 1 s, known at once; the group without it is formed at 2.5 s, the
+    one with it at 4.5 s.  With a quorum timeout one group is formed, from 1 s to 3 s."""
+    events = [{"time": 0.5, "rank": 1, "back": 1.0}]
+    found = run(engine, "bsp", 2, events=events, on_fault="continue", regroup=2.0)
+    assert list(found.updates["time"]) == [5.5, 6.5]
+    once = run(engine, "bsp", 2, events=events, on_fault="continue", regroup=2.0, quorum_timeout=9)
+    assert list(once.updates["time"]) == [4.0, 5.0]
+
+
 def test_with_the_last_rank_all_wait_until_one_is_back(engine: str) -> None:
     events = [{"time": 0.5, "rank": 0, "back": 7.0}, {"time": 0.75, "rank": 1, "back": 9.0}]
     found = run(engine, "asgd", 2, events=events, on_fault="continue")
     assert list(found.updates["time"]) == [8.0, 9.0]
     never = [{"time": 0.5, "rank": rank} for rank in (0, 1)]
     with pytest.raises(
-        StallError, match=r"seed 0: all ranks are lost at 0.5 s, .* give failures\.rejoin"
+        StallError, match=r"seed 0: too few ranks are left at 0.5 s, .* give failures\.rejoin"
     ):
         run(engine, "asgd", 2, events=never, on_fault="continue")
 
@@ -194,6 +248,8 @@ WRONG = (
     ({"events": [EVENT], "rejoin": 3.0, **CONTINUE}, "give each of the events its own back"),
     ({"mtbf": 9.0, "restart": 3.0, **CONTINUE}, "restart is a key of on_fault: restart"),
     ({"mtbf": 9.0, "rejoin": 3.0, **RESTART}, "rejoin is a key of on_fault: continue"),
+    ({"mtbf": 9.0, "regroup": 3.0, **RESTART}, "regroup is a key of on_fault: continue"),
+    ({"mtbf": 9.0, "min_workers": 3, **CONTINUE}, "min_workers is 3, and there are 2 workers"),
     ({"events": [EVENT | {"back": 9.0}], **RESTART}, "back is a key of on_fault: continue"),
     ({"mtbf": 9.0, "rejoin": 1.0, "detection": 2.0, **CONTINUE}, "rejoin 1 is before"),
     ({"events": [EVENT | {"back": 5.5}], "detection": 1.0, **CONTINUE}, "is back at 5.5 s, before"),

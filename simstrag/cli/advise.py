@@ -39,6 +39,7 @@ from simstrag.cli.options import (
     Quiet,
     Verbose,
     argument,
+    flag,
     given_options,
     option,
     out_option,
@@ -84,6 +85,12 @@ def advise(
     power: Annotated[
         Path | None, option("Measured caps: CSV of power_limit, seconds, watts.", "FILE")
     ] = None,
+    timeouts: Annotated[
+        bool, flag("When to take a rank for lost, instead of a policy.", "--timeouts")
+    ] = False,
+    failures: Annotated[
+        Path | None, option("A scenario with the failures, for --timeouts.", "FILE")
+    ] = None,
     jobs: Jobs = None,
     step: Step = None,
     parameters: Parameters = None,
@@ -111,7 +118,17 @@ def advise(
         precision, workers,
     )  # fmt: skip
     given = given_options(context, OF_JOB)
-    folder = out or Path("reports") / f"advice-{job.stem}"
+    folder = out or Path("reports") / f"{'timeouts' if timeouts else 'advice'}-{job.stem}"
+    if timeouts:
+        if others := given_options(context, ("policy", "change", "power", "jobs")):
+            raise InputError(f"{others[0]} says nothing about timeouts; leave it out")
+        from simstrag.cli.timeouts import advise_on_timeouts
+
+        scenario = _scenario(job, described, given)
+        advise_on_timeouts(scenario, job.stem, failures, seeds, folder, verbose, as_json, quiet)
+        return
+    if failures is not None:
+        raise InputError("--failures is for --timeouts; a scenario says its own failures")
     options = {"policies": policy, "change": change, "seeds": seeds, "jobs": jobs}
     advise_on: Callable[[Count], Found]
     if _is_study(job):

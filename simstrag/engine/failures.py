@@ -107,8 +107,8 @@ class Failures(ABC):
         return plan
 
     @property
-    def all_lost(self) -> bool:
-        """Whether the run has lost every rank."""
+    def too_few(self) -> bool:
+        """Whether the run has lost so many ranks that the others wait."""
         return False
 
     @abstractmethod
@@ -133,18 +133,23 @@ class Continue(Failures):
         self._workers = workers
         self._lost: frozenset[int] = frozenset()  # ranks that the others go on without
         self._hung: list[int] = []  # those of them that no plan without them has replaced yet
+        self._forming = -1.0, 0.0  # when the group began to form the last time, and was formed
+        self._returned: set[int] = set()  # ranks that are back, and that no plan has let start yet
         self._restricted: tuple[Plan, frozenset[int], Plan | None] = Plan(), self._lost, None
 
     @property
-    def all_lost(self) -> bool:
-        """Whether every rank is lost now."""
-        return len(self._lost) == self._workers
+    def too_few(self) -> bool:
+        """Whether so many ranks are lost now that the others wait."""
+        return self._workers - len(self._lost) < self._section.min_workers
 
     def begin(self, run: FailingRun) -> None:
         """All ranks are there."""
 
     def restrict(self, run: FailingRun, plan: Plan) -> Plan | None:
-        """The same object for the same plan and lost ranks.  Raises `PlanError` for an overlap."""
+        """The same object for the same plan and lost ranks; None where too few are left.
+
+        Raises `PlanError` for an overlap.
+        """
         if any(quorum.overlap for quorum in plan.quorums):
             raise PlanError(
                 f"policy {run.name} cannot go on without a rank: a plan with overlap keeps its "
@@ -152,13 +157,18 @@ class Continue(Failures):
             )
         if not self._lost:
             return plan
+        if self.too_few:
+            return None
         if self._restricted[0] is not plan or self._restricted[1] != self._lost:
             self._restricted = plan, self._lost, plan.without(self._lost, self._workers)
         return self._restricted[2]
 
     def _fail(self, run: FailingRun, at: float, rank: int, back: float) -> None:
         run.kernel.fail(at, rank)
-        heapq.heappush(self._agenda, (at + self._section.detection, IS_LOST, rank, back))
+        self._returned.discard(rank)
+        known = at + self._section.detection
+        lost = max(known, min(known + self._section.quorum_timeout, back))
+        heapq.heappush(self._agenda, (lost, IS_LOST, rank, back))
         if back < math.inf:
             heapq.heappush(self._agenda, (back, IS_BACK, rank, back))
 
@@ -168,11 +178,19 @@ class Continue(Failures):
             self._hung.append(rank)
         else:
             self._lost -= {rank}
+            self._returned.add(rank)
         plan = self.restrict(run, run.full_plan)
-        if plan is not None:  # else they wait until one of them is back
+        if plan is not None:  # else they wait until more of them are back
             lost, self._hung = self._hung, []
-            back = (rank,) if what == IS_BACK else ()
-            run.kernel.regroup(at, plan, lost, back)
+            back, self._returned = sorted(self._returned), set()
+            run.kernel.regroup(at, plan, lost, back, self._form(at))
+
+    def _form(self, at: float) -> float:
+        """Seconds until the group is formed anew, after one that is still being formed."""
+        begun, formed = self._forming
+        if at > begun:
+            self._forming = at, max(at, formed) + self._section.regroup
+        return self._forming[1] - at
 
 
 class _Checkpoint(NamedTuple):

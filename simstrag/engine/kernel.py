@@ -207,8 +207,14 @@ class Kernel:
         self._hung.add(rank)
         self._machine["may_lockstep"] = 0
 
-    def regroup(self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int]) -> None:
-        """From `at` on a plan without lost ranks, and with those that are back, after `pause`."""
+    def regroup(
+        self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int], cost: float
+    ) -> None:
+        """From `at` on a plan without lost ranks, and with those that are back, after `pause`.
+
+        cost: seconds that ranks which start now pause more.
+        """
+        m = self._machine
         for rank in lost:
             self._native.lose(self.memory.address, at, rank)
         self.memory.ranks["failed"][list(back)] = 0
@@ -216,7 +222,11 @@ class Kernel:
         self._machine["now"] = at
         self._change(plan, anew=True)
         standing.allow_lockstep(plan, self.memory.job, self._hung)
+        pause, may_lockstep = m["pause"], m["may_lockstep"]
+        if cost > 0:
+            m["pause"], m["may_lockstep"] = pause + cost, 0
         self._native.start_waiting(self.memory.address, at)
+        m["pause"], m["may_lockstep"] = pause, may_lockstep
 
     def halt(self, at: float) -> None:
         """All ranks stop, and lose what is under way, after `pause`."""

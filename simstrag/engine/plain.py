@@ -145,11 +145,16 @@ class Plain:
             self._accounts.step(rank).finish = math.inf
         self.rules.failed.add(rank)
 
-    def regroup(self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int]) -> None:
-        """From `at` on a plan without lost ranks, and with those that are back."""
+    def regroup(
+        self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int], cost: float
+    ) -> None:
+        """From `at` on a plan without lost ranks, and with those that are back.
+
+        cost: seconds that ranks which start now pause more.
+        """
         if plan is not self.plan:
             self.recorder.planned(plan, self.version, at)
-        self._carry_out(self.rules.regroup(at, plan, lost, back))
+        self._carry_out(self.rules.regroup(at, plan, lost, back, cost))
 
     def halt(self, at: float) -> None:
         """All ranks stop, and lose what is under way."""

@@ -117,7 +117,7 @@ class Rules:
         self._serial = 0  # numbers closings and jobs in the order of their start [15]
         self._released: Mapping[int, Closing] | None = None  # of the update that asked the policy
         self.marks = math.inf, math.inf  # version and time from which a checkpoint is due [19c]
-        self._cost = 0.0  # of the checkpoint that was just taken
+        self._cost = 0.0  # of the checkpoint that was just taken, or of forming the group anew
         self.failed: set[int] = set()  # ranks whose steps and pushes do not end [19a]
         self._decisions: list[Decision] = []
         self._adopt(plan)
@@ -222,10 +222,13 @@ class Rules:
     # -- failures and checkpoints [19a to 19c] -----------------------------------------------------
 
     def regroup(
-        self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int]
+        self, at: float, plan: Plan, lost: Sequence[int], back: Sequence[int], cost: float = 0.0
     ) -> list[Decision]:
-        """Go on under a plan without lost ranks, and with ranks that are back."""
-        self.now = at
+        """Go on under a plan without lost ranks, and with ranks that are back.
+
+        cost: seconds that ranks which start now pause more.
+        """
+        self.now, self._cost = at, cost
         for rank in lost:
             for member in self._repeat(rank):
                 g = self.gradients[member]

@@ -271,10 +271,10 @@ class Simulation:
 
     def _stalled(self) -> StallError:
         kernel = self.kernel
-        if self._failures is not None and self._failures.all_lost:
+        if self._failures is not None and self._failures.too_few:
             return StallError(
-                f"policy {self.name}, seed {self.seed}: all ranks are lost at {kernel.now:g} s, "
-                "and none comes back; give failures.rejoin, or failures.on_fault: restart"
+                f"policy {self.name}, seed {self.seed}: too few ranks are left at {kernel.now:g} "
+                "s, and none comes back; give failures.rejoin, or failures.on_fault: restart"
             )
         ranks = kernel.holding
         held = f"ranks {ranks} hold gradients" if ranks else "no rank computes"

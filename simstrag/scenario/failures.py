@@ -82,6 +82,11 @@ class FailuresSection(Section):
     detection: seconds from a failure until the others know of it.
     restart: seconds from then until all ranks have started anew.
     rejoin: seconds from a failure until the rank is back; by default never.
+    quorum_timeout: seconds beyond `detection` that the others wait for the rank to be back before
+        they go on without it.
+    min_workers: fewer than so many do not go on: they wait until so many are there.
+    regroup: seconds in which the group forms anew when the others go on without a rank, or with it
+        again; ranks that start then start so much later, one forming after the other.
     checkpoint: by default none, so that a restart begins anew.
 
     >>> failures = FailuresSection(events=[{"time": 5, "rank": 1}], on_fault="restart", restart=3)
@@ -95,6 +100,9 @@ class FailuresSection(Section):
     detection: NonNegative = 0.0
     restart: NonNegative = 0.0
     rejoin: Positive | None = None
+    quorum_timeout: NonNegative = 0.0
+    min_workers: Count = 1
+    regroup: NonNegative = 0.0
     checkpoint: CheckpointSection | None = None
 
     @model_validator(mode="after")
@@ -105,7 +113,10 @@ class FailuresSection(Section):
             raise ValueError("two keys say when ranks fail: give mtbf or events, one of the two")
         if self.events is not None and self.rejoin is not None:
             raise ValueError("rejoin is beside mtbf; give each of the events its own back")
-        foreign = ("restart", "checkpoint") if self.continues else ("rejoin",)
+        of_restart, of_continue = ("restart", "checkpoint"), (
+            "rejoin", "quorum_timeout", "min_workers", "regroup"
+        )  # fmt: skip
+        foreign = of_restart if self.continues else of_continue
         if named := self.changed(foreign):
             other = "restart" if self.continues else "continue"
             raise ValueError(

@@ -184,6 +184,11 @@ class Scenario(Section):
                 "failures.on_fault is restart, and a real learner has no checkpoint of its model "
                 "to go back to; say continue, or leave learner.kind out"
             )
+        if failures.min_workers > self.workers:
+            raise ValueError(
+                f"failures.min_workers is {failures.min_workers}, and there are {self.workers} "
+                "workers; give at most so many"
+            )
         for event in failures.events or ():
             if event.rank >= self.workers:
                 raise ValueError(

@@ -1,0 +1,53 @@
+"""`simstrag advise --timeouts`: when to take a rank for lost, and whether to wait for it."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+from simstrag.advice.timeouts import SEEDS, TimeoutAdvice, timeouts
+from simstrag.cli.console import (
+    command_line,
+    print_brief,
+    print_paragraphs,
+    print_result,
+    print_table,
+)
+from simstrag.cli.progress import show_count
+from simstrag.documents.file_io import write_atomically
+from simstrag.runs.run import plain
+from simstrag.scenario.scenario import Scenario
+
+
+def advise_on_timeouts(
+    scenario: Scenario, name: str, failures: Path | None, seeds: int | None, folder: Path,
+    verbose: bool, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Print the timeouts that lose least, and write their page. name: of the job."""
+    from simstrag.analysis.pages.timeouts_report import render
+
+    with show_count(quiet, after=10.0) as show:
+        advice = timeouts(scenario, failures, seeds=seeds or SEEDS, on_progress=show)
+        show.begin_last("drawing the report")
+        folder.mkdir(parents=True, exist_ok=True)
+        page = folder / "report.html"
+        text = render(advice, name, command_line())
+        write_atomically(page, partial(Path.write_text, data=text, encoding="utf-8"))
+        document = advice.to_dict()
+        numbers = json.dumps(plain(document), indent=2)
+        write_atomically(folder / "timeouts.json", partial(Path.write_text, data=numbers))
+    shown = partial(_print, advice, verbose)
+    print_result(as_json, quiet, document | {"report": page}, shown, report=page)
+
+
+def _print(advice: TimeoutAdvice, verbose: bool) -> None:
+    from simstrag.analysis.text.timeouts_text import brief, cautions, sentences, settings_table
+
+    if not verbose:
+        print_brief(brief(advice))
+        return
+    table = settings_table(advice)
+    print_table(table.headers, table.rows)
+    warned = (f"caution: {text}" for text in cautions(advice))
+    print_paragraphs(*table.notes, *sentences(advice), *warned)
