@@ -131,6 +131,12 @@ def rank_files(folder: Path) -> list[Path]:
     return sorted([*folder.glob("rank-*.csv"), *folder.glob("rank-*.csv.gz")])
 
 
+def world_size(folder: Path) -> int:
+    """The number of ranks by the `meta.yaml` of a record; 0 where it is not there."""
+    size = re.search(r"(?m)^world_size: *(\d+)\s*$", _text(folder / "meta.yaml"))
+    return int(size[1]) if size else 0
+
+
 def absent_ranks(ranks: list[int], size: int) -> list[str]:
     """That ranks of a job of this size have no file, in one line."""
     known = {*ranks}
@@ -193,10 +199,8 @@ def _read(files: Sequence[LogFile], columns: Mapping[str, str] | None, *, is_who
             )
     rows = _steps_of(rows)
     if is_folder:
-        size = re.search(
-            r"(?m)^world_size: *(\d+)\s*$", _text(files[0].path.with_name("meta.yaml"))
-        )
-        missing = absent_ranks(np.unique(rows.frame["rank"]).tolist(), int(size[1]) if size else 0)
+        size = max(map(world_size, {file.path.parent for file in files}))
+        missing = absent_ranks(np.unique(rows.frame["rank"]).tolist(), size)
     form = tool_of(files[0], tables[0])
     return _record(rows._replace(missing=[*missing, *rows.missing]), source, form, is_whole)
 

@@ -130,7 +130,7 @@ def analyse(
             job, float(found.replayed.mean()), float(found.ideal.mean()), jobs
         )
     return WhatIf(
-        record, replay, found, _waiting(layout), slow, why,
+        record, replay, found, late_replicas(layout), slow, why,
         fixes(replay, found, slow, why, gpus, gpu_price, groups), gpus, gpu_price,
         tuple(_warnings(record, layout, found)), outlook,
         find_unseen(record, layout, bool(slow)), groups,
@@ -189,7 +189,8 @@ def _warnings(record: Record, layout: Layout, found: Metrics) -> list[str]:
     return lines
 
 
-def _waiting(layout: Layout) -> LateReplicas:
+def late_replicas(layout: Layout) -> LateReplicas:
+    """Which replica was the last in each step, and how long the others waited for it."""
     own = layout.find(FORWARD, BACKWARD)
     if not own.any():
         own = ~layout.communicates
