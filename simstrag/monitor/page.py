@@ -1,4 +1,4 @@
-"""A snapshot as one HTML page, which loads itself again and nothing else; and for a notebook."""
+"""A snapshot as one HTML page, which loads itself again and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from simstrag.monitor.words import (
     headline,
     help_line,
     hours,
-    paragraphs,
     status,
     waited_for_others,
 )
@@ -127,8 +126,3 @@ def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
         b"\x89PNG\r\n\x1a\n", chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(lines)),
         chunk(b"IEND", b""),
     ))  # fmt: skip
-
-
-def fragment(found: Snapshot) -> str:
-    """What a notebook shows of a snapshot."""
-    return templates.fragment([], list(paragraphs(found)))

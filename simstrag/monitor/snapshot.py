@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simstrag.records.record import Floats, Ints
+from simstrag.rendering import answer, html_fragment
 from simstrag.statistics.slow_workers import FLOOR
 from simstrag.whatif.culprits import over_peers
 
@@ -178,11 +179,7 @@ class Snapshot:
 
     def __str__(self) -> str:
         """What the command prints where there is no terminal."""
-        from simstrag.monitor.words import paragraphs
-
-        return "\n".join(paragraphs(self))
+        return "\n".join(answer(self))
 
     def _repr_html_(self) -> str:
-        from simstrag.monitor.page import fragment
-
-        return fragment(self)
+        return html_fragment(self)

@@ -13,6 +13,7 @@ import numpy as np
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.errors import InputError
+from simstrag.monitor import words  # noqa: F401 - registers how a snapshot is said
 from simstrag.monitor.follow import Follower, RankProgress, RecordFollower
 from simstrag.monitor.follow_journal import JournalFollower
 from simstrag.monitor.snapshot import RankState, Snapshot, Warned

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from simstrag.analysis.pages.templates import fragment
 from simstrag.analysis.text.number_format import number, percent, plural, seconds
 from simstrag.monitor.snapshot import SLOW, RankState, Snapshot
+from simstrag.rendering import answer, html_fragment
 
 WORTH = 0.01
 """Share of GPU-hours that waiting must cost to be told in the headline."""
@@ -132,6 +134,12 @@ def advice_age(found: Snapshot) -> str:
     return f"of steps {found.advice.first} to {found.advice.last}, {old}{assumed}{note}"
 
 
+@html_fragment.register
+def _(found: Snapshot) -> str:
+    return fragment([], list(paragraphs(found)))
+
+
+@answer.register
 def paragraphs(found: Snapshot) -> Iterator[str]:
     """All that a snapshot says, line by line, for a stream that is no terminal."""
     yield headline(found)
