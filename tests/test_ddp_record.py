@@ -14,14 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import simstrag.ddp.collector.record as recording
 from simstrag.ddp import record
-from simstrag.ddp.collector.hooks import _EndOfBackward
+from simstrag.ddp.collector.hooks import EndOfBackward
 from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _Looks, _StepFile
 from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds, WallClock
 from simstrag.errors import InputError
@@ -108,7 +107,7 @@ def rank_is_named(rank: int, world: int) -> tuple[list[str], tuple[int, float] |
     model, said = wrapped("DistributedDataParallel", 0.01 if rank == 1 else 0.002), list[str]()
     with record(model, look_every=0.1) as recorder:
         if rank == 0:
-            recorder._looks._slow._say = said.append  # type: ignore[union-attr]
+            recorder._looks._slow[0]._say = said.append  # type: ignore[union-attr]
         assert recorder.latest() is None
         train(model, rank, 80)
         latest, slowest = recorder.latest(), recorder.slowest()
@@ -136,7 +135,7 @@ def rank_0_looks(monkeypatch: pytest.MonkeyPatch, step: float, order: list[int])
     monkeypatch.setattr(dist, "barrier", lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     looks = [_Looks(rank, len(order), 10.0, 1.0, torch.device("cpu")) for rank in range(len(order))]
-    looks[0]._slow._say = said.append  # type: ignore[union-attr]
+    looks[0]._slow[0]._say = said.append
     known, collected = dict.fromkeys(order, 0), {rank: rank / 10 for rank in order}
     draw = np.random.default_rng(0)
     for number in range(1, round(60 / step)):
@@ -159,24 +158,6 @@ def test_rank_0_looks_once_all_have_sent_whoever_is_first(
 ) -> None:
     said = rank_0_looks(monkeypatch, step, order)
     assert [line.partition(":")[0] for line in said] == ["rank 2 is chronically slow"]
-
-
-def rank_has_groups(rank: int, world: int, wrapper: str) -> str:
-    if wrapper == "DistributedDataParallel":
-        groups = [dist.new_group([k, k + 1]) for k in (0, 2)]
-        model: nn.Module = DistributedDataParallel(nn.Linear(4, 4), process_group=groups[rank // 2])
-    else:
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        model = fully_shard(nn.Linear(4, 4), mesh=mesh)
-    with pytest.raises(InputError) as refused:
-        record(model)
-    return str(refused.value)
-
-
-@pytest.mark.parametrize(("wrapper", "groups"), [(WRAPPERS[0], "2"), (WRAPPERS[1], "2 x 2")])
-def test_a_model_of_several_groups_is_refused(wrapper: str, groups: str, ranks: Ranks) -> None:
-    for message in ranks.run(rank_has_groups, 4, wrapper):
-        assert f"one group of all 4, and this model has groups of {groups};" in message
 
 
 def test_a_recorder_that_was_closed_keeps_no_step(tmp_path: Path) -> None:
@@ -279,7 +260,7 @@ class Full:
 def recorder_on(disk: Full, folder: Path) -> StepRecorder:
     """A recorder without ranks and model, with a step that it has not written."""
     recorder = StepRecorder.__new__(StepRecorder)
-    recorder.rank, recorder._looks, recorder._latest = 0, None, None
+    recorder.rank, recorder._looks, recorder._latest, recorder._waits = 0, None, None, None
     recorder._marks = StepMarks(Told(0, 1, 2), settling=1)
     recorder._file = _StepFile(folder, 0)
     recorder._file._file.close()
@@ -310,7 +291,7 @@ def test_what_a_write_leaves_is_written_next(tmp_path: Path) -> None:
 def test_a_backward_that_raises_ends_no_later_step() -> None:
     """Its callbacks never run, because the engine drops them; the forward is tried again."""
     marks = StepMarks(WallClock(""), settling=1)
-    watched, weight = _EndOfBackward(marks), torch.ones(1, requires_grad=True)
+    watched, weight = EndOfBackward(marks), torch.ones(1, requires_grad=True)
 
     def step(fails: bool) -> None:
         watched.begin(is_synced=True)

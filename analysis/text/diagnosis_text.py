@@ -393,6 +393,11 @@ def _of_group(found: Diagnosis, group: Group) -> str:
             f"All {len(group.members)} ranks of node {group.name} take {times} the other nodes'"
             f"{pattern}: it is the node, not its cards one by one."
         )
+    if group.kind == "mesh":
+        ranks = join([str(each.rank) for each in group.members])
+        return (
+            f"{_sentence(group.name).rstrip('.')} (ranks {ranks}) takes {times} its peers{pattern}."
+        )
     hosts = join([*dict.fromkeys(
         found.record.hosts[rank] for rank in sorted(each.rank for each in group.members)
         if rank in found.record.hosts

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.documents.job_mesh import JobMesh
+
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
@@ -161,6 +163,8 @@ class Record:
     step_seconds: that time, in order of the numbers of steps; None where it is last end - first
         start.
     tokens: size of the input of each operation, or NaN; None where none was recorded.
+    group: number of the group of ranks in which each collective is; None where it is all ranks.
+    mesh: of the ranks, where the record has it.
     missing: what the record leaves out and nothing replaces.
     notes: what was derived or assumed.
     time: seconds from `began` at which the step of each operation began or was logged; None where
@@ -192,6 +196,8 @@ class Record:
     is_timed: bool = True
     step_seconds: Floats | None = None
     tokens: Floats | None = None
+    group: Ints | None = None
+    mesh: JobMesh | None = None
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     time: Floats | None = None

@@ -26,6 +26,8 @@ from simstrag.records.record import ALL_REDUCE
 STEPS, RECORDED, TENSORBOARD, WANDB, LIGHTNING = (
     "step times", "simstrag.ddp.record", "TensorBoard", "Weights & Biases", "Lightning CSVLogger",
 )  # fmt: skip
+GROUPED = ["rank", "step", "stage", "seconds", "group"]
+"""Columns of a file of `simstrag.ddp.record` of a job whose ranks wait in several groups."""
 OF_STAGE = {
     "input": "input", "forward": "forward", "backward": "backward", "communication": ALL_REDUCE,
     "optimizer": "optimizer",

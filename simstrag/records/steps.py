@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.documents.job_mesh import JobMesh
 from simstrag.errors import InputError
 from simstrag.records.columns import (
     AREA,
@@ -40,7 +41,9 @@ from simstrag.records.columns import (
 )  # fmt: skip
 from simstrag.records.log_file import LogFile, Reader
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Ints, Record, Unseen, assumed_gpus
+from simstrag.records.step_groups import aligned
 from simstrag.records.step_tables import (
+    GROUPED,
     LIGHTNING,
     OF_RANK,
     RECORDED,
@@ -156,9 +159,10 @@ def absent_ranks(ranks: list[int], size: int) -> list[str]:
 class _Rows(NamedTuple):
     """All parts of all steps, and what is said of them.
 
-    frame: columns log and row (of the cell), rank, step, part, seconds, tokens, time; also host
-        and repeats.
+    frame: columns log and row (of the cell), rank, step, part, seconds, tokens, time, group (its
+        label); also host and repeats.
     began: the wall clock of time 0, or "".
+    mesh: of the ranks, where it is known.
     """
 
     frame: pd.DataFrame
@@ -166,6 +170,7 @@ class _Rows(NamedTuple):
     missing: list[str]
     notes: list[str]
     began: str = ""
+    mesh: JobMesh | None = None
 
     def mistake(self, wrong: npt.NDArray[np.bool_], meaning: str, why: str) -> None:
         """Raise an error about the first cell that is wrong, if any is."""
@@ -199,7 +204,10 @@ def _read(files: Sequence[LogFile], columns: Mapping[str, str] | None, *, is_who
             )
     rows = _steps_of(rows)
     if is_folder:
-        size = max(map(world_size, {file.path.parent for file in files}))
+        folders = dict.fromkeys(file.path.parent for file in files)  # rank 0 wrote into one of them
+        meta = next(filter(None, (_text(each / "meta.yaml") for each in folders)), "")
+        rows = rows._replace(mesh=JobMesh.of_text(meta))
+        size = max(map(world_size, folders))
         missing = absent_ranks(np.unique(rows.frame["rank"]).tolist(), size)
     form = tool_of(files[0], tables[0])
     return _record(rows._replace(missing=[*missing, *rows.missing]), source, form, is_whole)
@@ -225,6 +233,8 @@ def _rows(logs: list[LogColumns]) -> _Rows:
         frame["time"] = log.moments("time") if "time" in log else np.nan
         stages = log.cells("stage") if "stage" in log else [COMPUTE] * len(frame)
         frame["part"] = [ALL_REDUCE if name.lower() in COLLECTIVE else name for name in stages]
+        is_grouped = list(log.table.columns) == GROUPED
+        frame["group"] = log.table.column("group") if is_grouped else ""
         frame["repeats"] = pd.DataFrame(log.table.columns).duplicated().to_numpy()
         parts.append(frame)
     frame = pd.concat(parts, ignore_index=True)
@@ -525,23 +535,27 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
         raise InputError(f"{source}: all seconds of computing are 0; are they rounded?")
     if not has_collective:
         missing = [*missing, NO_COLLECTIVE]
+    grouped: dict[str, Any] = {}
+    if is_whole and frame["group"].any():
+        frame, grouped = aligned(frame, len(ranks), len(parts))
     dropped = len(steps) - frame["step"].nunique()
     if dropped:
         missing = [*missing, f"steps that lack a rank or a stage are left out: {dropped}"]
     seconds, rank = frame["seconds"].to_numpy(), frame["rank"].to_numpy(np.int64)
     ends = frame.groupby(["step", "rank"])["seconds"].cumsum().to_numpy()
+    start = grouped.pop("start", ends - seconds)
     none = np.full(len(frame), -1)
     hides = any("backward" in kind for kind in kinds) and not has_collective
     return Record(
         step=frame["step"].to_numpy(), replica=rank, stage=none + 1, rank=rank,
         kind=np.array([kinds.index(named[k][0]) for k in frame["order"]]),
         number=np.array([named[k][1] for k in frame["order"]]), chunk=none, model_chunk=none,
-        micro_batch=none, start=ends - seconds, duration=seconds, kinds=kinds, source=source,
+        micro_batch=none, start=start, duration=seconds, kinds=kinds, source=source,
         form=form, is_timed=has_collective,
         tokens=frame["tokens"].to_numpy() if frame["tokens"].notna().any() else None,
         missing=(*missing, *_holes(steps)), notes=(*rows.notes, assumed_gpus(len(ranks))),
         time=frame["time"].to_numpy() if frame["time"].notna().all() else None,
-        began=rows.began, hosts=hosts,
+        began=rows.began, hosts=hosts, mesh=rows.mesh, **grouped,
         unseen=(*([ONE_RANK] if len(ranks) == 1 else []), *([HIDDEN] if hides else [])),
     )  # fmt: skip
 

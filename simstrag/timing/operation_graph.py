@@ -30,12 +30,14 @@ class Dependencies:
     before: the operations that each waits for.
     groups: operations of one communication, which end together.
     synced: those that every replica has its part in.
+    members: of those in which replicas have several groups, the number of each one's group.
     last: operations whose latest end is the end of the step.
     """
 
     before: list[set[int]]
     groups: list[list[int]] = field(default_factory=list)
     synced: set[int] = field(default_factory=set)
+    members: dict[int, Ints] = field(default_factory=dict)
     last: list[int] = field(default_factory=list)
 
     def chain(self, operations: list[int], after: tuple[int, ...] = ()) -> None:
@@ -55,12 +57,14 @@ class GraphLevel(NamedTuple):
     together: members of the group of each, as indices into `own`, shape (most, operations), the
         first repeated likewise.
     is_synced: whether a group has its members in all replicas.
+    members: number of each replica's group, shape (operations, replicas); None for one of all.
     """
 
     own: Ints
     before: Ints
     together: Ints
     is_synced: bool
+    members: Ints | None = None
 
 
 def ends_of(
@@ -68,23 +72,27 @@ def ends_of(
     shape: tuple[int, ...],
     seconds: Callable[[Ints], Floats],
     delay: Callable[[Ints], Floats] | None = None,
+    begin: Floats | None = None,
 ) -> Floats:
     """When operations end, from the beginning of the step.
 
     shape: (operations, cases...); the first kind of cases is the replicas, where there are any.
     seconds: what operations need themselves, for their places, shape (operations, cases...).
     delay: from the end of what they wait for to their starts; none by default.
+    begin: when the step begins, shape (cases...); 0 by default.
     """
     operations, *cases = shape
     ends = np.zeros((operations + 1, *cases))  # the last one is the beginning of the step
-    for own, before, together, is_synced in levels:
+    if begin is not None:
+        ends[-1] = begin
+    for own, before, together, is_synced, members in levels:
         start = latest_at(ends, before)
         if delay is not None:
             start += delay(own)
         if len(together) > 1:
             start = latest_at(start, together)
         if is_synced:
-            start = start.max(axis=1, keepdims=True)
+            start = latest_among(start, members)
         ends[own] = start + seconds(own)
     return ends[:-1]
 
@@ -128,20 +136,24 @@ def levels_of(needs: Dependencies) -> tuple[GraphLevel, ...]:
         for is_synced in (False, True):
             own = [members[k] for k in groups if (members[k][0] in needs.synced) == is_synced]
             if own:
-                levels.append(_level(own, needs.before, is_synced))
+                levels.append(_level(own, needs, is_synced))
     return tuple(levels)
 
 
-def _level(groups: list[list[int]], before: list[set[int]], is_synced: bool) -> GraphLevel:
+def _level(groups: list[list[int]], needs: Dependencies, is_synced: bool) -> GraphLevel:
     own = [operation for group in groups for operation in group]
-    waits = [sorted(before[operation]) or [-1] for operation in own]
+    waits = [sorted(needs.before[operation]) or [-1] for operation in own]
     first = np.cumsum([0] + [len(group) for group in groups[:-1]]).tolist()
-    members = [
+    together = [
         list(range(begin, begin + len(group)))
         for begin, group in zip(first, groups, strict=True)
         for _ in group
     ]
-    return GraphLevel(np.array(own), _padded(waits), _padded(members), is_synced)
+    members = None
+    if is_synced and any(operation in needs.members for operation in own):
+        of_all = np.zeros_like(next(iter(needs.members.values())))
+        members = np.stack([needs.members.get(operation, of_all) for operation in own])
+    return GraphLevel(np.array(own), _padded(waits), _padded(together), is_synced, members)
 
 
 def _padded(lists: list[list[int]]) -> Ints:
@@ -155,4 +167,21 @@ def latest_at(times: Floats, places: Ints) -> Floats:
     latest: Floats = times[places[0]]
     for each in places[1:]:
         np.maximum(latest, times[each], out=latest)
+    return latest
+
+
+def latest_among(times: Floats, members: Ints | None) -> Floats:
+    """The latest time among the replicas of a group.
+
+    times: shape (operations, replicas, ...).
+    members: see `GraphLevel`; the replicas are one in the result for None, as they are alike.
+    """
+    if members is None:
+        return np.asarray(times.max(axis=1, keepdims=True))
+    latest = np.empty_like(times)
+    for k, groups in enumerate(members):
+        order = np.argsort(groups, kind="stable")
+        firsts = np.flatnonzero(np.diff(groups[order], prepend=groups[order[0]] - 1))
+        each = np.maximum.reduceat(times[k][order], firsts, axis=0)
+        latest[k][order] = np.repeat(each, np.diff(firsts, append=len(order)), axis=0)
     return latest

@@ -11,7 +11,7 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
-from simstrag.records.record import ALL_REDUCE, BACKWARD, FORWARD, Floats, Record, Unseen
+from simstrag.records.record import ALL_REDUCE, BACKWARD, FORWARD, Floats, Ints, Record, Unseen
 from simstrag.rendering import html_fragment
 from simstrag.statistics.slow_workers import FEWEST
 from simstrag.whatif.causes import Cause, causes
@@ -115,7 +115,7 @@ def analyse(
     layout = replay.layout
     found = metrics(replay)
     slow = culprits(layout, record.hosts)
-    groups = gather(slow, layout, record.hosts)
+    groups = gather(slow, layout, record.hosts, record.mesh)
     why = causes(record, replay, slow)
     gpus = record.gpus or len(np.unique(layout.rank))
     outlook = None
@@ -198,9 +198,12 @@ def late_replicas(layout: Layout) -> LateReplicas:
     entries = arrival[None]
     if layout.find(ALL_REDUCE).sum() > 1:  # the ranks wait for each other more than once in a step
         entries = layout.start[layout.find(ALL_REDUCE)]
-    waited = (entries.max(axis=1, keepdims=True) - entries).sum(axis=1, keepdims=True)
     replicas = np.arange(len(layout.replica))[:, None]
-    caused = np.where(np.argmax(entries, axis=1)[:, None] == replicas, waited, 0.0).sum(axis=0)
+    if layout.group is None:
+        waited = (entries.max(axis=1, keepdims=True) - entries).sum(axis=1, keepdims=True)
+        caused = np.where(np.argmax(entries, axis=1)[:, None] == replicas, waited, 0.0).sum(axis=0)
+    else:
+        caused = _caused_in_groups(entries, layout.group[layout.find(ALL_REDUCE)])
     last = np.where(caused.any(axis=0), np.argmax(caused, axis=0), np.argmax(arrival, axis=0))
     return LateReplicas(
         tuple(np.bincount(last, minlength=len(replicas)).tolist()),
@@ -208,6 +211,22 @@ def late_replicas(layout: Layout) -> LateReplicas:
         arrival,
         len(entries),
     )
+
+
+def _caused_in_groups(entries: Floats, members: Ints) -> Floats:
+    """Seconds that the others of its group waited for each replica, shape (replicas, steps).
+
+    entries: when replicas began to wait, shape (collectives, replicas, steps).
+    members: number of each one's group, shape (collectives, replicas).
+    """
+    caused = np.zeros(entries.shape[1:])
+    steps = np.arange(entries.shape[2])
+    for entered, groups in zip(entries, members, strict=True):
+        for group in np.unique(groups):
+            own = np.flatnonzero(groups == group)
+            last = own[np.argmax(entered[own], axis=0)]
+            caused[last, steps] += (entered[own].max(axis=0) - entered[own]).sum(axis=0)
+    return caused
 
 
 def _ranked(values: dict[str, float]) -> dict[str, float]:

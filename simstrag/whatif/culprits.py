@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simstrag.documents.job_mesh import JobMesh
 from simstrag.records.record import BACKWARD, FORWARD, Floats
 from simstrag.statistics.groups import reference
 from simstrag.statistics.pauses import find_pauses
@@ -63,8 +64,9 @@ class Culprit:
 class Group(NamedTuple):
     """Slow workers that are one thing.
 
-    kind: "node", all ranks of a host; or "group", half of the ranks or more.
-    name: the host, or the ranks.
+    kind: "node", all ranks of a host; "mesh", all at one place of a dimension of the mesh; or
+        "group", half of the ranks or more.
+    name: the host, the place such as "replica 1", or the ranks.
     members: the workers.
     """
 
@@ -175,10 +177,16 @@ def _calm(seconds: Floats) -> Floats:
     return np.asarray(flat - found.scattered).reshape(seconds.shape)
 
 
-def gather(slow: Sequence[Culprit], layout: Layout, hosts: Mapping[int, str]) -> tuple[Group, ...]:
-    """The slow workers that are one thing: all ranks of a host, or half of the ranks or more.
+def gather(
+    slow: Sequence[Culprit],
+    layout: Layout,
+    hosts: Mapping[int, str],
+    mesh: JobMesh | None = None,
+) -> tuple[Group, ...]:
+    """The slow workers that are one thing; see `Group`.
 
     hosts: of ranks, as far as they are known.
+    mesh: of the ranks, where it is known.
     """
     found = []
     by_rank = {each.rank: each for each in slow if each.pattern == "chronic"}
@@ -188,6 +196,10 @@ def gather(slow: Sequence[Culprit], layout: Layout, hosts: Mapping[int, str]) ->
         if len(ranks) > 1 and len(own) == len(ranks) < len(hosts):
             found.append(Group("node", host, tuple(own)))
     known = {each.rank for group in found for each in group.members}
+    for name, places in () if mesh is None else mesh.slices():
+        if by_rank.keys() >= {*places} and not known & {*places}:
+            found.append(Group("mesh", name, tuple(by_rank[rank] for rank in places)))
+            known |= {*places}
     rest = [each for each in by_rank.values() if each.rank not in known]
     if 2 * len(rest) >= len(layout.replica) > 2 and layout.stages == 1:
         found.append(Group("group", _ranges([each.rank for each in rest]), tuple(rest)))

@@ -62,12 +62,14 @@ def dependencies(layout: Layout) -> Dependencies:
 
 
 def _parts_and_collective(layout: Layout, found: Dependencies) -> Dependencies:
-    """The parts of a rank one after the other, each number ended by a collective of all ranks."""
+    """The parts of a rank one after the other, each number ended by a collective of its group."""
     collective = layout.find(ALL_REDUCE)
     shared = np.flatnonzero(collective).tolist()
     found.chain(np.lexsort((layout.kind, collective, layout.number)).tolist())
     found.groups = [[each] for each in shared]
     found.synced.update(shared)
+    if layout.group is not None:
+        found.members = {each: layout.group[each] for each in shared}
     found.last = list(range(len(layout.kind)))
     return found
 

@@ -84,8 +84,9 @@ def fixes(
     ]
     rows += [
         (
-            f"{group.name} like the other nodes" if group.kind == "node"
-            else f"ranks {group.name} like the fastest",
+            {"node": f"{group.name} like the other nodes",
+             "mesh": f"{group.name} like the others"}.get(
+                 group.kind, f"ranks {group.name} like the fastest"),
             "worker", ReplayCase(_others(replay, group.members), alike, delayed),
         )
         for group in groups

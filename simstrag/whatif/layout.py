@@ -24,13 +24,16 @@ class Layout:
     kinds: names of the kinds.
     kind, stage, number, chunk, model_chunk, micro_batch: of each operation, shape (operations,);
         see `Record`.
-    start, end: seconds from the first start of the step, shape (operations, replicas, steps).
+    start, end: seconds from the first start of the step, shape (operations, replicas, steps); from
+        the latest beginning of a replica where these have several groups, and so no common one.
     duration: seconds, same shape.
     rank: shape (operations, replicas).
     step: numbers of the steps.
     replica: data-parallel ranks.
     dropped: numbers of the steps that do not have all operations.
     recorded: seconds of each step: as recorded, or else last end - first start.
+    group: number of the group in which each replica's collective is, shape (operations, replicas);
+        None where all replicas are in it.
     """
 
     kinds: tuple[str, ...]
@@ -48,6 +51,7 @@ class Layout:
     replica: Ints
     dropped: Ints
     recorded: Floats
+    group: Ints | None = None
 
     @classmethod
     def of(cls, record: Record) -> Self:
@@ -79,6 +83,9 @@ class Layout:
         kept = step[order[:, 0]]
         start, duration = record.start[order], record.duration[order]
         begin, sample = start.min(axis=1, keepdims=True), first[0]
+        if record.group is not None:
+            by_replica = start.reshape(len(start), len(replicas), -1)
+            begin = by_replica.min(axis=2).max(axis=1, keepdims=True)
         recorded = ((start + duration).max(axis=1) - begin[:, 0]).astype(np.float64)
         if record.step_seconds is not None:
             recorded = np.asarray(record.step_seconds[kept], np.float64)
@@ -94,6 +101,7 @@ class Layout:
             start=arrange(start - begin), end=arrange(start + duration - begin),
             duration=arrange(duration), rank=record.rank[first].T, step=steps[kept],
             replica=replicas, dropped=np.delete(steps, kept), recorded=recorded,
+            group=None if record.group is None else record.group[first].T,
         )  # fmt: skip
 
     @property
@@ -105,6 +113,11 @@ class Layout:
     def communicates(self) -> npt.NDArray[np.bool_]:
         """Whether each operation is communication."""
         return np.array([name in COMMUNICATION for name in self.kinds])[self.kind]
+
+    @property
+    def begin(self) -> Floats | None:
+        """When replicas begin, shape (replicas, steps); None where all do so together."""
+        return None if self.group is None else np.asarray(self.start.min(axis=0))
 
     @property
     def is_alone(self) -> bool:

@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.records.record import Floats, Ints
-from simstrag.timing.operation_graph import BLOCK, GraphLevel, ends_of, latest_at, levels_of
+from simstrag.timing.operation_graph import (
+    BLOCK,
+    GraphLevel,
+    ends_of,
+    latest_among,
+    latest_at,
+    levels_of,
+)
 from simstrag.whatif.dependencies import dependencies
 from simstrag.whatif.layout import Layout
 
@@ -45,6 +52,8 @@ class JobReplay:
     ideal: what each operation takes where it is not as recorded, shape (operations, replicas or 1,
         steps or 1): by default the one value of its kind, the mean of computing and the median of
         communication.
+    begin: when replicas begin a step, shape (replicas, steps); None for all at 0.  Where they wait
+        in several groups, one may begin a step before another has ended the last one.
     """
 
     layout: Layout
@@ -53,6 +62,7 @@ class JobReplay:
     work: Floats
     delay: Floats
     ideal: Floats
+    begin: Floats | None = None
 
     @classmethod
     def of(cls, layout: Layout) -> Self:
@@ -65,7 +75,8 @@ class JobReplay:
             own = layout.kind == kind
             average = np.median if layout.communicates[own][0] else np.mean
             ideal[own] = average(np.asarray(work[own], np.float64))
-        return cls(layout, levels, np.array(needs.last), work, delay, ideal[:, None, None])
+        last, begin = np.array(needs.last), layout.begin
+        return cls(layout, levels, last, work, delay, ideal[:, None, None], begin)
 
     def step_times(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
         """Seconds of each step in what-if cases, shape (cases, steps).
@@ -113,7 +124,7 @@ class JobReplay:
                 work[level.own] = np.minimum(work[level.own], 0)
         levels = tuple(level._replace(is_synced=False) for level in self.levels)
         everything = np.ones((1, *self.layout.rank.shape), np.bool_)
-        ends = replace(self, levels=levels, work=work).ends(everything)
+        ends = replace(self, levels=levels, work=work, begin=None).ends(everything)
         return np.asarray(ends[self.last, :, 0].max(axis=0))
 
     def ends(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
@@ -130,16 +141,17 @@ class JobReplay:
             return np.where(late[own], self.delay[own][:, :, None], 0.0)
 
         shape = operations, replicas, len(recorded), steps
-        return ends_of(self.levels, shape, needed, None if late is None else delay)
+        begin = None if self.begin is None else self.begin[:, None]
+        return ends_of(self.levels, shape, needed, None if late is None else delay, begin)
 
 
 def _work(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
     """Durations, and of communication end - latest start in its group."""
     work = layout.duration.copy()
-    for own, _, together, is_synced in levels:
+    for own, _, together, is_synced, members in levels:
         latest = latest_at(layout.start[own], together)
         if is_synced:
-            latest = latest.max(axis=1, keepdims=True)
+            latest = latest_among(latest, members)
         shared = np.any(together != np.arange(len(own)), axis=0) | is_synced
         work[own[shared]] = (layout.end[own] - latest)[shared]
     work[(work <= -CLOCK) & layout.communicates[:, None, None]] = 0
@@ -148,8 +160,9 @@ def _work(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
 
 def _delay(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
     """Start - latest end of what an operation waits for."""
-    begin = np.zeros((1, *layout.end.shape[1:]), layout.end.dtype)
-    ends = np.concatenate([layout.end, begin])
+    begin = np.zeros(layout.end.shape[1:], layout.end.dtype)
+    begin = begin if layout.begin is None else layout.begin
+    ends = np.concatenate([layout.end, begin[None]])
     delay = np.empty_like(layout.start)
     for level in levels:
         delay[level.own] = layout.start[level.own] - latest_at(ends, level.before)

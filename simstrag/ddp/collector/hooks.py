@@ -10,60 +10,26 @@ The hooks stand around those of DDP and FSDP2 and change nothing that is compute
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from simstrag.ddp.collector.step_marks import StepMarks
-from simstrag.errors import InputError
 
 _call_after_backward = Variable._execution_engine.queue_callback
 
 
-def wrapper_of(model: nn.Module) -> str:
-    """The name of the wrapper that a model has; raises `InputError` for a model without one."""
-    if isinstance(model, DistributedDataParallel):
-        return "DistributedDataParallel"
-    if isinstance(model, FSDPModule):
-        return "fully_shard"
-    raise InputError(
-        "record() takes a model in DistributedDataParallel or fully_shard(), not a bare "
-        f"{type(model).__name__}; call it after wrapping"
-    )
-
-
-def check_group(model: nn.Module) -> None:
-    """Raise `InputError` unless one process group of all ranks reduces the gradients of a model.
-
-    Ranks of several groups, as of HSDP or tensor parallelism, do not leave a collective together.
-    """
-    if isinstance(model, DistributedDataParallel):
-        sizes = [dist.get_world_size(model.process_group)]
-    else:
-        sharded = (each for each in model.parameters() if isinstance(each, DTensor))
-        sizes = [size for size in next(sharded).device_mesh.shape if size > 1]
-    world = dist.get_world_size()
-    if math.prod(sizes) != world or len(sizes) > 1:
-        raise InputError(
-            f"record() compares ranks of one group of all {world}, and this model has groups of "
-            f"{' x '.join(map(str, sizes))}; record it with a profiler"
-        )
-
-
 def attach(model: nn.Module, marks: StepMarks) -> None:
-    """Let a model in its wrapper mark its steps."""
-    end = _EndOfBackward(marks)
+    """Let a model in its wrapper, which has one group, mark its steps."""
+    end = EndOfBackward(marks)
     if isinstance(model, DistributedDataParallel):
-        _attach_ddp(model, end)
+        attach_ddp(model, end)
     else:
         _attach_fsdp(model, marks, end)
 
@@ -82,7 +48,15 @@ def _grad_tensors(output: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
-class _EndOfBackward:
+class Marks(Protocol):
+    """What hooks mark: when the rank begins and ceases to wait, and when its backward ends."""
+
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class EndOfBackward:
     """Marks the end of a step at the end of its backward, and the wait there.
 
     The engine runs callbacks after backward in the order in which they were queued.  One queued at
@@ -91,7 +65,7 @@ class _EndOfBackward:
     FSDP2.
     """
 
-    def __init__(self, marks: StepMarks) -> None:
+    def __init__(self, marks: Marks) -> None:
         self._marks, self.is_queued, self.is_synced = marks, False, True
 
     def begin(self, is_synced: bool) -> None:
@@ -125,7 +99,8 @@ class _EndOfBackward:
         self._marks.end()
 
 
-def _attach_ddp(model: DistributedDataParallel, end: _EndOfBackward) -> None:
+def attach_ddp(model: DistributedDataParallel, end: EndOfBackward) -> None:
+    """Mark the wait at the end of each backward that reduces gradients."""
     if model.find_unused_parameters or model.static_graph:  # any parameter may have no gradient
 
         def watch(_: nn.Module, __: Any, output: Any) -> None:
@@ -143,7 +118,7 @@ def _attach_ddp(model: DistributedDataParallel, end: _EndOfBackward) -> None:
     first.register_hook(end.wait)
 
 
-def _attach_fsdp(root: nn.Module, marks: StepMarks, end: _EndOfBackward) -> None:
+def _attach_fsdp(root: nn.Module, marks: StepMarks, end: EndOfBackward) -> None:
     on_host = next(root.parameters()).device.type == "cpu"
     for module in root.modules():
         if isinstance(module, FSDPModule):
@@ -151,12 +126,10 @@ def _attach_fsdp(root: nn.Module, marks: StepMarks, end: _EndOfBackward) -> None
             if on_host:
                 _time_collectives(module, marks, end)
             else:
-                _attach_module(module, marks, end.watch if module is root else None)
+                attach_module(module, marks, end.watch if module is root else None)
 
 
-def _attach_module(
-    module: nn.Module, marks: StepMarks, watch: Callable[[Any], None] | None
-) -> None:
+def attach_module(module: nn.Module, marks: Marks, watch: Callable[[Any], None] | None) -> None:
     """Mark the gathering of one module's parameters before its forward and its backward."""
     outputs: list[torch.Tensor] = []
 
@@ -178,7 +151,7 @@ def _attach_module(
     module.register_forward_hook(after)
 
 
-def _time_collectives(module: FSDPModule, marks: StepMarks, end: _EndOfBackward) -> None:
+def _time_collectives(module: FSDPModule, marks: StepMarks, end: EndOfBackward) -> None:
     """Mark the collectives of a module, which block the host."""
     from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
         DefaultAllGather,

@@ -3,7 +3,8 @@
     end of the last step, forward, enter, leave, enter, leave, ..., end
 
 A step ends when the rank leaves the last gradient collective, which all ranks leave together.  What
-lies between `leave` and the next `enter` is the rank's own computing.
+lies between `leave` and the next `enter` is the rank's own computing.  Where ranks wait in several
+groups, a step ends at the optimizer's step, with the last wait before it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ class StepSeconds(NamedTuple):
     step: its number.
     before: from the end of the last step to the forward: the optimizer, logs, the next batch.
     parts: of forward and backward up to each collective in which the rank waits, and in it.
+    groups: labels of the groups of these collectives; empty where there is one group.
     """
 
     step: int
     before: float
     parts: tuple[tuple[float, float], ...]
+    groups: tuple[str, ...] = ()
 
     @property
     def own(self) -> float:
@@ -126,8 +129,9 @@ class StepMarks:
     def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
         self._clock, self.mark, self._left_out = clock, clock.mark, settling
         self._marks: list[Any] = []  # end of the last step, enter, leave, enter, leave, ...
+        self._groups: list[str] = []  # of these waits
         self._forward: Any = None
-        self._ended: deque[tuple[int, Any, list[Any]]] = deque()
+        self._ended: deque[tuple[int, Any, list[Any], list[str]]] = deque()
         self._depth = self._steps = 0
         self.on_end: Callable[[], None] | None = None
         self._pause, self._due = pause, time.monotonic() + pause
@@ -141,10 +145,16 @@ class StepMarks:
         if self._forward is None and len(self._marks) < 2:  # later ones split no computing
             self._forward = self.mark()
 
-    def enter(self) -> None:
-        """The rank begins to wait; a call within another wait counts for nothing."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was a forward or a wait since the last step ended."""
+        return self._forward is not None or len(self._marks) > 1
+
+    def enter(self, group: str = "") -> None:
+        """The rank begins to wait in a group; a call within another wait counts for nothing."""
         if not self._depth:
             self._marks.append(self.mark())
+            self._groups.append(group)
         self._depth += 1
 
     def leave(self) -> None:
@@ -153,10 +163,11 @@ class StepMarks:
         if not self._depth:
             self._marks.append(self.mark())
 
-    def waited(self, begin: Any, end: Any) -> None:
-        """The rank has waited between two marks."""
+    def waited(self, begin: Any, end: Any, group: str = "") -> None:
+        """The rank has waited in a group between two marks."""
         if not self._depth:
             self._marks += (begin, end)
+            self._groups.append(group)
 
     def end(self) -> None:
         """The backward has ended; the step ended when the rank ceased to wait."""
@@ -166,8 +177,8 @@ class StepMarks:
         if len(self._marks) < 2:  # the rank did not wait
             self._marks.append(self.mark())
         if self._steps >= self._left_out:
-            self._ended.append((self._steps, self._forward, self._marks))
-        self._marks, self._forward = [self._marks[-1]], None
+            self._ended.append((self._steps, self._forward, self._marks, self._groups))
+        self._marks, self._groups, self._forward = [self._marks[-1]], [], None
         self._steps += 1
         if self.on_end is not None and (now := time.monotonic()) >= self._due:
             self._due = now + self._pause
@@ -188,7 +199,7 @@ class StepMarks:
         newest = next(past, None)
         return None if newest is None else self._seconds(*newest)
 
-    def _seconds(self, step: int, forward: Any, marks: list[Any]) -> StepSeconds:
+    def _seconds(self, step: int, forward: Any, marks: list[Any], groups: list[str]) -> StepSeconds:
         whole, before = self._clock.between(marks[0], marks[1] if forward is None else forward)
         computing, waiting = 0.0, whole - before  # waiting: what gloo's threads took of the core
         if forward is not None:
@@ -201,4 +212,5 @@ class StepMarks:
                 computing, waiting = own, whole - own
             else:
                 parts.append((computing, waiting + whole))
-        return StepSeconds(step, before, tuple(parts) or ((computing, waiting),))
+        labels = tuple(groups) if any(groups) else ()
+        return StepSeconds(step, before, tuple(parts) or ((computing, waiting),), labels)

@@ -1,0 +1,189 @@
+"""Records of several groups: HSDP, FSDP2 with tensor parallelism, pipelines, on ranks of gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import ProcessGroup, Work
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+import simstrag
+from simstrag.ddp import record
+from simstrag.whatif.diagnosis import Diagnosis
+from tests.ranks import Ranks, ranks
+
+__all__ = ["ranks"]
+
+LATE, STEPS = 0.05, 12
+"""Seconds by which slow ranks are late in each forward, and the steps that are recorded."""
+DIMENSIONS = {"HSDP": ("replicate", "shard"), "FSDP2 x TP": ("dp", "tp")}
+
+
+class Block(nn.Module):
+    """Two layers that take their time in the forward: for a test, sleeping is computing."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.up, self.down, self.seconds = nn.Linear(8, 16), nn.Linear(16, 8), seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return self.down(self.up(x).relu())
+
+
+def wrapped(wrapper: str, late: float) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(late / 2), Block(late / 2), nn.Linear(8, 1))
+    if wrapper == "TP":
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        for block in model[:2]:
+            parallelize_module(block, mesh, plan)
+        return model
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=DIMENSIONS[wrapper])
+    if wrapper == "FSDP2 x TP":
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        for block in model[:2]:
+            parallelize_module(block, mesh["tp"], plan)
+        mesh = mesh["dp"]
+    for block in model[:2]:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def train(model: nn.Module, share: int, steps: int) -> str:
+    """The loss after some steps, all its digits."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(share))
+    loss = torch.zeros(())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), torch.ones(4, 1))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return float(loss.detach()).hex()
+
+
+def rank_records(rank: int, world: int, wrapper: str, folder: str, slow: list[int]) -> str:
+    warnings.filterwarnings("ignore", message=".*returned a view tensor")
+    model = wrapped(wrapper, LATE if rank in slow else 0.0)
+    share = {"HSDP": rank, "FSDP2 x TP": rank // 2, "TP": 0}[wrapper]
+    with contextlib.nullcontext() if not folder else record(model, folder, look_every=0):
+        return train(model, share, STEPS + 3)
+
+
+def names_of(found: Diagnosis) -> list[str]:
+    """What is named: groups, and the ranks that are of none."""
+    assert found.steps is not None
+    groups = found.steps.groups
+    grouped = {each.rank for group in groups for each in group.members}
+    single = sorted(each.rank for each in found.steps.culprits if each.rank not in grouped)
+    return [*(group.name for group in groups), *(f"rank {rank}" for rank in single)]
+
+
+def seconds_of(found: Diagnosis) -> Any:
+    """Seconds that each rank computes in a step, the median of steps."""
+    assert found.steps is not None
+    return np.median(found.steps.replay.alone(), axis=1)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "slow", "name"),
+    [
+        ("HSDP", [1], "rank 1"),
+        ("HSDP", [2, 3], "replica 1"),
+        ("HSDP", [1, 3], "shard 1"),
+        ("FSDP2 x TP", [2], "rank 2"),
+        ("FSDP2 x TP", [0, 1], "replica 0"),
+        ("FSDP2 x TP", [1, 3], "tensor-parallel rank 1"),
+    ],
+)
+def test_slow_ranks_are_named_by_what_they_are_together(
+    wrapper: str, slow: list[int], name: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    ranks.run(rank_records, 4, wrapper, str(tmp_path / "run"), slow)
+    found = simstrag.diagnose(tmp_path / "run", compare=[])
+    assert names_of(found) == [name]
+    seconds, usual = seconds_of(found), [k for k in range(4) if k not in slow]
+    for rank in slow:
+        assert seconds[rank] - seconds[usual].mean() == pytest.approx(LATE, rel=0.5)
+    assert found.steps is not None
+    fix = next(each for each in found.steps.fixes if each.kind == "worker")
+    assert fix.name == f"{name} like the others"
+    assert fix.seconds == pytest.approx(LATE, rel=0.5)
+    assert found.steps.metrics.replay_error == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("wrapper", ["HSDP", "FSDP2 x TP"])
+def test_recording_several_groups_changes_no_bit(
+    wrapper: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    with_record = ranks.run(rank_records, 4, wrapper, str(tmp_path / "run"), [])
+    assert with_record == ranks.run(rank_records, 4, wrapper, "", [])
+    rows = (tmp_path / "run" / "rank-3.csv").read_text().splitlines()
+    dims = {row.rsplit(",", 1)[1].partition(":")[0] for row in rows[1:]} - {""}
+    assert dims == {*DIMENSIONS[wrapper]}
+
+
+def rank_closes(rank: int, world: int) -> list[bool]:
+    places = [
+        (dist, "all_reduce"), (functional, "all_reduce"), (functional, "wait_tensor"),
+        (ProcessGroup, "send"), (Work, "wait"),
+    ]  # fmt: skip
+    before = [getattr(owner, name) for owner, name in places]
+    recorder = record(wrapped("TP", 0.0), look_every=0)
+    during = [getattr(owner, name) for owner, name in places]
+    recorder.close()
+    after = [getattr(owner, name) for owner, name in places]
+    assert all(a is not b for a, b in zip(before, during, strict=True))
+    return [a == b for a, b in zip(before, after, strict=True)]
+
+
+def test_a_closed_recorder_leaves_the_functions_of_torch_as_they_were(ranks: Ranks) -> None:
+    for each in ranks.run(rank_closes, 2):
+        assert all(each)
+
+
+def test_tensor_parallelism_alone_is_recorded_by_optimizer_steps(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    ranks.run(rank_records, 2, "TP", str(tmp_path / "run"), [1])
+    found = simstrag.diagnose(tmp_path / "run", compare=[])
+    assert len(np.unique(found.record.step)) == STEPS
+    seconds = seconds_of(found)
+    assert seconds[1] - seconds[0] == pytest.approx(LATE, rel=0.5)
+
+
+def rank_has_part(rank: int, world: int, folder: str) -> None:
+    groups = [dist.new_group([k, k + 1]) for k in (0, 2)]
+    model = DistributedDataParallel(nn.Linear(8, 1), process_group=groups[rank // 2])
+    with record(model, folder, look_every=0):
+        train(model, rank, STEPS + 3)
+
+
+def test_ddp_in_groups_of_its_own_is_told_apart_by_their_lowest_ranks(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    ranks.run(rank_has_part, 4, str(tmp_path / "run"))
+    last = [(tmp_path / "run" / f"rank-{k}.csv").read_text().splitlines()[-1] for k in range(4)]
+    assert [row.rsplit(",", 1)[1] for row in last] == ["group:0", "group:0", "group:2", "group:2"]
+    found = simstrag.diagnose(tmp_path / "run", compare=[])
+    assert len(np.unique(found.record.step)) == STEPS
