@@ -19,7 +19,7 @@ from simstrag.errors import InputError
 from simstrag.monitor import watcher as watching
 from simstrag.monitor.follow import RecordFollower
 from simstrag.monitor.snapshot import Snapshot
-from simstrag.monitor.totals import SHOWN, joined
+from simstrag.monitor.totals import SHOWN, concatenate
 from simstrag.monitor.watcher import Watcher
 from simstrag.records import recorded_rows
 from simstrag.records.log_file import LogFile
@@ -30,6 +30,7 @@ from simstrag.whatif.analysis import late_replicas
 from simstrag.whatif.diagnosis import diagnose
 from tests.growing_records import GrowingRecord, drawn, rows, write_record
 from tests.test_ddp_journal import recorded
+from tests.test_whatif_groups import by_hand as write_groups
 
 FSDP = Path("examples/recorded-fsdp2")
 
@@ -75,6 +76,17 @@ def test_a_record_that_grows_byte_by_byte_gives_the_losses_of_a_diagnosis(
 
 def test_the_losses_of_the_shipped_record_are_those_of_its_diagnosis() -> None:
     assert_as_diagnosed(simstrag.watch(FSDP), FSDP)
+
+
+def test_who_waited_is_told_by_group_where_ranks_have_several(tmp_path: Path) -> None:
+    """Among replicas ranks 3 and 5 wait 3 s each for rank 1; in replica 0, rank 0 waits 3 s."""
+    write_groups(tmp_path)
+    found = simstrag.watch(tmp_path)
+    assert_as_diagnosed(found, tmp_path)
+    groups = {each.rank: each.groups for each in found.ranks}
+    assert groups[1] == ("shard 1", "replica 0")
+    assert groups[2] == ("shard 0",)
+    assert "for rank 2, in shard 0:" in str(found)
 
 
 def test_start_up_counts_for_neither(tmp_path: Path) -> None:
@@ -159,7 +171,7 @@ def test_pieces_joined_are_the_record(tmp_path: Path) -> None:
         following = following or RecordFollower([record.folder])
         pieces.append(following.piece())
     whole = read(list(map(LogFile.open, rank_files(record.folder))))
-    assert same(joined([each for each in pieces if each is not None]), whole)
+    assert same(concatenate([each for each in pieces if each is not None]), whole)
 
 
 # -- what goes wrong: one line each, and nothing lost

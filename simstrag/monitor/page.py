@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from simstrag.analysis.charts.chart import CONTENTION
 from simstrag.analysis.pages import templates
-from simstrag.analysis.text.number_format import capital, number, percent, plural, seconds
+from simstrag.analysis.text.number_format import capital, join, number, percent, plural, seconds
 from simstrag.documents.file_io import write_atomically
 from simstrag.monitor.snapshot import SLOW, Snapshot
 from simstrag.monitor.words import (
@@ -76,7 +76,7 @@ def page(found: Snapshot, every: int) -> str:
                 "rank": each.rank, "is_slow": each.rank in slow,
                 "width": round(100 * each.awaited / found.lost, 2),
                 "words": f"{percent(each.awaited / found.lost)} %, last in "
-                f"{plural(each.last, 'step')}",
+                f"{plural(each.last, 'step')}{f', in {join(each.groups)}' if each.groups else ''}",
             }
             for each in found.awaited[:AWAITED]
         ],

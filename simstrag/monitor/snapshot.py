@@ -27,6 +27,7 @@ class RankState(NamedTuple):
     factor: its computing over the median of its peers', of the same steps.
     awaited: GPU-seconds that the others have waited for it so far.
     last: steps in which they waited for it.
+    groups: of which groups they were, such as `shard 0`, where ranks have several.
     silent: seconds since it wrote, if the others went on meanwhile; else 0.
     """
 
@@ -37,6 +38,7 @@ class RankState(NamedTuple):
     factor: float
     awaited: float
     last: int
+    groups: tuple[str, ...]
     silent: float
 
 

@@ -185,9 +185,9 @@ class Watcher:
         ranks = []
         for rank, each in progress.items():
             k = places.get(rank)
-            known = (0.0, 0.0, 1.0, 0.0, 0) if k is None else (
+            known = (0.0, 0.0, 1.0, 0.0, 0, ()) if k is None else (
                 float(computing[k]), float(waiting[k]), float(factors[k]),
-                float(sums.waited[k]) * each_gpu, int(sums.last[k]),
+                float(sums.waited[k]) * each_gpu, int(sums.last[k]), totals.groups_of(sums, k),
             )  # fmt: skip
             ranks.append(RankState(rank, each.step, *known, silent[rank]))
         shown = [k for rank in progress if (k := places.get(rank)) is not None]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from simstrag.analysis.pages.templates import fragment
-from simstrag.analysis.text.number_format import number, percent, plural, seconds
+from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
 from simstrag.monitor.snapshot import SLOW, RankState, Snapshot
 from simstrag.rendering import answer, html_fragment
 
@@ -102,10 +102,9 @@ def money(found: Snapshot, gpu_seconds: float) -> str:
 
 def waited(found: Snapshot, rank: RankState) -> str:
     """What the others waited for a rank."""
-    return (
-        f"for rank {rank.rank}: {hours(rank.awaited)} GPU-hours{money(found, rank.awaited)}, "
-        f"last in {plural(rank.last, 'step')}"
-    )
+    within = f", in {join(rank.groups)}" if rank.groups else ""
+    cost = f"{hours(rank.awaited)} GPU-hours{money(found, rank.awaited)}"
+    return f"for rank {rank.rank}{within}: {cost}, last in {plural(rank.last, 'step')}"
 
 
 def waited_for_others(found: Snapshot) -> str:

@@ -213,6 +213,24 @@ def late_replicas(layout: Layout) -> LateReplicas:
     )
 
 
+def waited_in_groups(layout: Layout) -> dict[tuple[int, ...], Floats]:
+    """Seconds that the other ranks of a group waited for each of its replicas, shape (replicas,).
+
+    Groups by their ranks, where the layout has several; their sum is `LateReplicas.waited`.
+    """
+    if layout.group is None:
+        return {}
+    own = layout.find(ALL_REDUCE)
+    entries, members = layout.start[own], layout.group[own]
+    alone = -1 - np.arange(members.shape[1])  # each in a group of its own, where none waits
+    found: dict[tuple[int, ...], Floats] = {}
+    for group in np.unique(members):
+        ranks = tuple(np.unique(layout.rank[own][members == group]).tolist())
+        waited = _caused_in_groups(entries, np.where(members == group, members, alone))
+        found[ranks] = found.get(ranks, 0.0) + waited.sum(axis=1)
+    return found
+
+
 def _caused_in_groups(entries: Floats, members: Ints) -> Floats:
     """Seconds that the others of its group waited for each replica, shape (replicas, steps).
 
