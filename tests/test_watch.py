@@ -79,14 +79,17 @@ def test_the_losses_of_the_shipped_record_are_those_of_its_diagnosis() -> None:
 
 
 def test_who_waited_is_told_by_group_where_ranks_have_several(tmp_path: Path) -> None:
-    """Among replicas ranks 3 and 5 wait 3 s each for rank 1; in replica 0, rank 0 waits 3 s."""
+    """In replica 0 rank 0 waits 3 s for rank 1, so that shard 0 then waits for rank 0.
+
+    In shard 1 ranks 3 and 5 wait for rank 1.
+    """
     write_groups(tmp_path)
     found = simstrag.watch(tmp_path)
     assert_as_diagnosed(found, tmp_path)
     groups = {each.rank: each.groups for each in found.ranks}
     assert groups[1] == ("shard 1", "replica 0")
-    assert groups[2] == ("shard 0",)
-    assert "for rank 2, in shard 0:" in str(found)
+    assert groups[0] == ("shard 0",)
+    assert "for rank 1, in shard 1 and replica 0:" in str(found)
 
 
 def test_start_up_counts_for_neither(tmp_path: Path) -> None:

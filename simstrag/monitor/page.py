@@ -52,7 +52,7 @@ def page(found: Snapshot, every: int) -> str:
     ratios, begins = found.picture(COLUMNS)
     per_column = len(found.numbers) / max(1, len(begins))
     return templates.template("watch.html").render(
-        name=Path(found.source.split(" and ")[0]).name,
+        name=found.source,
         every=0 if found.is_over else every,
         status=capital(status(found)),
         headline=headline(found),

@@ -98,12 +98,12 @@ def _picture(found: Snapshot, width: int, room: int) -> list[Text]:
             line.append(shade, "dim" if shade == "·" else CONTENTION)
         line.append(" " * (columns - len(begins)))
         is_slow = found.slowest is not None and found.slowest[0] == each.rank
-        numbers = (
-            f"{seconds(each.computing):>11}{factor(each.factor):>9}{seconds(each.waiting):>10}"
-            if not each.silent
-            else f"{f'silent {each.silent:.0f} s':>{NUMBERS}}"
-        )
-        line.append(numbers, f"bold {CONTENTION}" if is_slow or each.silent else "")
+        style = f"bold {CONTENTION}" if is_slow or each.silent else ""
+        if each.silent:
+            line.append(f"{f'silent {each.silent:.0f} s':>{NUMBERS}}", style)
+        else:
+            line.append(f"{seconds(each.computing):>11}{factor(each.factor):>9}", style)
+            line.append(f"{seconds(each.waiting):>10}")
         lines.append(line)
     if rest:
         low, high = min(each.factor for each in rest), max(each.factor for each in rest)
