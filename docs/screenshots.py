@@ -5,7 +5,8 @@
 
 Writes `docs/pictures/*.png`. The page is made anew from the runs: its first screen on a wide screen
 and on a phone, light and dark; its parts light and 1280 pixels wide. `cluster.png` shows parts of
-the report of examples/cluster.yaml, which is run for it.
+the report of examples/cluster.yaml, which is run for it.  `watch_*.png` show the live view of a
+drawn record of eight ranks.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
+from rich.console import Console
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))  # Chromium is driven as the tests drive it
@@ -29,9 +32,17 @@ from simstrag.cluster.runs import cluster  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.experiments.compare import compare  # noqa: E402
 from simstrag.experiments.comparison import Comparison  # noqa: E402
+from simstrag.monitor.advisor import Advisor  # noqa: E402
+from simstrag.monitor.page import page as watch_page  # noqa: E402
+from simstrag.monitor.snapshot import Snapshot  # noqa: E402
+from simstrag.monitor.terminal import frame  # noqa: E402
+from simstrag.monitor.watcher import Watcher  # noqa: E402
 from tests.browser import BINARY, Browser  # noqa: E402
+from tests.growing_records import drawn, write_record  # noqa: E402
 
-__all__ = ["CLUSTER", "PICTURES", "SHOTS", "Box", "PagePart", "main", "save_cluster", "take"]
+__all__ = [
+    "CLUSTER", "PICTURES", "SHOTS", "Box", "PagePart", "main", "save_cluster", "save_watch", "take",
+]  # fmt: skip
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH, HEIGHT, MARGIN = 1280, 1200, 10
@@ -73,6 +84,12 @@ FIRST_SCREENS = {
     "first_phone_dark": (390, 844, True),
 }
 """What is seen before scrolling: width, height, and whether the screen is dark."""
+WATCH = {
+    "watch_page": (1000, 960, False),
+    "watch_page_dark": (1000, 960, True),
+    "watch_phone": (390, 844, False),
+}
+"""The screens of the live view, likewise."""
 SHOTS = {
     "answer": [PagePart("h1", ".lanes")],
     "ranking": [PagePart("#ranking", "#ranking + .scroll")],
@@ -134,6 +151,7 @@ def main(folder: str | None = None) -> None:
         for name, parts in SHOTS.items():
             _save(name, take(browser, [_named(part, names) for part in parts]))
         save_cluster(browser, Path(place))
+        save_watch(browser, Path(place))
 
 
 def save_cluster(browser: Browser, place: Path) -> None:
@@ -142,6 +160,40 @@ def save_cluster(browser: Browser, place: Path) -> None:
     browser.screen(WIDTH, HEIGHT)
     browser.open(report(results.folder))
     _save("cluster", take(browser, CLUSTER))
+
+
+def save_watch(browser: Browser, place: Path) -> None:
+    """Write the pictures of the live view: the terminal, and the page in light, dark and small."""
+    found = _watched(place / "runs" / "mine")
+    terminal = Console(
+        record=True, width=100, height=24, force_terminal=True, color_system="truecolor",
+        file=io.StringIO(),
+    )  # fmt: skip
+    terminal.print(frame(found, 100, 24))
+    drawing = place / "watch.html"
+    svg = terminal.export_svg(title="simstrag watch runs/mine")
+    drawing.write_text(f"<style>body {{ margin: 0 }}</style>{svg}", encoding="utf-8")
+    height = round(1000 * float(svg.split('viewBox="0 0 ')[1].split('"')[0].split()[1])
+                   / float(svg.split('viewBox="0 0 ')[1].split()[0]))  # fmt: skip
+    browser.screen(1000, height)
+    browser.open(drawing)
+    _save("watch_terminal", _screen(browser, Box(0, 0, 1000, height)))
+    drawing.write_text(watch_page(found, 5), encoding="utf-8")
+    for name, (width, height, dark) in WATCH.items():
+        browser.screen(width, height, dark)
+        browser.open(drawing)
+        _save(name, _screen(browser, Box(0, 0, width, height)))
+
+
+def _watched(folder: Path) -> Snapshot:
+    """A snapshot of eight ranks, the third of which became slow, with advice."""
+    watcher = Watcher([write_record(folder, drawn(ranks=8, steps=900))], gpu_price=2.0)
+    found = watcher.catch_up()
+    advisor, record = Advisor([folder], 2.0), watcher.latest
+    assert record is not None
+    advisor.begin(record, is_over=True)
+    advisor.wait()
+    return replace(found, advice=advisor.advice, source="runs/mine")
 
 
 def _save(name: str, picture: Image.Image) -> None:

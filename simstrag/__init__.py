@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simstrag.experiments.compare import compare
     from simstrag.experiments.comparison import Comparison
     from simstrag.experiments.sweep import Sweep, sweep
+    from simstrag.monitor.watcher import watch
     from simstrag.policy import (
         ALL,
         Damping,
@@ -68,6 +69,7 @@ __all__ = [
     "report",
     "simulate",
     "sweep",
+    "watch",
 ]
 
 _HOME = {
@@ -77,6 +79,7 @@ _HOME = {
     "experiments.compare": ["compare"],
     "experiments.comparison": ["Comparison"],
     "experiments.sweep": ["Sweep", "sweep"],
+    "monitor.watcher": ["watch"],
     "profile.profile": ["Profile"],
     "runs.run": ["Run"],
     "scenario.scenario": ["Scenario"],

@@ -26,6 +26,7 @@ from simstrag.policies import ask, describe, load, names
 from simstrag.policy import Hints, View
 from simstrag.scenario.scenario import Scenario
 from tests.commands import SCENARIO, TRACE, Call, plain_lines
+from tests.growing_records import drawn, write_record
 
 
 def test_run_writes_a_run_directory(folder: Path, call: Call) -> None:
@@ -438,6 +439,14 @@ def test_the_examples_of_every_help_work(
     elif command == "fit":
         pytest.importorskip("torch")
         (folder / "examples" / "real-learning.yaml").write_text(LEARNING)
+    elif command == "watch":
+        pytest.importorskip("prometheus_client")
+        for place in ("runs/mine", "host1/mine"):
+            write_record(folder / place, drawn(steps=20, slow=None))
+        (folder / "host2" / "mine").mkdir(parents=True)
+        (folder / "host1/mine/rank-3.csv").rename(folder / "host2/mine/rank-3.csv")
+        for path in folder.glob("*/mine/*"):
+            os.utime(path, (1e9, 1e9))  # it is over
     elif command == "predict check":
         train = ("predict", "train", "examples/cluster.yaml", "--out", "lstm.npz", "--epochs", "1")
         assert call(*train)[0] == 0

@@ -16,7 +16,7 @@ from simstrag.analysis.charts.matplotlib_renderer import (
 from simstrag.records.record import BACKWARD, FORWARD, Ints, Record
 from simstrag.traces.clocks import clocks_of
 from simstrag.whatif.analysis import WhatIf
-from simstrag.whatif.culprits import computing
+from simstrag.whatif.culprits import computing, over_peers
 from simstrag.whatif.replay import Mask
 
 FULLEST = 2.0
@@ -33,8 +33,7 @@ def heatmap(found: WhatIf) -> Picture:
     """Every rank (row) in every step (column): its computing over the median of its stage."""
     layout = found.replay.layout
     seconds = computing(layout)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.nan_to_num(seconds / np.median(seconds, axis=0), nan=1.0)  # where none computed
+    ratio = over_peers(seconds)
     ranks = _rank_grid(found)
     order = np.argsort(ranks.ravel(), kind="stable")
     weight = np.clip((ratio.reshape(-1, ratio.shape[-1])[order] - 1) / (FULLEST - 1), 0.0, 1.0)

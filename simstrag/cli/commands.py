@@ -31,6 +31,7 @@ from simstrag.cli.sensitivity import sensitivity
 from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate, import_, resample
 from simstrag.cli.validate import validate
+from simstrag.cli.watch import watch
 
 ABOUT = """\b
 Compare straggler-mitigation policies for data-parallel training.
@@ -74,6 +75,11 @@ EXAMPLES = {
     "ddp": (
         "simstrag ddp digits --policy bsp --checkpoint 50 --out runs/real",
         "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",
+    ),
+    "watch": (
+        "simstrag watch runs/mine --gpu-price 2",
+        "simstrag watch runs/mine --html watch.html --metrics 9464",
+        "simstrag watch host1/mine host2/mine --once",
     ),
     "report": (
         "simstrag report reports/demo/comparison",
@@ -124,8 +130,8 @@ EXAMPLES = {
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo, "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity,
     "sweep": sweep, "cluster": cluster, "diagnose": diagnose, "whatif": diagnose, "claims": claims,
-    "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
-    "schema": schema, "doctor": doctor,
+    "validate": validate, "policies": policies, "ddp": ddp, "watch": watch, "report": report,
+    "init": init, "schema": schema, "doctor": doctor,
     "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,
     "trace describe": describe, "trace generate": generate, "trace import": import_,
     "trace resample": resample,
@@ -153,7 +159,7 @@ GROUPS = {
         "fit",
     ),
     "Bring what you have": ("diagnose", "trace", "calibrate"),
-    "Train on real ranks": ("ddp", "validate"),
+    "Train on real ranks": ("ddp", "watch", "validate"),
     "This installation": ("doctor", "schema"),
 }
 """The commands of each group of the help."""

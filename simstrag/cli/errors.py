@@ -11,7 +11,7 @@ UsageError: Any = typer.BadParameter.__base__
 
 EXTRAS = {
     "torch": "torch", "transformers": "models", "sklearn": "models", "accelerate": "accelerate",
-    "distributed": "dask", "ray": "ray",
+    "distributed": "dask", "ray": "ray", "prometheus_client": "watch",
 }  # fmt: skip
 """The extra that installs each optional package, by the package's import name."""
 

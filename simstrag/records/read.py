@@ -16,6 +16,7 @@ from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.printable import shell_command
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
+from simstrag.records import step_tables, steps
 from simstrag.records.columns import nearest_format
 from simstrag.records.log_file import LogFile, Reader
 from simstrag.records.log_table import LogTable, shorten
@@ -58,14 +59,33 @@ def read_record(
     if not paths:
         raise InputError("give a file or a folder of a job")
     asked = [require_path(path_of(path, "the record of a job")) for path in paths]
-    found = [each for p in asked if p.is_dir() for each in _of_folder(p, columns, form)]
+    hosts = _hosts(asked) if form is None else []
+    found = _of_files(hosts, columns, step_tables.RECORDED) if hosts else []
+    folders = [p for p in asked if p.is_dir() and not hosts]
+    found += [each for p in folders for each in _of_folder(p, columns, form)]
     found += _of_files([LogFile.open(p) for p in asked if not p.is_dir()], columns, form)
     return functools.reduce(join, found)
 
 
+def _hosts(asked: Sequence[Path]) -> list[LogFile]:
+    """The files of a record's ranks, where each host of the job has a folder of its own."""
+    folders = [path for path in asked if path.is_dir()]
+    own = [steps.rank_files(folder) for folder in folders]
+    if len(folders) < 2 or not all(own) or not all(map(_is_record_alone, folders)):
+        return []
+    return [LogFile.open(path) for paths in own for path in paths]
+
+
+def _is_record_alone(folder: Path) -> bool:
+    """Whether a folder has a record of ranks, and beside it nothing that is read."""
+    return all(
+        path.name.startswith("rank-") or path.name.endswith(SKIPPED) for path in folder.iterdir()
+    )
+
+
 def _of_folder(folder: Path, columns: Mapping[str, str] | None, form: str | None) -> list[Record]:
     """The records in a folder: of a run, or of any files."""
-    from simstrag.records import runs, step_tables, steps
+    from simstrag.records import runs
 
     ranks = {path.name for path in steps.rank_files(folder)}
     if runs.recognise_folder(folder):

@@ -136,6 +136,12 @@ def rank_files(folder: Path) -> list[Path]:
     return sorted([*folder.glob("rank-*.csv"), *folder.glob("rank-*.csv.gz")])
 
 
+def world_size(folder: Path) -> int:
+    """The number of ranks by the `meta.yaml` of a record; 0 where it is not there."""
+    size = re.search(r"(?m)^world_size: *(\d+)\s*$", _text(folder / "meta.yaml"))
+    return int(size[1]) if size else 0
+
+
 def absent_ranks(ranks: list[int], size: int) -> list[str]:
     """That ranks of a job of this size have no file, in one line."""
     known = {*ranks}
@@ -202,9 +208,9 @@ def _read(files: Sequence[LogFile], columns: Mapping[str, str] | None, *, is_who
     if is_folder:
         folders = dict.fromkeys(file.path.parent for file in files)  # rank 0 wrote into one of them
         meta = next(filter(None, (_text(each / "meta.yaml") for each in folders)), "")
-        size = re.search(r"(?m)^world_size: *(\d+)\s*$", meta)
         rows = rows._replace(mesh=JobMesh.of_text(meta))
-        missing = absent_ranks(np.unique(rows.frame["rank"]).tolist(), int(size[1]) if size else 0)
+        size = max(map(world_size, folders))
+        missing = absent_ranks(np.unique(rows.frame["rank"]).tolist(), size)
     form = tool_of(files[0], tables[0])
     return _record(rows._replace(missing=[*missing, *rows.missing]), source, form, is_whole)
 

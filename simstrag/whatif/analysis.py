@@ -190,6 +190,7 @@ def _warnings(record: Record, layout: Layout, found: Metrics) -> list[str]:
 
 
 def late_replicas(layout: Layout) -> LateReplicas:
+    """Which replica was the last in each step, and how long the others waited for it."""
     own = layout.find(FORWARD, BACKWARD)
     if not own.any():
         own = ~layout.communicates
@@ -211,6 +212,24 @@ def late_replicas(layout: Layout) -> LateReplicas:
         arrival,
         len(entries),
     )
+
+
+def waited_in_groups(layout: Layout) -> dict[tuple[int, ...], Floats]:
+    """Seconds that the other ranks of a group waited for each of its replicas, shape (replicas,).
+
+    Groups by their ranks, where the layout has several; their sum is `LateReplicas.waited`.
+    """
+    if layout.group is None:
+        return {}
+    own = layout.find(ALL_REDUCE)
+    entries, members = layout.start[own], layout.group[own]
+    alone = -1 - np.arange(members.shape[1])  # each in a group of its own, where none waits
+    found: dict[tuple[int, ...], Floats] = {}
+    for group in np.unique(members):
+        ranks = tuple(np.unique(layout.rank[own][members == group]).tolist())
+        waited = _caused_in_groups(entries, np.where(members == group, members, alone))
+        found[ranks] = found.get(ranks, 0.0) + waited.sum(axis=1)
+    return found
 
 
 def _caused_in_groups(entries: Floats, members: Ints) -> Floats:

@@ -97,6 +97,16 @@ def computing(layout: Layout) -> Floats:
     )
 
 
+def over_peers(seconds: Floats) -> Floats:
+    """Seconds of each worker (first axis) over the median of all; 1 where none computed.
+
+    >>> over_peers(np.array([[1.0, 2.0], [1.0, 2.0], [1.5, 2.0]]))[2].tolist()
+    [1.5, 1.0]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num(seconds / np.median(seconds, axis=0), nan=1.0)
+
+
 def excess_by_part(layout: Layout, slow: Culprit) -> dict[tuple[str, int], float]:
     """What each part of a slow worker's step has of the seconds that it computes longer.
 

@@ -1,0 +1,107 @@
+"""Where advice may be computed beside a run: on cores on which none of its ranks trains.
+
+The ranks are found by the files that they hold open in the folders of the run (Linux).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from simstrag.ddp.journal.journal import NAME
+from simstrag.processes.affinity import cores
+
+CROWDED = (
+    "every core trains, so what would help is computed when the run is over; "
+    "simstrag diagnose says it on another machine"
+)
+UNPINNED = "ranks are not pinned, so what would help is computed at the lowest priority"
+
+
+class Placement(NamedTuple):
+    """Where advice is computed.
+
+    cores: on which it may run; none where every core trains.
+    note: what there is to say of it.
+    """
+
+    cores: tuple[int, ...]
+    note: str = ""
+
+
+def place(folders: Sequence[Path]) -> Placement:
+    """The cores that no rank of a run needs.
+
+    >>> place([]).cores == tuple(cores())
+    True
+    """
+    return choose(cores(), [_affinity(process) for process in _ranks(folders)])
+
+
+def choose(allowed: Sequence[int], ranks: Sequence[frozenset[int]]) -> Placement:
+    """The cores of advice, of those that are allowed.
+
+    ranks: the cores that each rank on this machine may use.
+
+    >>> choose([0, 1, 2], [frozenset({0}), frozenset({1})]).cores
+    (2,)
+    """
+    everywhere = frozenset(allowed)
+    pinned = [own for own in ranks if not own >= everywhere]
+    free = everywhere.difference(*pinned)
+    if not ranks or (len(pinned) == len(ranks) and free):
+        return Placement(tuple(sorted(free)))
+    if len(ranks) - len(pinned) < len(free):  # the others are somewhere among these
+        return Placement(tuple(sorted(free)), UNPINNED)
+    return Placement((), CROWDED)
+
+
+def _affinity(process: int) -> frozenset[int]:
+    try:
+        return frozenset(os.sched_getaffinity(process))
+    except OSError:  # it has just ended
+        return frozenset()
+
+
+def _ranks(folders: Sequence[Path]) -> list[int]:
+    """The processes of a run's ranks on this machine."""
+    writers = [
+        int(process.name)
+        for process in Path("/proc").glob("[0-9]*")
+        if process.name != str(os.getpid()) and _writes(process, folders)
+    ]
+    return sorted({*writers, *_siblings(writers)}) if hasattr(os, "sched_getaffinity") else []
+
+
+def _writes(process: Path, folders: Sequence[Path]) -> bool:
+    """Whether a process has a file of these folders open for writing."""
+    inside = [f"{folder.resolve()}{os.sep}" for folder in folders]
+    try:
+        for each in (process / "fd").iterdir():
+            name = os.readlink(each)
+            if any(map(name.startswith, inside)) and (
+                Path(name).name == NAME or Path(name).name.startswith("rank-")
+            ):
+                flags = (process / "fdinfo" / each.name).read_text().partition("flags:")[2]
+                if int(flags.split()[0], 8) & os.O_ACCMODE != os.O_RDONLY:
+                    return True
+    except (OSError, ValueError, IndexError):  # of another user, or it has just ended
+        return False
+    return False
+
+
+def _siblings(writers: Iterable[int]) -> set[int]:
+    """Processes of the same launcher: only the lowest rank writes the journal of a run."""
+    import psutil
+
+    found = set[int]()
+    for process in writers:
+        try:
+            parent = psutil.Process(process).parent()
+            if parent is not None and parent.pid > 1:
+                found |= {each.pid for each in parent.children()} - {os.getpid()}
+        except psutil.Error:
+            continue
+    return found
