@@ -120,7 +120,7 @@ def test_a_slow_rank_is_named_while_the_job_runs(ranks: Ranks) -> None:
     assert [line.partition(":")[0] for line in said] == ["rank 1 is chronically slow"]
     assert slowest is not None
     assert slowest[0] == 1
-    assert slowest[1] > 2
+    assert slowest[1] > 1
     assert latest == 79
     assert [slowest for _, slowest, _ in others] == [None, None]
 
