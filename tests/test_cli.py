@@ -310,8 +310,9 @@ def test_a_help_fits_a_screen(command: str, call: Call, monkeypatch: pytest.Monk
     code, out, _ = call(*command.split(), "--help")
     assert code == 0
     # One for the prompt; those with many options have them in groups, some have other commands
-    # below them, `validate` calibrates too, and `trace import` has the options of nine formats.
-    most = dict.fromkeys(("", "calibrate", "validate", "trace import"), 40)
+    # below them, `validate` calibrates too, `advise` is asked for a policy or for timeouts, and
+    # `trace import` has the options of nine formats.
+    most = dict.fromkeys(("", "advise", "calibrate", "validate", "trace import"), 40)
     assert len(out.splitlines()) <= most.get(command, 35 if "\nOutput:\n" in out else 23)
     assert max(map(len, out.splitlines())) <= 80
 

@@ -1,4 +1,7 @@
-"""`simstrag advise`: which policy for a job, how sure that is, and what to measure first."""
+"""`simstrag advise`: which policy for a job, how sure that is, and what to measure first.
+
+With `--timeouts`: when to take a rank for lost.
+"""
 
 from __future__ import annotations
 
