@@ -194,11 +194,7 @@ class Predictor:
         known = self._lockstep(case.ranks)
         lockstep = known if updates_in_step else {}
         among = self._slowdown_among(case.ranks, updates_in_step)
-        loaded = {
-            level: self._take(f"slowdown of a step under load cpu {level:g}", found, "", case.ranks)
-            for level, found in ((level, each.slowdown) for level, each in known.items())
-            if level and found is not None
-        }
+        loaded = self._slowdown_under_load(case.ranks)
         rests = {level: each.rest.value for level, each in lockstep.items()}
         paces = [1.0] * self.cores if slower is None else slower
         trace = slowdowns(schedule, self.profile, case.ranks, paces, among, rests, loaded)
@@ -244,7 +240,8 @@ class Predictor:
         workload = profile.workload.model_copy(update={"batch": batch})
         profile = profile.model_copy(update={"step": step, "workload": workload})
         paces = [1.0] * self.cores if slower is None else slower
-        trace = slowdowns(schedule, self.profile, case.ranks, paces, among=1.0)
+        loaded = self._slowdown_under_load(case.ranks)
+        trace = slowdowns(schedule, self.profile, case.ranks, paces, among=1.0, loaded=loaded)
         data: dict[str, Any] = {
             "workers": case.workers, "worker": {"ranks": case.shards},
             "nodes": [
@@ -281,6 +278,14 @@ class Predictor:
             and each.load == ("cpu" if each.level else "")
         }
         return found if 0.0 in found else {}
+
+    def _slowdown_under_load(self, ranks: int) -> dict[float, float]:
+        """Slowdown of a step among the ranks by level of load, where it was measured."""
+        return {
+            level: self._take(f"slowdown of a step under load cpu {level:g}", found, "", ranks)
+            for level, each in self._lockstep(ranks).items()
+            if level and (found := each.slowdown) is not None
+        }
 
     def _slowdown_among(self, ranks: int, in_step: bool) -> float | None:
         """Slowdown of a step by the other ranks; None if it was not measured."""
