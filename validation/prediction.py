@@ -161,10 +161,11 @@ class Predictor:
         slower: step time on each core relative to the profile.
         """
         scenario, hints = self._scenario_of(case, schedule, slower), None
-        if self.hinting is not None:
+        if case.shards > 1:  # no profile has steps of replicas: policies measure
+            hints = profile_hints(None, self.workload.batch * case.shards, scenario.samples)
+        elif self.hinting is not None:
             known = self.hinting._scenario_of(case, schedule).inputs.profile
-            batch = self.workload.batch * case.shards
-            hints = profile_hints(known, batch, scenario.samples)
+            hints = profile_hints(known, self.workload.batch, scenario.samples)
         return [
             simulate(scenario, case.policy, seed, record_gradients=record_gradients, hints=hints)
             for seed in range(seeds)
