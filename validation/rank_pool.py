@@ -239,8 +239,9 @@ def _train(
     model, draw = parts.model.train(), _Batches(parts.make_batch, request)
     recorded = pipe is not None
     trainer = wrap(
-        model, parts.optimizer, policy, request.profile or None, batch=request.batch, samples=samples,
-        precision=request.precision, out=request.out if recorded else None, stall_limit=STALL,
+        model, parts.optimizer, policy, request.profile or None, batch=request.batch,
+        samples=samples, precision=request.precision, out=request.out if recorded else None,
+        stall_limit=STALL,
     )  # fmt: skip
     reported = not recorded or rank > 0
 
