@@ -161,10 +161,11 @@ class Predictor:
         slower: step time on each core relative to the profile.
         """
         scenario, hints = self._scenario_of(case, schedule, slower), None
-        if self.hinting is not None:
+        if case.shards > 1:  # no profile has steps of replicas: policies measure
+            hints = profile_hints(None, self.workload.batch * case.shards, scenario.samples)
+        elif self.hinting is not None:
             known = self.hinting._scenario_of(case, schedule).inputs.profile
-            batch = self.workload.batch * case.shards
-            hints = profile_hints(known, batch, scenario.samples)
+            hints = profile_hints(known, self.workload.batch, scenario.samples)
         return [
             simulate(scenario, case.policy, seed, record_gradients=record_gradients, hints=hints)
             for seed in range(seeds)
@@ -194,11 +195,7 @@ class Predictor:
         known = self._lockstep(case.ranks)
         lockstep = known if updates_in_step else {}
         among = self._slowdown_among(case.ranks, updates_in_step)
-        loaded = {
-            level: self._take(f"slowdown of a step under load cpu {level:g}", found, "", case.ranks)
-            for level, found in ((level, each.slowdown) for level, each in known.items())
-            if level and found is not None
-        }
+        loaded = self._slowdown_under_load(case.ranks)
         rests = {level: each.rest.value for level, each in lockstep.items()}
         paces = [1.0] * self.cores if slower is None else slower
         trace = slowdowns(schedule, self.profile, case.ranks, paces, among, rests, loaded)
@@ -244,7 +241,8 @@ class Predictor:
         workload = profile.workload.model_copy(update={"batch": batch})
         profile = profile.model_copy(update={"step": step, "workload": workload})
         paces = [1.0] * self.cores if slower is None else slower
-        trace = slowdowns(schedule, self.profile, case.ranks, paces, among=1.0)
+        loaded = self._slowdown_under_load(case.ranks)
+        trace = slowdowns(schedule, self.profile, case.ranks, paces, among=1.0, loaded=loaded)
         data: dict[str, Any] = {
             "workers": case.workers, "worker": {"ranks": case.shards},
             "nodes": [
@@ -281,6 +279,14 @@ class Predictor:
             and each.load == ("cpu" if each.level else "")
         }
         return found if 0.0 in found else {}
+
+    def _slowdown_under_load(self, ranks: int) -> dict[float, float]:
+        """Slowdown of a step among the ranks by level of load, where it was measured."""
+        return {
+            level: self._take(f"slowdown of a step under load cpu {level:g}", found, "", ranks)
+            for level, each in self._lockstep(ranks).items()
+            if level and (found := each.slowdown) is not None
+        }
 
     def _slowdown_among(self, ranks: int, in_step: bool) -> float | None:
         """Slowdown of a step by the other ranks; None if it was not measured."""

@@ -43,6 +43,7 @@ class RunRequest:
     store: file of the rendezvous; must not exist yet.
     batch: samples of the batch of a worker of the policy.
     samples: samples of all ranks together.
+    profile: file of the policies' hints; empty for none.
     out: folder of the record.
     warm: (policy, steps) of unrecorded warm-up trainings on separate models.
     """
@@ -111,7 +112,7 @@ class Ranks(WorkerGroup):
 
         They are without reductions between replicas, and without updates.
         """
-        answers = self.request(dict.fromkeys(range(request.ranks), request))
+        answers = self.request(dict.fromkeys(range(request.ranks), request), STARTING)
         return {name: statistics.fmean(each[name] for each in answers) for name in answers[0]}
 
     def pace(self, request: PaceRequest) -> list[float]:
@@ -238,8 +239,9 @@ def _train(
     model, draw = parts.model.train(), _Batches(parts.make_batch, request)
     recorded = pipe is not None
     trainer = wrap(
-        model, parts.optimizer, policy, request.profile, batch=request.batch, samples=samples,
-        precision=request.precision, out=request.out if recorded else None, stall_limit=STALL,
+        model, parts.optimizer, policy, request.profile or None, batch=request.batch,
+        samples=samples, precision=request.precision, out=request.out if recorded else None,
+        stall_limit=STALL,
     )  # fmt: skip
     reported = not recorded or rank > 0
 

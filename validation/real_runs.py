@@ -242,8 +242,8 @@ class Campaign:
         plan, store = self.plan, folder / "store"
         order = RunRequest(
             str(store), case.ranks, case.policy, plan.workload, plan.worker_batch(case),
-            plan.samples(case), plan.precision, str(self.file), str(folder), plan.seed + repetition,
-            self._warm(case), case.shards,
+            plan.samples(case), plan.precision, str(self.file) if case.shards == 1 else "",
+            str(folder), plan.seed + repetition, self._warm(case), case.shards,
         )  # fmt: skip
         limit = START + PATIENCE * self.predicted[case]
         with _load_by(plan.schedule(case), load) as go:
