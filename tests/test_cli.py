@@ -443,7 +443,7 @@ def test_the_examples_of_every_help_work(
     elif command == "watch":
         pytest.importorskip("prometheus_client")
         for place in ("runs/mine", "host1/mine"):
-            write_record(folder / place, drawn(steps=20, slow=None))
+            write_record(folder / place, drawn(steps=18, slow=None))
         (folder / "host2" / "mine").mkdir(parents=True)
         (folder / "host1/mine/rank-3.csv").rename(folder / "host2/mine/rank-3.csv")
         for path in folder.glob("*/mine/*"):

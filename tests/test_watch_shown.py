@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 import urllib.request
 from dataclasses import replace
@@ -157,6 +158,17 @@ def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
     pytest.importorskip("prometheus_client")
     with MetricsServer("0") as server, pytest.raises(InputError, match="give another port"):
         MetricsServer(str(server.port))
+
+
+def test_without_the_package_of_metrics_the_extra_is_named(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    folder = write_record(tmp_path / "run", drawn())
+    message = (
+        'error: this command needs the package prometheus_client; pip install "simstrag[watch]"\n'
+    )
+    assert call("watch", str(folder), "--metrics", "0") == (2, "", message)
 
 
 @pytest.mark.parametrize("text", ["here", "70000", "host:", "-1"])

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 ALSO = "Also show it"
 LEAST_REFRESH = 5.0
 """Least seconds after which a page loads itself again: a reader needs them."""
-READ = 0.98
-"""Share of what was written from which a frame is drawn."""
-
 Show = Callable[["Snapshot"], None]
 
 
@@ -108,9 +105,7 @@ def _show_once(
 def _follow(watcher: Watcher, advisor: Advisor | None, shows: list[Show], every: float) -> None:
     """Show a run until it has ended, by its own word."""
     while True:
-        found = watcher.update()
-        if found.share < READ:
-            continue
+        found = watcher.catch_up()
         if advisor is not None:
             advisor.take()
             if watcher.has_ended:

@@ -190,6 +190,7 @@ class RecordFollower:
             return read_rows(rows) if all(each.rows for each in rows.values()) else None
         except InputError as error:
             self._unread.append(f"steps up to {last} are left out: {error}")
+            self.problems.append(self._unread[-1])
             return None
 
     def progress(self) -> dict[int, RankProgress]:
@@ -201,7 +202,7 @@ class RecordFollower:
         """Share of the bytes that are read."""
         files = self._files.values()
         size = sum(each.size for each in files)
-        return 1.0 if not size else sum(each.read - len(each.rest) for each in files) / size
+        return 1.0 if not size else sum(each.read for each in files) / size
 
     def _look(self) -> None:
         """Find new files, and what is wrong with known ones."""

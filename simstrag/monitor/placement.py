@@ -67,16 +67,15 @@ def _affinity(process: int) -> frozenset[int]:
 
 def _ranks(folders: Sequence[Path]) -> list[int]:
     """The processes of a run's ranks on this machine."""
-    writers = [
-        int(process.name)
-        for process in Path("/proc").glob("[0-9]*")
-        if process.name != str(os.getpid()) and _writes(process, folders)
-    ]
-    return sorted({*writers, *_siblings(writers)}) if hasattr(os, "sched_getaffinity") else []
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    others = [each for each in Path("/proc").glob("[0-9]*") if each.name != str(os.getpid())]
+    files = {int(each.name): name for each in others if (name := _written(each, folders))}
+    return sorted({*files, *_siblings(k for k, name in files.items() if name == NAME)})
 
 
-def _writes(process: Path, folders: Sequence[Path]) -> bool:
-    """Whether a process has a file of these folders open for writing."""
+def _written(process: Path, folders: Sequence[Path]) -> str:
+    """The name of a file of these folders that a process has open for writing; empty for none."""
     inside = [f"{folder.resolve()}{os.sep}" for folder in folders]
     try:
         for each in (process / "fd").iterdir():
@@ -86,10 +85,10 @@ def _writes(process: Path, folders: Sequence[Path]) -> bool:
             ):
                 flags = (process / "fdinfo" / each.name).read_text().partition("flags:")[2]
                 if int(flags.split()[0], 8) & os.O_ACCMODE != os.O_RDONLY:
-                    return True
+                    return Path(name).name
     except (OSError, ValueError, IndexError):  # of another user, or it has just ended
-        return False
-    return False
+        return ""
+    return ""
 
 
 def _siblings(writers: Iterable[int]) -> set[int]:

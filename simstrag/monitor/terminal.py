@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Sequence
 
@@ -14,7 +15,8 @@ from simstrag.monitor.snapshot import SLOW, RankState, Snapshot
 from simstrag.monitor.words import advice_age, factor, headline, help_line, lost, status, waited
 
 SHADES = ((2.0, "█"), (1.5, "▓"), (1.2, "▒"), (SLOW, "░"))
-"""The least ratio of each shade; what is below all is a dot."""
+"""The least ratio of each shade; what is below all is `NORMAL`."""
+NORMAL = "·"
 LEAST_ROWS, LABEL, NUMBERS = 3, 9, 30
 """Least ranks that are shown, and the characters of labels and of numbers beside the picture."""
 WARNINGS, AWAITED = 3, 2
@@ -93,9 +95,8 @@ def _picture(found: Snapshot, width: int, room: int) -> list[Text]:
     places = {each.rank: k for k, each in enumerate(found.ranks)}
     for each in shown:
         line = Text(f"{each.rank:>4}{'':<{LABEL - 4}}")
-        for ratio in ratios[places[each.rank]].tolist():
-            shade = next((mark for least, mark in SHADES if ratio >= least), "·")
-            line.append(shade, "dim" if shade == "·" else CONTENTION)
+        for shade, same in itertools.groupby(map(_shade, ratios[places[each.rank]].tolist())):
+            line.append("".join(same), "dim" if shade == NORMAL else CONTENTION)
         line.append(" " * (columns - len(begins)))
         is_slow = found.slowest is not None and found.slowest[0] == each.rank
         style = f"bold {CONTENTION}" if is_slow or each.silent else ""
@@ -112,6 +113,10 @@ def _picture(found: Snapshot, width: int, room: int) -> list[Text]:
             "long as their peers", "dim",
         ))  # fmt: skip
     return lines
+
+
+def _shade(ratio: float) -> str:
+    return next((mark for least, mark in SHADES if ratio >= least), NORMAL)
 
 
 def choose(ranks: Sequence[RankState], room: int) -> tuple[list[RankState], list[RankState]]:

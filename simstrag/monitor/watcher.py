@@ -94,9 +94,8 @@ class Watcher:
     def catch_up(self) -> Snapshot:
         """Read all that is there."""
         found, before = self.update(), -1.0
-        while found.share > before:
-            before = found.share
-            found = self.update()
+        while before < found.share < 1:
+            before, found = found.share, self.update()
         return found
 
     @property
@@ -114,6 +113,8 @@ class Watcher:
             steps, own = self._totals.add(piece)
         except InputError as error:
             self._warn(str(error))
+            return
+        if self._follower.share < 1:  # more is there; the tests are of now
             return
         ranks, rows = self._totals.ranks.tolist(), own[:, -TESTED:]
         for k, step in enumerate(steps[-TESTED:].tolist()):
