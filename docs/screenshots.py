@@ -27,16 +27,16 @@ from rich.console import Console
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))  # Chromium is driven as the tests drive it
 
+from simstrag.analysis.monitor.advisor import Advisor  # noqa: E402
+from simstrag.analysis.monitor.page import page as watch_page  # noqa: E402
+from simstrag.analysis.monitor.snapshot import Snapshot  # noqa: E402
+from simstrag.analysis.monitor.terminal import frame  # noqa: E402
+from simstrag.analysis.monitor.watcher import Watcher  # noqa: E402
 from simstrag.analysis.pages.report import render, report  # noqa: E402
 from simstrag.cluster.runs import cluster  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.experiments.compare import compare  # noqa: E402
 from simstrag.experiments.comparison import Comparison  # noqa: E402
-from simstrag.monitor.advisor import Advisor  # noqa: E402
-from simstrag.monitor.page import page as watch_page  # noqa: E402
-from simstrag.monitor.snapshot import Snapshot  # noqa: E402
-from simstrag.monitor.terminal import frame  # noqa: E402
-from simstrag.monitor.watcher import Watcher  # noqa: E402
 from tests.browser import BINARY, Browser  # noqa: E402
 from tests.growing_records import drawn, write_record  # noqa: E402
 

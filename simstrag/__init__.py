@@ -12,13 +12,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simstrag.analysis.monitor.watcher import watch
     from simstrag.analysis.pages.report import report
     from simstrag.engine.simulate import simulate
     from simstrag.errors import InputError, PlanError, SimstragError, StallError
     from simstrag.experiments.compare import compare
     from simstrag.experiments.comparison import Comparison
     from simstrag.experiments.sweep import Sweep, sweep
-    from simstrag.monitor.watcher import watch
     from simstrag.policy import (
         ALL,
         Damping,
@@ -73,13 +73,13 @@ __all__ = [
 ]
 
 _HOME = {
+    "analysis.monitor.watcher": ["watch"],
     "analysis.pages.report": ["report"],
     "engine.simulate": ["simulate"],
     "errors": ["InputError", "PlanError", "SimstragError", "StallError"],
     "experiments.compare": ["compare"],
     "experiments.comparison": ["Comparison"],
     "experiments.sweep": ["Sweep", "sweep"],
-    "monitor.watcher": ["watch"],
     "profile.profile": ["Profile"],
     "runs.run": ["Run"],
     "scenario.scenario": ["Scenario"],

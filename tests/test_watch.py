@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import simstrag
+from simstrag.analysis.monitor import watcher as watching
+from simstrag.analysis.monitor.follow import RecordFollower
+from simstrag.analysis.monitor.snapshot import Snapshot
+from simstrag.analysis.monitor.totals import SHOWN, concatenate
+from simstrag.analysis.monitor.watcher import Watcher
 from simstrag.ddp.journal.journal import NAME
 from simstrag.ddp.journal.run_from_journal import finish
 from simstrag.errors import InputError
-from simstrag.monitor import watcher as watching
-from simstrag.monitor.follow import RecordFollower
-from simstrag.monitor.snapshot import Snapshot
-from simstrag.monitor.totals import SHOWN, concatenate
-from simstrag.monitor.watcher import Watcher
 from simstrag.records import recorded_rows
 from simstrag.records.log_file import LogFile
 from simstrag.records.record import Record

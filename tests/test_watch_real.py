@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simstrag.monitor.placement import _ranks, place
-from simstrag.monitor.watcher import Watcher
+from simstrag.analysis.monitor.placement import _ranks, place
+from simstrag.analysis.monitor.watcher import Watcher
 from tests.test_watch import assert_as_diagnosed
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough]

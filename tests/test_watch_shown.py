@@ -16,17 +16,17 @@ import pytest
 from rich.console import Console
 
 import simstrag
+from simstrag.analysis.monitor import page as pages
+from simstrag.analysis.monitor.advice_process import advise_on
+from simstrag.analysis.monitor.advisor import PERIOD, Advisor
+from simstrag.analysis.monitor.metrics import MetricsServer
+from simstrag.analysis.monitor.placement import CROWDED, UNPINNED, choose
+from simstrag.analysis.monitor.snapshot import AdviceSoFar, Snapshot, Warned
+from simstrag.analysis.monitor.terminal import frame
+from simstrag.analysis.monitor.watcher import Watcher
 from simstrag.cli import watch as command
 from simstrag.cli.errors import Interrupted
 from simstrag.errors import InputError
-from simstrag.monitor import page as pages
-from simstrag.monitor.advice_process import advise_on
-from simstrag.monitor.advisor import PERIOD, Advisor
-from simstrag.monitor.metrics import MetricsServer
-from simstrag.monitor.placement import CROWDED, UNPINNED, choose
-from simstrag.monitor.snapshot import AdviceSoFar, Snapshot, Warned
-from simstrag.monitor.terminal import frame
-from simstrag.monitor.watcher import Watcher
 from tests.commands import Call
 from tests.growing_records import drawn, write_record
 

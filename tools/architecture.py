@@ -27,7 +27,6 @@ class Box(NamedTuple):
 BOXES = {
     "cli": Box(3, 0, "one file per command"),
     "validation": Box(3, 1, "predicted and measured"),
-    "monitor": Box(4, 1, "the live view of a run"),
     "calibration": Box(2, 2, "measures this machine"),
     "analysis": Box(4, 2, "reports, charts, tables"),
     "advice": Box(4, 3, "which policy for a job"),

@@ -15,9 +15,9 @@ from simstrag.cli.options import Json, argument, flag, option
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.monitor.advisor import Advisor
-    from simstrag.monitor.snapshot import Snapshot
-    from simstrag.monitor.watcher import Watcher
+    from simstrag.analysis.monitor.advisor import Advisor
+    from simstrag.analysis.monitor.snapshot import Snapshot
+    from simstrag.analysis.monitor.watcher import Watcher
 
 ALSO = "Also show it"
 LEAST_REFRESH = 5.0
@@ -50,14 +50,14 @@ def watch(
 
     It only reads. Ctrl-C ends it; a run that is over is shown once.
     """
-    from simstrag.monitor.advisor import Advisor
-    from simstrag.monitor.watcher import Watcher
+    from simstrag.analysis.monitor.advisor import Advisor
+    from simstrag.analysis.monitor.watcher import Watcher
 
     watcher = Watcher(run, gpu_price)
     with contextlib.ExitStack() as stack:
         shows = [] if html is None else [_page(html, every)]
         if metrics is not None:
-            from simstrag.monitor.metrics import MetricsServer
+            from simstrag.analysis.monitor.metrics import MetricsServer
 
             shows.append(stack.enter_context(MetricsServer(metrics)).show)
         advisor = None
@@ -94,7 +94,7 @@ def _show_once(
     if as_json:
         print_json(found.document)
     elif (out := console()).is_terminal:
-        from simstrag.monitor.terminal import frame
+        from simstrag.analysis.monitor.terminal import frame
 
         out.print(frame(found, out.width, out.height))
     else:
@@ -139,11 +139,11 @@ def _screen(stack: contextlib.ExitStack) -> Show:
     if out.is_terminal:
         from rich.live import Live
 
-        from simstrag.monitor.terminal import frame
+        from simstrag.analysis.monitor.terminal import frame
 
         live = stack.enter_context(Live(console=out, auto_refresh=False, vertical_overflow="crop"))
         return lambda found: live.update(frame(found, out.width, out.height), refresh=True)
-    from simstrag.monitor.words import brief, help_line
+    from simstrag.analysis.monitor.words import brief, help_line
 
     said: set[str] = set()
 
@@ -160,7 +160,7 @@ def _screen(stack: contextlib.ExitStack) -> Show:
 
 def _page(path: Path, every: float) -> Show:
     """Rewrites the page; a disk that is full costs the page, not the view."""
-    from simstrag.monitor.page import write
+    from simstrag.analysis.monitor.page import write
 
     refused: list[str] = []
 

@@ -22,7 +22,7 @@ from simstrag.ddp.rendezvous import (
 from simstrag.errors import SimstragError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.sharded.world import Layout
+    from simstrag.ddp.sharded.layout import Layout
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from simstrag.ddp.allreduce.control_message import ControlMessages
 from simstrag.ddp.allreduce.hook import create_group
 from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.job_store import START
+from simstrag.ddp.sharded.layout import Layout
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,47 +27,6 @@ PATIENCE = timedelta(days=30)
 """Timeout of the leader's next command."""
 
 REMEDY = 'shard it within its replica only: fully_shard(model, mesh=mesh["shard"])'
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The ranks of each replica, as FSDP2 sharded them; each has equally many.
-
-    ranks: by replica, then by shard.
-
-    >>> layout = Layout(((0, 1), (2, 3)))
-    >>> layout.place(3), layout.across(1)
-    ((1, 1), (1, 3))
-    """
-
-    ranks: tuple[tuple[int, ...], ...]
-
-    @property
-    def shards(self) -> int:
-        """Ranks of a replica."""
-        return len(self.ranks[0])
-
-    def place(self, rank: int) -> tuple[int, int]:
-        """Replica and shard of a rank."""
-        (found,) = [(k, own.index(rank)) for k, own in enumerate(self.ranks) if rank in own]
-        return found
-
-    def across(self, shard: int) -> tuple[int, ...]:
-        """The ranks that hold this shard, by replica."""
-        return tuple(own[shard] for own in self.ranks)
-
-    def describe(self, ranks: tuple[int, ...]) -> str:
-        """The replicas that are lost with some ranks; empty for none.
-
-        >>> Layout(((0, 1), (2, 3))).describe((3,))
-        '; replica 1 (ranks 2, 3) is lost with it'
-        """
-        lost = sorted({self.place(rank)[0] for rank in ranks})
-        shown = ", ".join(f"{k} (ranks {', '.join(map(str, self.ranks[k]))})" for k in lost)
-        many, it = len(lost) > 1, "it" if len(ranks) == 1 else "them"
-        return f"; replica{'s' * many} {shown} {'are' if many else 'is'} lost with {it}" * bool(
-            lost
-        )
 
 
 class World:

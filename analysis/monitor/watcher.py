@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from simstrag.analysis.monitor import words  # noqa: F401 - registers how a snapshot is said
+from simstrag.analysis.monitor.follow import Follower, RankProgress, RecordFollower
+from simstrag.analysis.monitor.follow_journal import JournalFollower
+from simstrag.analysis.monitor.snapshot import RankState, Snapshot, Warned
+from simstrag.analysis.monitor.totals import LATEST, Totals
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.errors import InputError
-from simstrag.monitor import words  # noqa: F401 - registers how a snapshot is said
-from simstrag.monitor.follow import Follower, RankProgress, RecordFollower
-from simstrag.monitor.follow_journal import JournalFollower
-from simstrag.monitor.snapshot import RankState, Snapshot, Warned
-from simstrag.monitor.totals import LATEST, Totals
 from simstrag.records.record import Record
 from simstrag.records.steps import APART
 from simstrag.whatif.analysis import check_numbers

@@ -12,11 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.analysis.charts.chart import CONTENTION
-from simstrag.analysis.pages import templates
-from simstrag.analysis.text.number_format import capital, join, number, percent, plural, seconds
-from simstrag.documents.file_io import write_atomically
-from simstrag.monitor.snapshot import SLOW, Snapshot
-from simstrag.monitor.words import (
+from simstrag.analysis.monitor.snapshot import SLOW, Snapshot
+from simstrag.analysis.monitor.words import (
     advice_age,
     factor,
     headline,
@@ -25,6 +22,9 @@ from simstrag.monitor.words import (
     status,
     waited_for_others,
 )
+from simstrag.analysis.pages import templates
+from simstrag.analysis.text.number_format import capital, join, number, percent, plural, seconds
+from simstrag.documents.file_io import write_atomically
 from simstrag.records.record import Floats
 
 COLUMNS = 120

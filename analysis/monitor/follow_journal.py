@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.analysis.monitor.follow import PIECE, RankProgress
 from simstrag.ddp.journal.journal import NAME
 from simstrag.ddp.journal.run_from_journal import part_folders
 from simstrag.errors import InputError
-from simstrag.monitor.follow import PIECE, RankProgress
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
 
 FORM = "a run that is recorded"

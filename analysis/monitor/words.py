@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from simstrag.analysis.monitor.snapshot import SLOW, RankState, Snapshot
 from simstrag.analysis.pages.templates import fragment
 from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
-from simstrag.monitor.snapshot import SLOW, RankState, Snapshot
 from simstrag.rendering import answer, html_fragment
 
 WORTH = 0.01

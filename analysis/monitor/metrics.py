@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from simstrag.analysis.monitor.snapshot import Snapshot
 from simstrag.errors import InputError
-from simstrag.monitor.snapshot import Snapshot
 
 LOOPBACK = "127.0.0.1"
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from simstrag.analysis.monitor.snapshot import NOTABLE
 from simstrag.analysis.text.number_format import join
 from simstrag.documents.job_mesh import JobMesh
-from simstrag.monitor.snapshot import NOTABLE
 from simstrag.records.record import Floats, Ints, Record
 from simstrag.statistics.startup import leading
 from simstrag.whatif.analysis import late_replicas, waited_in_groups

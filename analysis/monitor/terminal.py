@@ -9,10 +9,18 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from simstrag.analysis.charts.chart import CONTENTION
+from simstrag.analysis.monitor.snapshot import SLOW, RankState, Snapshot
+from simstrag.analysis.monitor.words import (
+    advice_age,
+    factor,
+    headline,
+    help_line,
+    lost,
+    status,
+    waited,
+)
 from simstrag.analysis.text.number_format import seconds
 from simstrag.documents.printable import printable
-from simstrag.monitor.snapshot import SLOW, RankState, Snapshot
-from simstrag.monitor.words import advice_age, factor, headline, help_line, lost, status, waited
 
 SHADES = ((2.0, "█"), (1.5, "▓"), (1.2, "▒"), (SLOW, "░"))
 """The least ratio of each shade; what is below all is `NORMAL`."""

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from simstrag.monitor.placement import Placement, place
-from simstrag.monitor.snapshot import AdviceSoFar
+from simstrag.analysis.monitor.placement import Placement, place
+from simstrag.analysis.monitor.snapshot import AdviceSoFar
 from simstrag.processes.children import start_module
 from simstrag.records.record import Record
 
@@ -56,7 +56,7 @@ class Advisor:
         if not found.cores and not is_over:
             return
         self._of = int(record.step[0]), int(record.step[-1])
-        module = "simstrag.monitor.advice_process"
+        module = "simstrag.analysis.monitor.advice_process"
         self._process = start_module(module, record, self._price, found.cores)
 
     def take(self) -> None:
