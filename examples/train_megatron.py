@@ -31,13 +31,13 @@ def main() -> None:
     options = parser.parse_args()
     dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel()
+    if not torch.cuda.is_available():  # Megatron makes its buffers on the current GPU
+        torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
     record(options.out)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     config = TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=1)
     model = DistributedDataParallel(config, DistributedDataParallelConfig(), network)
-    for parameter in model.parameters():  # Megatron's optimizers read `main_grad`
-        parameter.grad = parameter.main_grad
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     loss = torch.tensor(0.0)
     for _ in range(STEPS):
@@ -47,7 +47,7 @@ def main() -> None:
         loss = model(torch.randn(BATCH, 64)).square().mean()
         loss.backward()
         model.finish_grad_sync()
-        for parameter in network.parameters():
+        for parameter in network.parameters():  # as Megatron's optimizers do
             parameter.grad = parameter.main_grad
         optimizer.step()
     if dist.get_rank() == 0:

@@ -44,12 +44,12 @@ def main() -> None:
     options = parser.parse_args()
     config = GPT2Config(
         vocab_size=TOKENS, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2,
-        bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM",
+        bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     arguments = TrainingArguments(
         f"{options.out or 'runs/transformers'}-logs", use_cpu=True, max_steps=STEPS,
         per_device_train_batch_size=BATCH, logging_steps=10, save_strategy="no", report_to="none",
-        disable_tqdm=True,
+        disable_tqdm=True, ddp_find_unused_parameters=False,
     )  # fmt: skip
     data = RandomTokens(arguments.process_index == options.slow)
     trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data)

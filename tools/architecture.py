@@ -33,6 +33,7 @@ BOXES = {
     "cluster": Box(5, 4, "jobs that share nodes"),
     "claims": Box(4, 4, "what papers claim, tried"),
     "whatif": Box(0, 5, "what stragglers cost"),
+    "frameworks": Box(1, 3, "one line in each of them"),
     "ddp": Box(2, 4, "policies on real ranks"),
     "experiments": Box(4, 6, "compare, sweep, sensitivity"),
     "workloads": Box(3, 10, "models and batches"),

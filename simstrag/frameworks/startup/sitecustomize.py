@@ -4,6 +4,7 @@ It lets another `sitecustomize` run first, and then waits until the program impo
 """
 
 import contextlib
+import importlib
 import os
 import sys
 
@@ -12,9 +13,10 @@ with contextlib.suppress(Exception):
     _ours, _path = sys.modules.pop("sitecustomize", None), sys.path[:]
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _folder]
     try:
-        import sitecustomize  # noqa: F401  # that of the environment
+        importlib.import_module("sitecustomize")  # that of the environment
     except ModuleNotFoundError:
-        sys.modules["sitecustomize"] = _ours
+        if _ours is not None:
+            sys.modules["sitecustomize"] = _ours
     sys.path[:] = _path
     if os.environ.get("SIMSTRAG_RECORD"):
         from simstrag.frameworks import in_process
