@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from simstrag.frameworks.lightning import Record
 
-LATE, STEPS, BATCH = 0.01, 60, 32
+LATE, STEPS, BATCH = 0.02, 60, 32
 
 
 class Regression(LightningModule):

@@ -20,7 +20,7 @@ from torch import nn
 
 from simstrag.frameworks.megatron import record
 
-LATE, STEPS, BATCH = 0.01, 60, 32
+LATE, STEPS, BATCH = 0.02, 60, 32
 
 
 def main() -> None:

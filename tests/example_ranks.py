@@ -35,7 +35,7 @@ def run(name: str, out: Path) -> bool:
         port = str(free.getsockname()[1])
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(WORLD))
     ranks = [fork(name, out, rank) for rank in range(WORLD)]
-    return not any([os.waitpid(each, 0)[1] for each in ranks])
+    return sum(os.waitpid(each, 0)[1] for each in ranks) == 0
 
 
 def fork(name: str, out: Path, rank: int) -> int:
