@@ -77,8 +77,8 @@ EXAMPLES = {
         "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",
     ),
     "record": (
-        "simstrag record torchrun --nproc-per-node 2 train.py",
-        "simstrag record --out runs/job accelerate launch train.py --epochs 3",
+        "simstrag record accelerate launch train.py",
+        "simstrag record --out runs/job torchrun train.py",
     ),
     "report": (
         "simstrag report reports/demo/comparison",

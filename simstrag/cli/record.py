@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import print_line, print_lines, warn
-from simstrag.cli.options import Quiet, argument, out_option
+from simstrag.cli.console import print_lines, print_result, redirect_stdout, warn
+from simstrag.cli.options import Json, Quiet, argument, out_option
 from simstrag.documents.printable import shell_command
 from simstrag.errors import InputError
 
@@ -19,17 +20,20 @@ def record(
     out: Annotated[
         Path | None, out_option("New folder for the record; else runs/record-TIME.")
     ] = None,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a training command, and record who was slow."""
     from simstrag.frameworks.launch import record_command
 
     folder = out or Path("runs") / time.strftime("record-%Y%m%d-%H%M%S")
-    done = record_command(command, folder)
-    if done.folder is None:
+    with redirect_stdout() if as_json else contextlib.nullcontext():
+        done = record_command(command, folder)
+    if done.folder is None and not as_json:
         warn([f"nothing was recorded: {done.reason}"])
-    elif quiet:
-        print_line(done.folder)
+    elif done.folder is None or as_json or quiet:
+        document = {"code": done.code, "record": done.folder, "reason": done.reason}
+        print_result(as_json, quiet, document, record=done.folder)
     else:
         _diagnose(done.folder)
     if done.code:
