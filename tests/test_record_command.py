@@ -76,6 +76,7 @@ def test_a_job_without_a_wrapper_gets_the_reason(job: list[str]) -> None:
     assert not Path("runs/job").exists()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_reaches_the_command_and_the_record_is_kept(job: list[str]) -> None:
     record = [sys.executable, "-m", "simstrag", "record", "--quiet", "--out", "run"]
     process = subprocess.Popen(
