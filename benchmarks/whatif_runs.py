@@ -1,7 +1,7 @@
 """What-if analysis of real runs against their measured slowdown, and what recording costs.
 
     python -m benchmarks.whatif_runs --out runs/whatif   # 40 runs, each loaded and clean in turns
-    python -m benchmarks.whatif_runs --cost              # record on and off in turns
+    python -m benchmarks.whatif_runs --cost              # record on and off in turns, on any mesh
 
 Each run trains a network on four ranks of gloo, under DDP or FSDP2.  In turns of `TURN` steps rank
 1 has a larger batch: real computing, and no sleeping.  The record is split into its loaded steps
@@ -22,13 +22,15 @@ Runs that a folder holds are not made again, so that an interrupted series goes 
 machine alone meanwhile.
 
 The cost of recording does not depend on what a step computes.  It is counted in processor seconds
-of rank 0, which looks for slow ranks, on a tiny network, where a paired difference shows it.
+of rank 0, which looks for slow ranks, on a tiny network, where a paired difference shows it.  On a
+mesh, the recorder is open in its turns alone: it replaces functions of torch, for all models.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import math
@@ -43,6 +45,10 @@ from typing import Any, NamedTuple
 
 FACTORS = {"ddp": (1.5, 1.75, 2.0, 2.5), "fsdp2": (2.0, 2.5, 3.0, 3.5)}
 """Of rank 1's batch.  They slow a step by 1.2 to 2, more under DDP: FSDP2 waits more often."""
+MESHES = {"hsdp": ("replicate", "shard"), "fsdp2 x tp": ("dp", "tp")}
+"""Dimensions of the meshes of 2 x 2 ranks on which recording is timed, too."""
+TARGET = 0.03
+"""Seconds of the step of which the cost is stated as a share."""
 REPEATS = 5
 """Runs of each wrapper and factor."""
 RANKS, SLOW, SETTLING, TURN, TURNS = 4, 1, 3, 5, 96
@@ -92,6 +98,11 @@ def wrapped(wrapper: str, width: int = WIDTH) -> Any:
     import torch
     from torch import nn
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
@@ -102,9 +113,22 @@ def wrapped(wrapper: str, width: int = WIDTH) -> Any:
     model = nn.Sequential(*halves, nn.Linear(width, 10))
     if wrapper == "ddp":
         return DistributedDataParallel(model)
+    mesh = _mesh(wrapper) if wrapper in MESHES else None
+    if wrapper == "fsdp2 x tp":
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        for half in halves:
+            parallelize_module(half, mesh["tp"], plan)
+        mesh = mesh["dp"]
     for half in halves:
-        fully_shard(half)
-    return fully_shard(model)
+        fully_shard(half, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+@functools.cache
+def _mesh(wrapper: str) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (2, RANKS // 2), mesh_dim_names=MESHES[wrapper])
 
 
 def steps(model: Any, sizes: Iterable[int], width: int = WIDTH) -> Iterator[float]:
@@ -178,27 +202,36 @@ def _busy() -> float:
     return float(times.user + times.system + times.irq + times.softirq + times.steal)
 
 
-def rank_cost(out: Path) -> None:
+def rank_cost(out: Path, pairs: int) -> None:
     """Processor seconds of steps with the record and without it, in turns of `BLOCK` steps."""
     import torch.distributed as dist
 
     import simstrag.ddp
 
     costs: dict[str, list[float]] = {}
-    for wrapper in FACTORS:
-        whole = itertools.islice(steps(wrapped(wrapper), itertools.repeat(BATCH)), 5, 25)
-        costs[f"{wrapper} step"] = list(whole)
+    for wrapper in (*FACTORS, *MESHES):
         plain, recorded = wrapped(wrapper, TINY), wrapped(wrapper, TINY)
-        recorder = simstrag.ddp.record(recorded, out / wrapper, look_every=1e9)
         both = [steps(model, itertools.repeat(TINY), TINY) for model in (plain, recorded)]
         for each in both:
             list(itertools.islice(each, 5))
+        recorder: Any = None
+        if wrapper in FACTORS:
+            recorder = simstrag.ddp.record(recorded, out / wrapper, look_every=1e9)
         means: list[list[float]] = [[], []]
-        for turn in range(2 * BLOCKS):
+        for turn in range(2 * pairs):
             k = (turn + turn // 2) % 2  # plain, recorded, recorded, plain
-            means[k].append(statistics.mean(itertools.islice(both[k], BLOCK)))
+            opened: Any = None
+            if k and wrapper in MESHES:
+                opened = simstrag.ddp.record(recorded, out / f"{wrapper}-{turn}", look_every=0)
+            seconds = sum(itertools.islice(both[k], BLOCK))
+            if opened is not None:
+                begin = time.thread_time()
+                opened.close()
+                seconds += time.thread_time() - begin
+            means[k].append(seconds / BLOCK)
         costs[wrapper] = [b - a for a, b in zip(*means, strict=True)]
-        costs[f"{wrapper} look"] = [_look(recorder) for _ in range(LOOKS)]
+        if recorder is not None:
+            costs[f"{wrapper} look"] = [_look(recorder) for _ in range(LOOKS)]
     if dist.get_rank() == 0:
         (out / "cost.json").write_text(json.dumps(costs))
 
@@ -316,23 +349,25 @@ def _spread(errors: list[float]) -> str:
 
 def show_cost(out: Path) -> None:
     """Print what recording costs a step."""
-    import numpy as np
-
-    from simstrag.experiments.paired_statistics import difference
-
     found = json.loads((out / "cost.json").read_text())
-    for wrapper in FACTORS:
-        differences = 1e6 * np.array(found[wrapper])
-        cost, low, high = difference(differences, np.zeros(len(differences)))
-        look = statistics.median(found[f"{wrapper} look"])
-        step = statistics.median(found[f"{wrapper} step"])
-        share = 1e-6 * cost / step + look / EVERY
+    for wrapper in (*FACTORS, *MESHES):
+        cost, low, high = (1e6 * each for each in _median(found[wrapper]))
+        look = statistics.median(found.get(f"{wrapper} look", [0.0]))
+        looks = f", and a look {1e3 * look:.1f} ms every {EVERY:.0f} s" if look else ""
+        share = 1e-6 * cost / TARGET + look / EVERY
         print(
-            f"{wrapper}: record costs {cost:.0f} us a step (mean of {len(differences)} pairs of "
-            f"{BLOCK} steps; 95 % interval {low:.0f} to {high:.0f}), and a look {1e3 * look:.1f} "
-            f"ms every {EVERY:.0f} s: {100 * share:.2f} % of a step that computes "
-            f"{1e3 * step:.1f} ms; 0.5 % of one of {1e-3 * cost / (0.005 - look / EVERY):.0f} ms"
+            f"{wrapper}: record costs {cost:.0f} us a step (median of {len(found[wrapper])} pairs "
+            f"of {BLOCK} steps; 95 % interval {low:.0f} to {high:.0f}){looks}: "
+            f"{100 * share:.2f} % of a step of {1e3 * TARGET:.0f} ms"
         )
+
+
+def _median(values: list[float]) -> tuple[float, float, float]:
+    """The median, and the values between which it is with 95 %, whatever they are drawn from."""
+    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
+    ends = (math.floor(len(values) / 2 - half), math.ceil(len(values) / 2 + half))
+    low, high = (ordered[min(max(end, 0), len(values) - 1)] for end in ends)
+    return statistics.median(values), low, high
 
 
 def launch(arguments: list[str]) -> None:
@@ -355,6 +390,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the records; else none is kept")
     parser.add_argument("--runs", type=int, default=REPEATS * sum(map(len, FACTORS.values())))
     parser.add_argument("--cost", action="store_true", help="measure what record costs a step")
+    parser.add_argument("--pairs", type=int, default=BLOCKS, help="of blocks, to measure the cost")
     options = parser.parse_args()
     if "RANK" in os.environ:
         import torch
@@ -364,12 +400,14 @@ def main() -> None:
         torch.set_num_threads(1)
         simstrag.ddp.join()
         out = options.out
-        rank_cost(out) if options.cost else rank_runs(out, _missing(out, jobs(options.runs)))
+        rank_cost(out, options.pairs) if options.cost else rank_runs(
+            out, _missing(out, jobs(options.runs))
+        )
         return
     with tempfile.TemporaryDirectory() as temporary:
         out = options.out or Path(temporary)
         if options.cost:
-            launch(["--cost", "--out", temporary])
+            launch(["--cost", "--out", temporary, "--pairs", str(options.pairs)])
             show_cost(Path(temporary))
             return
         todo = _missing(out, jobs(options.runs))

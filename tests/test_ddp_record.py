@@ -120,12 +120,18 @@ def test_a_slow_rank_is_named_while_the_job_runs(ranks: Ranks) -> None:
     assert [line.partition(":")[0] for line in said] == ["rank 1 is chronically slow"]
     assert slowest is not None
     assert slowest[0] == 1
-    assert slowest[1] > 2
+    assert slowest[1] > 1
     assert latest == 79
     assert [slowest for _, slowest, _ in others] == [None, None]
 
 
-def rank_0_looks(monkeypatch: pytest.MonkeyPatch, step: float, order: list[int]) -> list[str]:
+def rank_0_looks(
+    monkeypatch: pytest.MonkeyPatch,
+    step: float,
+    order: list[int],
+    slow: tuple[int, ...] = (2,),
+    stages: dict[int, int] | None = None,
+) -> list[str]:
     """What rank 0 says in a minute of steps, whose ends ranks reach in this order."""
     now, store, said = [0.0], dict[str, bytes](), list[str]()
     fake = SimpleNamespace(set=store.__setitem__, multi_get=lambda keys: [store[k] for k in keys])
@@ -134,8 +140,10 @@ def rank_0_looks(monkeypatch: pytest.MonkeyPatch, step: float, order: list[int])
     monkeypatch.setattr(recording.plain_collectives, "broadcast", lambda value, **_: value)
     monkeypatch.setattr(dist, "barrier", lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    looks = [_Looks(rank, len(order), 10.0, 1.0, torch.device("cpu")) for rank in range(len(order))]
-    looks[0]._slow[0]._say = said.append
+    device, world = torch.device("cpu"), len(order)
+    looks = [_Looks(rank, world, 10.0, 1.0, device, stages) for rank in range(world)]
+    for each in looks[0]._slow:
+        each._say = said.append
     known, collected = dict.fromkeys(order, 0), {rank: rank / 10 for rank in order}
     draw = np.random.default_rng(0)
     for number in range(1, round(60 / step)):
@@ -143,7 +151,7 @@ def rank_0_looks(monkeypatch: pytest.MonkeyPatch, step: float, order: list[int])
         for rank in order:
             if now[0] >= collected[rank] + 1:
                 new = range(known[rank], number)
-                each = draw.normal(step / 2, step / 50, len(new)) * (1.5 if rank == 2 else 1.0)
+                each = draw.normal(step / 2, step / 50, len(new)) * (1.5 if rank in slow else 1.0)
                 looks[rank].add(
                     [StepSeconds(k, s, ()) for k, s in zip(new, each.tolist(), strict=True)]
                 )
@@ -158,6 +166,15 @@ def test_rank_0_looks_once_all_have_sent_whoever_is_first(
 ) -> None:
     said = rank_0_looks(monkeypatch, step, order)
     assert [line.partition(":")[0] for line in said] == ["rank 2 is chronically slow"]
+
+
+def test_ranks_of_a_pipeline_are_compared_with_those_of_their_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stages = {0: 0, 1: 1, 2: 0, 3: 1}
+    assert rank_0_looks(monkeypatch, 0.1, [0, 1, 2, 3], slow=(1, 3), stages=stages) == []
+    said = rank_0_looks(monkeypatch, 0.1, [0, 1, 2, 3], slow=(1,), stages=stages)
+    assert [line.partition(":")[0] for line in said] == ["rank 1 is chronically slow"]
 
 
 def test_a_recorder_that_was_closed_keeps_no_step(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import ProcessGroup, Work
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -143,23 +144,21 @@ def test_recording_several_groups_changes_no_bit(
     assert dims == {*DIMENSIONS[wrapper]}
 
 
-def rank_closes(rank: int, world: int) -> list[bool]:
+def rank_closes(rank: int, world: int) -> bool:
     places = [
         (dist, "all_reduce"), (functional, "all_reduce"), (functional, "wait_tensor"),
         (ProcessGroup, "send"), (Work, "wait"),
     ]  # fmt: skip
-    before = [getattr(owner, name) for owner, name in places]
+    before = [vars(owner)[name] for owner, name in places]
     recorder = record(wrapped("TP", 0.0), look_every=0)
-    during = [getattr(owner, name) for owner, name in places]
+    during = [vars(owner)[name] for owner, name in places]
     recorder.close()
-    after = [getattr(owner, name) for owner, name in places]
     assert all(a is not b for a, b in zip(before, during, strict=True))
-    return [a == b for a, b in zip(before, after, strict=True)]
+    return all(a is vars(owner)[name] for a, (owner, name) in zip(before, places, strict=True))
 
 
 def test_a_closed_recorder_leaves_the_functions_of_torch_as_they_were(ranks: Ranks) -> None:
-    for each in ranks.run(rank_closes, 2):
-        assert all(each)
+    assert all(ranks.run(rank_closes, 2))
 
 
 def test_tensor_parallelism_alone_is_recorded_by_optimizer_steps(
@@ -187,3 +186,53 @@ def test_ddp_in_groups_of_its_own_is_told_apart_by_their_lowest_ranks(
     assert [row.rsplit(",", 1)[1] for row in last] == ["group:0", "group:0", "group:2", "group:2"]
     found = simstrag.diagnose(tmp_path / "run", compare=[])
     assert len(np.unique(found.record.step)) == STEPS
+
+
+def rank_pipes(rank: int, world: int, folder: str, slow: list[int], sharded: bool) -> list[str]:
+    """The losses of the last steps of two replicas of two stages, four micro-batches a step."""
+    warnings.filterwarnings("ignore", message=".*returned a view tensor")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    number = mesh["pp"].get_local_rank()
+    torch.manual_seed(number)
+    model: nn.Module = Block((LATE if rank in slow else 0.0) / 4)
+    if sharded:
+        model = fully_shard(model, mesh=mesh["dp"])
+    stage = PipelineStage(model, number, 2, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(stage, 4, loss_fn=mse_loss)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(8, 8, generator=torch.Generator().manual_seed(rank // 2))
+    losses: list[torch.Tensor] = []
+    recorded = contextlib.nullcontext()
+    with recorded if not folder else record(model, folder, look_every=0, mesh=mesh):
+        for _ in range(STEPS + 3):
+            optimizer.zero_grad()
+            if number:
+                schedule.step(target=torch.ones(8, 8), losses=losses)
+            else:
+                schedule.step(x)
+            optimizer.step()
+    return [float(each.detach()).hex() for each in losses]
+
+
+def test_a_slow_rank_of_a_pipeline_is_named_with_its_stage_and_changes_no_bit(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    with_record = ranks.run(rank_pipes, 4, str(tmp_path / "run"), [2], True)
+    assert with_record == ranks.run(rank_pipes, 4, "", [2], True)
+    found = simstrag.diagnose(tmp_path / "run", compare=[])
+    assert found.steps is not None
+    ((rank, replica, stage),) = [(c.rank, c.replica, c.stage) for c in found.steps.culprits]
+    assert (rank, replica, stage) == (2, 1, 0)
+    fix = next(each for each in found.steps.fixes if each.kind == "worker")
+    assert fix.seconds == pytest.approx(LATE, rel=0.5)
+    assert found.steps.metrics.replay_error == pytest.approx(1, abs=0.02)
+
+
+def test_a_slow_stage_is_named_where_it_is_slow_in_all_replicas(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    ranks.run(rank_pipes, 4, str(tmp_path / "run"), [1, 3], False)
+    found = simstrag.diagnose(tmp_path / "run", compare=[])
+    assert found.steps is not None
+    assert [each.subject for each in found.steps.causes] == ["stage 1"]
+    assert not found.steps.culprits

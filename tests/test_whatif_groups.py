@@ -14,6 +14,7 @@ import simstrag
 from simstrag.documents.job_mesh import JobMesh
 from simstrag.records.read import read_record
 from simstrag.whatif.analysis import analyse, replay_of
+from simstrag.whatif.job_scenario import job_scenario
 from simstrag.whatif.replay import JobReplay
 
 MESH = JobMesh(("replicate", "shard"), (3, 2), (0, 1, 2, 3, 4, 5))
@@ -83,6 +84,45 @@ def test_who_waited_for_whom_by_hand(tmp_path: Path) -> None:
     """
     by_hand(tmp_path)
     assert analyse(tmp_path).late.waited == pytest.approx((24, 54, 0, 0, 0, 0))
+
+
+def test_workers_of_the_scenario_are_replicas_by_hand(tmp_path: Path) -> None:
+    """Replica 0 takes 4 + 1 s without the others, replica 1 1 + 3 s, replica 2 1 + 1 s."""
+    by_hand(tmp_path)
+    record = read_record(tmp_path)
+    job = job_scenario(record, replay_of(record), (), gpus=6)
+    assert pytest.approx(np.tile([5.0, 4.0, 2.0], (6, 1))) == job.durations.T
+    (scenario,) = job.readings
+    assert (scenario.workers, scenario.cost.gpus) == (3, 2)
+
+
+def test_a_pipeline_by_hand(tmp_path: Path) -> None:
+    """Stage 0 sends after 2 s; stage 1 computes 3 s and answers; stage 0 then computes 1 s.
+
+    A step takes 2 + 3 + 1 s.  Stage 1 begins its next step while stage 0 ends this one.
+    """
+    (tmp_path / "meta.yaml").write_text("world_size: 2\n")
+    stages = {
+        0: [("compute", 2, ""), ("all-reduce", 0, "send:1"), ("compute", 0, ""),
+            ("all-reduce", 0, "ask:1"), ("compute", 0, ""), ("all-reduce", 3, "recv:1"),
+            ("compute", 1, ""), ("all-reduce", 0, "own:0")],
+        1: [("compute", 0, ""), ("all-reduce", 0, "ask:0"), ("compute", 0, ""),
+            ("all-reduce", 3, "recv:0"), ("compute", 3, ""), ("all-reduce", 0, "send:0")],
+    }  # fmt: skip
+    for rank, parts in stages.items():
+        rows = ["rank,step,stage,seconds,group"]
+        for step in range(6):
+            for k, (name, seconds, group) in enumerate(parts):
+                rows.append(f"{rank},{step},{name}-{k // 2 + 1},{seconds},{group}")
+        (tmp_path / f"rank-{rank}.csv").write_text("\n".join(rows) + "\n")
+    replay = replay_of(read_record(tmp_path))
+    assert replay.layout.stages == 2
+    assert replay.layout.recorded == pytest.approx(6)
+    recorded = np.ones((2, *replay.layout.rank.shape), np.bool_)
+    recorded[1, (replay.layout.stage == 1) & ~replay.layout.communicates] = False
+    as_it_was, without = replay.step_times(recorded)
+    assert as_it_was == pytest.approx(6)
+    assert without == pytest.approx(2 + replay.ideal.ravel()[0] + 1)
 
 
 def naive(replay: JobReplay, recorded: Any) -> Any:
@@ -175,3 +215,24 @@ def test_a_step_with_other_groups_than_usual_is_left_out(tmp_path: Path) -> None
     found = simstrag.diagnose(tmp_path, compare=[])
     assert np.unique(found.record.step).tolist() == [0, 1, 2, 4, 5]
     assert any("left out: 1" in each for each in found.record.missing)
+
+
+def test_files_of_two_hosts_are_one_job_whose_mesh_is_beside_one_of_them(tmp_path: Path) -> None:
+    by_hand(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    for rank in (0, 1, 2):
+        (tmp_path / "a" / f"rank-{rank}.csv").rename(tmp_path / "b" / f"rank-{rank}.csv")
+    record = read_record(*sorted(tmp_path.glob("*/rank-*.csv")))
+    assert record.mesh == MESH
+    assert record.missing == ()
+    assert len(np.unique(record.rank)) == 6
+
+
+def test_a_rank_that_was_killed_is_named_and_no_whole_step_is_lost(tmp_path: Path) -> None:
+    own = np.ones((20, 6, 2))
+    write_job(tmp_path, own, [1, 0], np.zeros((20, 2)))
+    path = tmp_path / "rank-4.csv"
+    path.write_text("\n".join(path.read_text().splitlines()[: 1 + 5 * 9 + 3]) + "\n")
+    record = read_record(tmp_path)
+    assert np.unique(record.step).tolist() == [*range(9)]
+    assert record.missing[0].startswith("rank 4 has no step after 8, where others go on to 19")

@@ -4,7 +4,7 @@
     for batch in loader:
         loss = trainer.step(lambda: loss_fn(model, batch))
 
-`record` records who was slow in any DDP or FSDP2 script, with or without a policy.  Nothing here is
+`record` records who was slow in any distributed script, with or without a policy.  Nothing here is
 loaded before it is asked for.
 """
 

@@ -56,6 +56,24 @@ class JobMesh(NamedTuple):
                 return {int(rank): k for k, ranks in enumerate(stages) for rank in ranks}
         return {}
 
+    def worker_of(self) -> dict[int, int]:
+        """The worker of each rank, as policies count: a replica of the model, or else a shard.
+
+        Its ranks wait for each other in any case.  Empty where there is one worker.
+
+        >>> JobMesh(("replicate", "shard"), (2, 2), (0, 1, 2, 3)).worker_of()
+        {0: 0, 1: 0, 2: 1, 3: 1}
+        """
+        for word in ("replica", "shard"):
+            dims = [k for k, name in enumerate(self.names) if word_of(name) == word]
+            dims = [k for k in dims if self.shape[k] > 1]
+            if dims:
+                workers = np.zeros(self.shape, np.int64)
+                for k in dims:
+                    workers = workers * self.shape[k] + np.indices(self.shape)[k]
+                return dict(zip(self.ranks, workers.ravel().tolist(), strict=True))
+        return {}
+
     def lines(self) -> str:
         """The mesh as it stands in the `meta.yaml` of a record."""
         parts = zip(self._fields, self, strict=True)

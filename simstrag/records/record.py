@@ -31,7 +31,9 @@ COLLECTIVES = (
 )  # fmt: skip
 LAST = ("gc", "optimizer")
 """Computing at the end of a step."""
-COMMUNICATION = frozenset({*TRANSFERS, *COLLECTIVES})
+PEER = SEND, SENT, ASK, RECEIVE = "send", "sent", "ask", "recv"
+"""Transfers between two ranks: a send is begun, and waited for; so is a receive."""
+COMMUNICATION = frozenset({*TRANSFERS, *COLLECTIVES, *PEER})
 OPERATIONS = (FORWARD, BACKWARD, *TRANSFERS, *COLLECTIVES[:-1], *LAST)
 """The kinds of operations in a step of a pipeline."""
 

@@ -42,6 +42,7 @@ from simstrag.records.columns import (
 from simstrag.records.log_file import LogFile, Reader
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Ints, Record, Unseen, assumed_gpus
 from simstrag.records.step_groups import aligned
+from simstrag.records.step_pipelines import is_pipeline, pipeline_of
 from simstrag.records.step_tables import (
     GROUPED,
     LIGHTNING,
@@ -73,6 +74,7 @@ NO_COLLECTIVE = (
     "no stage is all-reduce, so that a step is the seconds of its slowest rank; communication, and "
     "the error of the replay, are unknown"
 )
+LEFT_OUT = "steps that lack a rank or a stage are left out"
 GONE, APART = 0.05, 5
 """Share of the steps, and their number, that a rank may lack at the end, ASSUMED: files of ranks
 end a few steps apart."""
@@ -501,6 +503,8 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
             "Derived: seconds rise from step to step on all ranks: they count from the start, and "
             "a step is the difference."
         )
+    if is_whole and is_pipeline(frame):
+        return _pipeline(rows._replace(frame=frame, missing=missing), keys, source, form)
     found = np.unique(np.searchsorted(ranks, frame["rank"]) * len(parts) + frame["order"])
     if len(found) < len(ranks) * len(parts):
         k, p = divmod(int(np.argmin(np.append(found, -1) == np.arange(len(found) + 1))), len(parts))
@@ -509,15 +513,7 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
             "same stages, which are parts of their step (a pipeline needs all operations)"
         )
     frame = _usual(frame.sort_values(["step", "rank", "order"], kind="stable"), len(parts))
-    last = frame.groupby("rank")["step"].max()
-    lacking = len(steps) - 1 - np.searchsorted(steps, last)
-    gone = last[lacking > max(APART, GONE * len(steps))]
-    if len(gone):
-        missing = [
-            f"rank {gone.index[0]} has no step after {gone.iloc[0]}, where others go on to "
-            f"{steps[-1]}: it may have died, and what came after is left out",
-            *missing,
-        ]
+    missing = [*_gone(frame, steps), *missing]
     if is_whole:
         frame = frame[frame.groupby("step")["rank"].transform("nunique") == len(ranks)]
         if frame.empty:
@@ -534,7 +530,7 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
         frame, grouped = aligned(frame, len(ranks), len(parts))
     dropped = len(steps) - frame["step"].nunique()
     if dropped:
-        missing = [*missing, f"steps that lack a rank or a stage are left out: {dropped}"]
+        missing = [*missing, f"{LEFT_OUT}: {dropped}"]
     seconds, rank = frame["seconds"].to_numpy(), frame["rank"].to_numpy(np.int64)
     ends = frame.groupby(["step", "rank"])["seconds"].cumsum().to_numpy()
     start = grouped.pop("start", ends - seconds)
@@ -551,6 +547,33 @@ def _record(rows: _Rows, source: str, form: str, is_whole: bool) -> Record:
         time=frame["time"].to_numpy() if frame["time"].notna().all() else None,
         began=rows.began, hosts=hosts, mesh=rows.mesh, **grouped,
         unseen=(*([ONE_RANK] if len(ranks) == 1 else []), *([HIDDEN] if hides else [])),
+    )  # fmt: skip
+
+
+def _gone(frame: pd.DataFrame, steps: Ints) -> list[str]:
+    """That a rank has no more steps while others go on, in one line."""
+    last = frame.groupby("rank")["step"].max()
+    lacking = len(steps) - 1 - np.searchsorted(steps, last)
+    gone = last[lacking > max(APART, GONE * len(steps))]
+    return [
+        f"rank {rank} has no step after {step}, where others go on to {steps[-1]}: it may have "
+        "died, and what came after is left out"
+        for rank, step in gone.items()
+    ][:1]
+
+
+def _pipeline(rows: _Rows, keys: dict[str, tuple[str, int]], source: str, form: str) -> Record:
+    """The record of a pipeline, whose stages differ in what they do."""
+    frame = rows.frame.sort_values(["rank", "step", "order"], kind="stable")
+    columns = pipeline_of(frame, keys, rows.mesh, source)
+    dropped = frame["step"].nunique() - len(np.unique(columns["step"]))
+    return Record(
+        **columns, source=source, form=form, mesh=rows.mesh, began=rows.began,
+        missing=(
+            *_gone(frame, np.unique(frame["step"])), *rows.missing,
+            *([f"{LEFT_OUT}: {dropped}"] if dropped else []),
+        ),
+        notes=(*rows.notes, assumed_gpus(frame["rank"].nunique())),
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ class Dependencies:
     groups: operations of one communication, which end together.
     synced: those that every replica has its part in.
     members: of those in which replicas have several groups, the number of each one's group.
+    received: those that another stage lets go on, whose own time begins when it does.
     last: operations whose latest end is the end of the step.
     """
 
@@ -38,6 +39,7 @@ class Dependencies:
     groups: list[list[int]] = field(default_factory=list)
     synced: set[int] = field(default_factory=set)
     members: dict[int, Ints] = field(default_factory=dict)
+    received: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
 
     def chain(self, operations: list[int], after: tuple[int, ...] = ()) -> None:

@@ -202,7 +202,8 @@ def late_replicas(layout: Layout) -> LateReplicas:
         waited = (entries.max(axis=1, keepdims=True) - entries).sum(axis=1, keepdims=True)
         caused = np.where(np.argmax(entries, axis=1)[:, None] == replicas, waited, 0.0).sum(axis=0)
     else:
-        caused = _caused_in_groups(entries, layout.group[layout.find(ALL_REDUCE)])
+        shared = layout.find(ALL_REDUCE)
+        caused = _caused_in_groups(layout.start[shared], layout.group[shared])
     last = np.where(caused.any(axis=0), np.argmax(caused, axis=0), np.argmax(arrival, axis=0))
     return LateReplicas(
         tuple(np.bincount(last, minlength=len(replicas)).tolist()),

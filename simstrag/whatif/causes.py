@@ -114,7 +114,8 @@ def _stages(replay: JobReplay, slow: Sequence[Culprit]) -> Iterator[Cause]:
     ratio = float(seconds[worst] / seconds.mean())
     if ratio >= UNEVEN:
         ideal = replay.ideal + np.zeros(replay.work.shape)
-        own = layout.find(FORWARD, BACKWARD) & (layout.stage == worst)
+        computes = layout.find(FORWARD, BACKWARD)
+        own = (computes if computes.any() else ~layout.communicates) & (layout.stage == worst)
         ideal[own] = replay.work[own] / ratio
         recorded = np.broadcast_to(~own[:, None], layout.rank.shape)
         yield Cause("stages", f"stage {worst}", {"ratio": ratio}, recorded, ideal)

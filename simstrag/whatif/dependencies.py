@@ -12,7 +12,17 @@ from collections import defaultdict
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.records.record import BACKWARD, COLLECTIVES, FORWARD, LAST, TRANSFERS
+from simstrag.records.record import (
+    ASK,
+    BACKWARD,
+    COLLECTIVES,
+    FORWARD,
+    LAST,
+    RECEIVE,
+    SEND,
+    SENT,
+    TRANSFERS,
+)
 from simstrag.timing.operation_graph import Dependencies
 from simstrag.whatif.layout import Layout
 
@@ -28,6 +38,8 @@ def dependencies(layout: Layout) -> Dependencies:
     Raises `InputError` for a pipeline whose sends and receives do not match.
     """
     found = Dependencies([set() for _ in layout.kind])
+    if layout.find(RECEIVE).any():
+        return _parts_of_stages(layout, found)
     if not layout.find(FORWARD).any():
         return _parts_and_collective(layout, found)
     stages = [_Stage(layout, stage) for stage in range(layout.stages)]
@@ -70,6 +82,46 @@ def _parts_and_collective(layout: Layout, found: Dependencies) -> Dependencies:
     found.synced.update(shared)
     if layout.group is not None:
         found.members = {each: layout.group[each] for each in shared}
+    found.last = list(range(len(layout.kind)))
+    return found
+
+
+def _parts_of_stages(layout: Layout, found: Dependencies) -> Dependencies:
+    """The parts of each stage one after the other, with its groups, sends and receives.
+
+    Raises `InputError` where a rank receives another number of times than it was sent something.
+    """
+    assert layout.group is not None
+    previous: dict[int, int] = {}
+    waits: dict[tuple[str, int], list[int]] = defaultdict(list)
+    communicates = layout.communicates
+    for stage in range(layout.stages):
+        own = np.flatnonzero(layout.stage == stage)
+        order = own[np.lexsort((communicates[own], layout.number[own]))].tolist()
+        found.chain(order)
+        previous |= dict(zip(order[1:], order, strict=False))
+        for each in order:
+            if communicates[each]:
+                kind = layout.kinds[layout.kind[each]]
+                waits[kind, int(layout.group[each, 0])].append(each)
+    for (kind, pair), places in waits.items():
+        if kind == ALL_REDUCE:
+            for place in places:
+                found.groups.append([place])
+                found.synced.add(place)
+                found.members[place] = layout.group[place]
+            continue
+        other = {RECEIVE: SEND, SENT: ASK}.get(kind)
+        if other is None:
+            continue
+        if len(waits[other, pair]) != len(places):
+            raise InputError(
+                f"a rank of stage {layout.stage[places[0]]} has {len(places)} {kind} in a step and "
+                f"the other rank {len(waits[other, pair])} {other}; they must be equal"
+            )
+        for place, partner in zip(places, waits[other, pair], strict=True):
+            found.before[place].add(previous[partner])
+            found.received.append(place)
     found.last = list(range(len(layout.kind)))
     return found
 

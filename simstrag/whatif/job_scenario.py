@@ -1,8 +1,9 @@
 """The scenario of a record: policies can then be simulated on the job that was recorded.
 
-A worker is a replica.  Its recorded durations are the seconds that it would have taken alone in
-each step; the all-reduce takes what a mean step takes beyond its slowest replica.  So bsp in the
-scenario takes as long as the replay of the record, which is how a scenario is checked.
+A worker is a replica, of which a mesh may have several ranks.  Its recorded durations are the
+seconds that it would have taken alone in each step; the all-reduce takes what a mean step takes
+beyond its slowest replica.  So bsp in the scenario takes as long as the replay of the record, which
+is how a scenario is checked.
 
 No record shows what reduced precision gains: it is a placeholder.  Few show whether the device or
 the host was slowed, which decides what reduced precision helps: see `host_shares`.
@@ -19,7 +20,7 @@ import numpy as np
 from simstrag import policies
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
-from simstrag.records.record import BACKWARD, FORWARD, Floats, Record
+from simstrag.records.record import BACKWARD, FORWARD, Floats, Ints, Record
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.whatif.layout import Layout
@@ -86,7 +87,8 @@ def job_scenario(
     amp_ratio: full over reduced-precision time of a step; typical if it is not known.
     Raises `InputError` for a job of one replica, and for one that computed for no time in a step.
     """
-    layout, durations = replay.layout, replay.alone()
+    layout, workers = replay.layout, _workers(record, replay.layout)
+    durations = replay.alone(workers)
     replicas, steps = durations.shape
     if replicas < 2:
         raise InputError(
@@ -97,7 +99,8 @@ def job_scenario(
     if len(idle):
         d, k = idle[0]
         raise InputError(
-            f"{record.source}: replica {layout.replica[d]} computed for no time in step "
+            f"{record.source}: replica {d if workers is not None else layout.replica[d]} computed "
+            "for no time in step "
             f"{layout.step[k]}; a scenario needs the seconds of every step"
         )
     everything = np.ones((1, *layout.rank.shape), np.bool_)
@@ -122,7 +125,7 @@ def job_scenario(
         "learner": {"batch": batch},
         "microbatches": microbatches,
         "cost": {"gpus": max(1, gpus // replicas), **price},
-        "trace": replace(trace_of(durations, together), names=_names(record, layout)),
+        "trace": replace(trace_of(durations, together), names=_names(record, layout, workers)),
         "trace_end": "loop",
         "policies": [*dict.fromkeys(["bsp", *names])],
         "placeholders": placeholders,
@@ -148,11 +151,22 @@ def read_job_scenario(path: str | Path) -> Scenario:
     return job_scenario(record, JobReplay.of(layout), (), gpus=gpus).readings[0]
 
 
-def _names(record: Record, layout: Layout) -> dict[int, str]:
-    """The rank of each replica of one rank, with its host where it is known."""
+def _workers(record: Record, layout: Layout) -> Ints | None:
+    """The worker of each replica of a layout, where a worker has several ranks on a mesh."""
+    of = {} if record.mesh is None or layout.group is None else record.mesh.worker_of()
+    ranks = layout.rank[0].tolist()
+    return np.array([of[rank] for rank in ranks]) if of and of.keys() >= {*ranks} else None
+
+
+def _names(record: Record, layout: Layout, workers: Ints | None) -> dict[int, str]:
+    """The ranks of each worker, with its host where it is of one rank and that is known."""
+    ranks = layout.rank[0].tolist()
+    if workers is not None:
+        members = {k: [r for r, w in zip(ranks, workers, strict=True) if w == k] for k in workers}
+        return {int(k): f"ranks {', '.join(map(str, own))}" for k, own in members.items()}
     if not (layout.rank == layout.rank[0]).all():
         return {}
-    hosts = ((d, r, record.hosts.get(r)) for d, r in enumerate(layout.rank[0].tolist()))
+    hosts = ((d, r, record.hosts.get(r)) for d, r in enumerate(ranks))
     return {d: f"rank {r} on {host}" if host else f"rank {r}" for d, r, host in hosts}
 
 

@@ -84,7 +84,8 @@ class Layout:
         start, duration = record.start[order], record.duration[order]
         begin, sample = start.min(axis=1, keepdims=True), first[0]
         if record.group is not None:
-            by_replica = start.reshape(len(start), len(replicas), -1)
+            first_stage = np.where(record.stage[order] == 0, start, np.inf)
+            by_replica = first_stage.reshape(len(start), len(replicas), -1)
             begin = by_replica.min(axis=2).max(axis=1, keepdims=True)
         recorded = ((start + duration).max(axis=1) - begin[:, 0]).astype(np.float64)
         if record.step_seconds is not None:
@@ -116,13 +117,16 @@ class Layout:
 
     @property
     def begin(self) -> Floats | None:
-        """When replicas begin, shape (replicas, steps); None where all do so together."""
-        return None if self.group is None else np.asarray(self.start.min(axis=0))
+        """When replicas begin, shape (replicas, steps); None where all do so together.
+
+        A pipeline begins with its first stage.
+        """
+        return None if self.group is None else np.asarray(self.start[self.stage == 0].min(axis=0))
 
     @property
     def is_alone(self) -> bool:
         """Whether one rank did all without pipelines, so that it can be compared with none."""
-        return len(self.replica) == 1 and not self.find(FORWARD).any()
+        return len(self.replica) == 1 and self.stages == 1 and not self.find(FORWARD).any()
 
     def find(self, *names: str) -> npt.NDArray[np.bool_]:
         """Whether each operation is of one of these kinds.

@@ -70,6 +70,9 @@ class JobReplay:
         needs = dependencies(layout)
         levels = levels_of(needs)
         work, delay = _work(layout, levels), _delay(layout, levels)
+        for each in needs.received:
+            let_go = layout.end[sorted(needs.before[each])].max(axis=0)
+            work[each] = np.maximum(layout.end[each] - let_go, 0)
         ideal = np.zeros(len(layout.kind), work.dtype)
         for kind in np.unique(layout.kind):
             own = layout.kind == kind
@@ -112,20 +115,28 @@ class JobReplay:
                 found[k] = mean
         return found
 
-    def alone(self) -> Floats:
+    def alone(self, worker: Ints | None = None) -> Floats:
         """Seconds that each replica would take without the others, shape (replicas, steps).
 
         Communication with other replicas takes no time (one that ended before the last began, as
         clocks differ, still does).  So no replica takes longer alone than in the whole job.
+
+        worker: number of each replica's worker; then the seconds of each worker, whose replicas
+            still wait for each other.
         """
-        work = self.work.copy()
+        work, levels = self.work.copy(), []
         for level in self.levels:
+            members = None if worker is None else _within(level, worker)
             if level.is_synced:
-                work[level.own] = np.minimum(work[level.own], 0)
-        levels = tuple(level._replace(is_synced=False) for level in self.levels)
+                crosses = _differ(level, members)
+                work[level.own[crosses]] = np.minimum(work[level.own[crosses]], 0)
+            levels.append(level._replace(is_synced=members is not None, members=members))
         everything = np.ones((1, *self.layout.rank.shape), np.bool_)
-        ends = replace(self, levels=levels, work=work, begin=None).ends(everything)
-        return np.asarray(ends[self.last, :, 0].max(axis=0))
+        alone = replace(self, levels=tuple(levels), work=work, begin=None).ends(everything)
+        ends = np.asarray(alone[self.last, :, 0].max(axis=0))
+        if worker is None:
+            return ends
+        return np.stack([ends[worker == k].max(axis=0) for k in range(1 + worker.max())])
 
     def ends(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
         """When operations end, shape (operations, replicas, cases, steps); see `step_times`."""
@@ -143,6 +154,24 @@ class JobReplay:
         shape = operations, replicas, len(recorded), steps
         begin = None if self.begin is None else self.begin[:, None]
         return ends_of(self.levels, shape, needed, None if late is None else delay, begin)
+
+
+def _within(level: GraphLevel, worker: Ints) -> Ints | None:
+    """The members of a level's groups that are of one worker; None where it has no groups."""
+    if not level.is_synced:
+        return None
+    members = np.zeros((len(level.own), len(worker)), np.int64)
+    members += 0 if level.members is None else level.members
+    return np.asarray((members - members.min()) * (1 + worker.max()) + worker)
+
+
+def _differ(level: GraphLevel, within: Ints | None) -> Mask:
+    """Of which operations a group is cut: by None to single replicas."""
+    if within is None:
+        return np.ones(len(level.own), np.bool_)
+    whole = np.zeros_like(within) if level.members is None else level.members
+    pairs = zip(whole, within, strict=True)
+    return np.array([len(np.unique(a)) < len(np.unique(b)) for a, b in pairs])
 
 
 def _work(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:

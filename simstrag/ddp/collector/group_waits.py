@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.compiler import is_compiling
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.distributed_c10d import ProcessGroup, Work
 from torch.distributed.fsdp import FSDPModule
@@ -38,8 +39,9 @@ FUNCTIONAL = (
     "all_gather_single", "all_gather_tensor", "reduce_scatter_single", "reduce_scatter_tensor",
     "all_reduce", "all_to_all_single", "broadcast",
 )  # fmt: skip
-SEND, RECEIVE = "send", "recv"
-"""How labels of transfers between two ranks begin; the other rank follows."""
+BEGUN, AWAITED = {"send": "send", "recv": "ask"}, {"send": "sent", "recv": "recv"}
+"""How labels of sends and receives begin where they are begun, and where the rank waits for them;
+they go on with the other rank."""
 
 
 class GroupWaits:
@@ -57,7 +59,7 @@ class GroupWaits:
         for name in FUNCTIONAL:
             self._replace(functional, name, self._issuing)
         self._replace(functional, "wait_tensor", self._waiting_for_tensor)
-        for name in (SEND, RECEIVE):
+        for name in BEGUN:
             self._replace(ProcessGroup, name, functools.partial(self._transferring, name))
         self._replace(Work, "wait", self._waiting_for_work)
         self._attach(model, on_host)
@@ -103,12 +105,13 @@ class GroupWaits:
         original = getattr(owner, name, None)
         if original is None:
             return
+        kept = vars(owner)[name]  # of a class in C++, what makes a method of it
         marked = wrap(original)
         setattr(owner, name, functools.wraps(original)(marked))
 
         def undo() -> None:
             if getattr(owner, name) is marked:  # else somebody's stands around it
-                setattr(owner, name, original)
+                setattr(owner, name, kept)
 
         self._undo.append(undo)
 
@@ -118,7 +121,7 @@ class GroupWaits:
 
         def call(*arguments: Any, **named: Any) -> Any:
             group = named.get("group") if len(arguments) <= place else arguments[place]
-            label = "" if group is None else label_of(group)
+            label = "" if group is None or is_compiling() else label_of(group)
             if not label:
                 return original(*arguments, **named)
             begin = marks.mark()
@@ -137,9 +140,10 @@ class GroupWaits:
 
         def call(*arguments: Any, **named: Any) -> Any:
             result = original(*arguments, **named)
+            if is_compiling():
+                return result
             group = named.get("group") if len(arguments) <= place else arguments[place]
-            label = label_of(group)
-            if label:
+            if label := label_of(group):
                 memory = getattr(result, "elem", result)
                 issued[memory.untyped_storage().data_ptr()] = label
             return result
@@ -150,7 +154,9 @@ class GroupWaits:
         issued, marks = self._issued, self._marks
 
         def wait(tensor: torch.Tensor) -> Any:
-            label = issued.pop(tensor.untyped_storage().data_ptr(), "") if issued else ""
+            if is_compiling() or not issued:
+                return original(tensor)
+            label = issued.pop(tensor.untyped_storage().data_ptr(), "")
             if not label:
                 return original(tensor)
             begin = marks.mark()
@@ -161,17 +167,16 @@ class GroupWaits:
         return wait
 
     def _transferring(self, way: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A send, which is marked when it is given away, or a receive, which is waited for."""
+        """A send or a receive, marked where it is begun; the rank waits for it later."""
         works, marks = self._works, self._marks
 
         def call(group: ProcessGroup, tensors: Any, peer: int, *rest: Any) -> Any:
             begin = marks.mark()
             work = original(group, tensors, peer, *rest)
-            label = f"{way}:{dist.get_global_rank(group, peer)}"
-            if way == SEND:
-                marks.waited(begin, marks.mark(), label)
-            elif work is not None:
-                works[id(work)] = work, label
+            other = dist.get_global_rank(group, peer)
+            marks.waited(begin, marks.mark(), f"{BEGUN[way]}:{other}")
+            if work is not None:
+                works[id(work)] = work, f"{AWAITED[way]}:{other}"
             return work
 
         return call

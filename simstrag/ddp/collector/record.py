@@ -1,10 +1,11 @@
-"""`record`: who computed and who waited in any DDP or FSDP2 script, from two lines in it.
+"""`record`: who computed and who waited for whom in a distributed script, from two lines in it.
 
     model = DistributedDataParallel(model)          # or fully_shard(model)
     simstrag.ddp.record(model, out="runs/record")   # simstrag diagnose runs/record
 
-Every rank writes `rank-R.csv` (rank, step, stage, seconds), which `simstrag diagnose` reads.  All
-ranks leave a collective together, so steps are aligned there, and no clocks are compared.
+Every rank writes `rank-R.csv` (rank, step, stage, seconds, and group where it has several), which
+`simstrag diagnose` reads.  The ranks of a group leave a collective together, so that steps are
+aligned there, and no clocks are compared.
 """
 
 from __future__ import annotations
