@@ -24,6 +24,7 @@ from simstrag.cli.init import init
 from simstrag.cli.learn import learn
 from simstrag.cli.options import OUTPUT
 from simstrag.cli.policies import policies
+from simstrag.cli.record import record
 from simstrag.cli.report import report
 from simstrag.cli.run import run
 from simstrag.cli.schema import schema
@@ -81,6 +82,10 @@ EXAMPLES = {
         "simstrag watch runs/mine --html watch.html --metrics 9464",
         "simstrag watch host1/mine host2/mine --once",
     ),
+    "record": (
+        "simstrag record accelerate launch train.py",
+        "simstrag record --out runs/job torchrun train.py",
+    ),
     "report": (
         "simstrag report reports/demo/comparison",
         "simstrag report reports/demo/comparison --out page.html",
@@ -129,8 +134,9 @@ EXAMPLES = {
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo, "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity,
-    "sweep": sweep, "cluster": cluster, "diagnose": diagnose, "whatif": diagnose, "claims": claims,
-    "validate": validate, "policies": policies, "ddp": ddp, "watch": watch, "report": report,
+    "sweep": sweep, "cluster": cluster, "record": record, "watch": watch, "diagnose": diagnose,
+    "whatif": diagnose, "claims": claims, "validate": validate, "policies": policies, "ddp": ddp,
+    "report": report,
     "init": init, "schema": schema, "doctor": doctor,
     "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,
     "trace describe": describe, "trace generate": generate, "trace import": import_,
@@ -158,12 +164,14 @@ GROUPS = {
         "learn",
         "fit",
     ),
-    "Bring what you have": ("diagnose", "trace", "calibrate"),
-    "Train on real ranks": ("ddp", "watch", "validate"),
+    "Bring what you have": ("record", "watch", "diagnose", "trace", "calibrate"),
+    "Train on real ranks": ("ddp", "validate"),
     "This installation": ("doctor", "schema"),
 }
 """The commands of each group of the help."""
 
+OPEN = ("record",)
+"""Commands whose arguments are another command, with options of its own."""
 OLD = ("whatif",)
 """Names that older scripts use, which the help leaves out."""
 OTHER = "Options"
@@ -249,7 +257,10 @@ def command() -> Any:
         *group, name = path.split()
         owner = groups[group[0]] if group else app
         hidden = path in OLD
-        owner.command(name, cls=Command, epilog=_epilog(path), hidden=hidden)(function)
+        settings = {"allow_interspersed_args": path not in OPEN}
+        owner.command(
+            name, cls=Command, epilog=_epilog(path), hidden=hidden, context_settings=settings
+        )(function)
     app.add_typer(groups["trace"], name="trace")
     app.add_typer(groups["predict"], name="predict")
     app.add_typer(groups["calibrate"], name="calibrate", epilog=_epilog("calibrate"))

@@ -46,7 +46,7 @@ def watch(
     ] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Show who is slow in a run that goes on, what that costs, what would help.
+    """Show who is slow in a run that goes on, and what that costs.
 
     It only reads. Ctrl-C ends it; a run that is over is shown once.
     """

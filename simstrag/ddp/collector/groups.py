@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from simstrag.ddp.collector.hooks import is_megatron
 from simstrag.documents.job_mesh import JobMesh
 from simstrag.errors import InputError
 
@@ -31,6 +32,13 @@ def wrapper_of(model: nn.Module, mesh: DeviceMesh | None = None) -> str:
         return "DistributedDataParallel"
     if isinstance(model, FSDPModule):
         return "fully_shard"
+    if is_megatron(model):
+        if has_one_group(model):
+            return "megatron"
+        raise InputError(
+            "record() takes Megatron's model with data parallelism alone; for others, give "
+            "simstrag diagnose the log of --timing-log-level 2"
+        )
     if any(isinstance(each, DTensor) for each in model.parameters()):
         return "parallelize_module"
     if mesh is not None:
@@ -48,6 +56,8 @@ def has_one_group(model: nn.Module) -> bool:
     if isinstance(model, DistributedDataParallel):
         sharded = meshes_of(model.module)
         return not sharded and dist.get_world_size(model.process_group) == world
+    if is_megatron(model):
+        return dist.get_world_size(model.dp_cp_group) == world  # type: ignore[arg-type]
     shapes = [mesh.shape for mesh in meshes_of(model)]
     return isinstance(model, FSDPModule) and all(
         math.prod(shape) == world == max(shape) for shape in shapes

@@ -10,6 +10,7 @@ The hooks stand around those of DDP and FSDP2 and change nothing that is compute
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -30,6 +31,8 @@ def attach(model: nn.Module, marks: StepMarks) -> None:
     end = EndOfBackward(marks)
     if isinstance(model, DistributedDataParallel):
         attach_ddp(model, end)
+    elif is_megatron(model):
+        _attach_megatron(model, marks)
     else:
         _attach_fsdp(model, marks, end)
 
@@ -116,6 +119,26 @@ def attach_ddp(model: DistributedDataParallel, end: EndOfBackward) -> None:
     )
     # one that stays costs less than one on the output of each step
     first.register_hook(end.wait)
+
+
+def is_megatron(model: nn.Module) -> bool:
+    """Whether it is in the `DistributedDataParallel` of megatron.core, told by its method."""
+    return hasattr(model, "finish_grad_sync")
+
+
+def _attach_megatron(model: nn.Module, marks: StepMarks) -> None:
+    """Mark the reduction of gradients after the last backward, which ends a step."""
+    finish: Any = model.finish_grad_sync
+
+    @functools.wraps(finish)
+    def marked(*arguments: Any, **named: Any) -> Any:
+        marks.enter()
+        try:
+            return finish(*arguments, **named)
+        finally:
+            marks.end()
+
+    vars(model)["finish_grad_sync"] = marked
 
 
 def _attach_fsdp(root: nn.Module, marks: StepMarks, end: EndOfBackward) -> None:

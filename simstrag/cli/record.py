@@ -1,0 +1,53 @@
+"""`simstrag record`: a command before the user's own, which records its ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simstrag.cli.console import print_lines, print_result, redirect_stdout, warn
+from simstrag.cli.options import Json, Quiet, argument, out_option
+from simstrag.documents.printable import shell_command
+from simstrag.errors import InputError
+
+
+def record(
+    command: Annotated[list[str], argument("Such as torchrun train.py.", "COMMAND...")],
+    out: Annotated[
+        Path | None, out_option("New folder for the record; else runs/record-TIME.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a training command, and record who was slow."""
+    from simstrag.ddp.frameworks.launch import record_command
+
+    folder = out or Path("runs") / time.strftime("record-%Y%m%d-%H%M%S")
+    with redirect_stdout() if as_json else contextlib.nullcontext():
+        done = record_command(command, folder)
+    if done.folder is None and not as_json:
+        warn([f"nothing was recorded: {done.reason}"])
+    elif done.folder is None or as_json or quiet:
+        document = {"code": done.code, "record": done.folder, "reason": done.reason}
+        print_result(as_json, quiet, document, record=done.folder)
+    else:
+        _diagnose(done.folder)
+    if done.code:
+        raise typer.Exit(done.code)
+
+
+def _diagnose(folder: Path) -> None:
+    """Print the short diagnosis, without policies, and the command that also tries these."""
+    from simstrag.analysis.text.diagnosis_text import brief
+    from simstrag.whatif.diagnosis import diagnose
+
+    lines = []
+    try:
+        lines = [each for each in brief(diagnose(folder, compare=[]), None) if each[0] != "next"]
+    except InputError as error:  # such as too few steps
+        warn([str(error)])
+    print_lines([*lines, ("next", shell_command(["simstrag", "diagnose", str(folder)]))], "next")

@@ -1,0 +1,59 @@
+"""Runs examples of frameworks on two ranks each: `python -m tests.example_ranks FOLDER NAME...`.
+
+Importing torch and the frameworks is most of what an example costs, so one process imports them all
+and forks the ranks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import socket
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SLOW, WORLD = 1, 2
+
+
+def main() -> None:
+    folder, *names = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    for name in names:  # its imports
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="imported")
+    failed = [name for name in names if not run(name, Path(folder) / name)]
+    raise SystemExit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+def run(name: str, out: Path) -> bool:
+    """Whether an example ends well on each of its ranks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(WORLD))
+    ranks = [fork(name, out, rank) for rank in range(WORLD)]
+    return sum(os.waitpid(each, 0)[1] for each in ranks) == 0
+
+
+def fork(name: str, out: Path, rank: int) -> int:
+    if process := os.fork():
+        return process
+    code = 1
+    try:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        sys.argv = [name, "--out", str(out), "--slow", str(SLOW)]
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        atexit._run_exitfuncs()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
