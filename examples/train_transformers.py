@@ -50,7 +50,6 @@ def main() -> None:
         f"{options.out or 'runs/transformers'}-logs", use_cpu=True, max_steps=STEPS,
         per_device_train_batch_size=BATCH, logging_steps=10, save_strategy="no", report_to="none",
         disable_tqdm=True, ddp_find_unused_parameters=False,
-        average_tokens_across_devices=False,  # else ranks wait before each step, unseen
     )  # fmt: skip
     data = RandomTokens(arguments.process_index == options.slow)
     trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data)

@@ -22,6 +22,7 @@ import simstrag.ddp.collector.record as recording
 from simstrag.ddp import record
 from simstrag.ddp.collector.hooks import EndOfBackward
 from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _Looks, _StepFile
+from simstrag.ddp.collector.stand_ins import StandIns
 from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds, WallClock
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
@@ -80,6 +81,31 @@ def seconds_of(record: Record, name: str) -> Any:
     """Seconds of all parts of a name, shape (steps, ranks)."""
     own = record.duration * (record.kind == record.kinds.index(name))
     return own.reshape(len(np.unique(record.step)), len(np.unique(record.rank)), -1).sum(axis=-1)
+
+
+def rank_sums_before_each_step(rank: int, world: int, wrapper: str, folder: str) -> None:
+    """As trainers that count the tokens of a step do; rank 1 is late with its batch."""
+    model = wrapped(wrapper)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model, folder, look_every=0):
+        for _ in range(STEPS + 3):
+            time.sleep(LATE * (rank == 1))
+            dist.all_reduce(torch.ones(1))
+            optimizer.zero_grad()
+            mse_loss(model(torch.ones(4, 8)), torch.ones(4, 1)).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_rank_that_waits_in_the_scripts_own_collectives_does_not_compute(
+    wrapper: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    before = dist.all_reduce
+    ranks.run(rank_sums_before_each_step, 2, wrapper, str(tmp_path))
+    found = read_record(tmp_path)
+    computing = (seconds_of(found, "compute") + seconds_of(found, BEFORE)).mean(axis=0)
+    assert computing[1] - computing[0] == pytest.approx(LATE, rel=0.5)
+    assert dist.all_reduce is before
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
@@ -237,7 +263,7 @@ def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
         file._file.close()  # as the kernel does
     found = read_record(tmp_path)
     assert np.unique(found.step).tolist() == [0, 1, 2]
-    assert found.missing == ("steps that lack a rank or a stage are left out: 1",)
+    assert found.missing == ("steps whose ranks or stages are not those of most are left out: 1",)
 
 
 def test_steps_are_written_once_in_a_pause(tmp_path: Path) -> None:
@@ -277,7 +303,7 @@ class Full:
 def recorder_on(disk: Full, folder: Path) -> StepRecorder:
     """A recorder without ranks and model, with a step that it has not written."""
     recorder = StepRecorder.__new__(StepRecorder)
-    recorder.rank, recorder._looks, recorder._latest, recorder._waits = 0, None, None, None
+    recorder.rank, recorder._looks, recorder._latest, recorder._waits = 0, None, None, StandIns()
     recorder._marks = StepMarks(Told(0, 1, 2), settling=1)
     recorder._file = _StepFile(folder, 0)
     recorder._file._file.close()

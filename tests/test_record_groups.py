@@ -33,7 +33,7 @@ from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 
-LATE, STEPS = 0.05, 12
+LATE, STEPS = 0.15, 12
 """Seconds by which slow ranks are late in each forward, and the steps that are recorded."""
 DIMENSIONS = {"HSDP": ("replicate", "shard"), "FSDP2 x TP": ("dp", "tp")}
 

@@ -136,7 +136,7 @@ def test_a_csv_without_a_collective_says_what_is_unknown(tmp_path: Path) -> None
     assert not record.is_timed
     assert [line.partition(",")[0] for line in record.missing] == [
         "no stage is all-reduce",
-        "steps that lack a rank or a stage are left out: 1",
+        "steps whose ranks or stages are not those of most are left out: 1",
     ]
     assert analysed(record).slowdown == 1.5
 
@@ -187,7 +187,7 @@ def test_a_row_that_a_full_disk_cut_off_is_left_out(tmp_path: Path) -> None:
         rank_file(tmp_path, rank, end=end)
     record = read_record(tmp_path)
     assert np.unique(record.step).tolist() == [0, 1]
-    assert record.missing[-1] == "steps that lack a rank or a stage are left out: 1"
+    assert record.missing[-1] == "steps whose ranks or stages are not those of most are left out: 1"
 
 
 def test_files_of_ranks_may_be_gzipped(tmp_path: Path) -> None:
@@ -350,4 +350,4 @@ def test_ranks_that_wait_twice_in_a_step_are_waited_for_twice(tmp_path: Path) ->
     found = analysed(record)
     assert found.replayed.tolist() == found.recorded.tolist() == [7, 7]
     assert found.ideal.tolist() == [5, 5]
-    assert record.missing == ("steps that lack a rank or a stage are left out: 1",)
+    assert record.missing == ("steps whose ranks or stages are not those of most are left out: 1",)

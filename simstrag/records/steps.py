@@ -74,7 +74,7 @@ NO_COLLECTIVE = (
     "no stage is all-reduce, so that a step is the seconds of its slowest rank; communication, and "
     "the error of the replay, are unknown"
 )
-LEFT_OUT = "steps that lack a rank or a stage are left out"
+LEFT_OUT = "steps whose ranks or stages are not those of most are left out"
 GONE, APART = 0.05, 5
 """Share of the steps, and their number, that a rank may lack at the end, ASSUMED: files of ranks
 end a few steps apart."""

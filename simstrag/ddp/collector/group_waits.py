@@ -12,7 +12,6 @@ dimension of the job's mesh count as computing; so does what C++ calls past thes
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from simstrag.ddp.collector.groups import GroupLabels, meshes_of
 from simstrag.ddp.collector.hooks import EndOfBackward, attach_ddp, attach_module
+from simstrag.ddp.collector.stand_ins import StandIns, argument
 from simstrag.ddp.collector.step_marks import StepMarks
 
 BLOCKING = (
@@ -51,24 +51,24 @@ class GroupWaits:
         self._marks, self._labels = marks, labels
         self._issued: dict[int, str] = {}  # labels by the memory of results that nobody waited for
         self._works: dict[int, tuple[Work, str]] = {}
-        self._undo: list[Callable[[], Any]] = []
+        self._stand_ins = StandIns()
         self._own = {id(each) for each in model.parameters()}
         on_host = next(model.parameters()).device.type == "cpu"
         for name in BLOCKING if on_host else ():
-            self._replace(dist, name, self._blocking)
+            self._stand_ins.replace(dist, name, self._blocking)
         for name in FUNCTIONAL:
-            self._replace(functional, name, self._issuing)
-        self._replace(functional, "wait_tensor", self._waiting_for_tensor)
+            self._stand_ins.replace(functional, name, self._issuing)
+        self._stand_ins.replace(functional, "wait_tensor", self._waiting_for_tensor)
         for name in BEGUN:
-            self._replace(ProcessGroup, name, functools.partial(self._transferring, name))
-        self._replace(Work, "wait", self._waiting_for_work)
+            transferring = functools.partial(self._transferring, name)
+            self._stand_ins.replace(ProcessGroup, name, transferring)
+        self._stand_ins.replace(Work, "wait", self._waiting_for_work)
         self._attach(model, on_host)
-        self._undo.append(register_optimizer_step_pre_hook(self._before_optimizer).remove)
+        self._stand_ins.on_close(register_optimizer_step_pre_hook(self._before_optimizer).remove)
 
     def close(self) -> None:
         """Put the functions of torch back."""
-        while self._undo:
-            self._undo.pop()()
+        self._stand_ins.close()
 
     def _attach(self, model: nn.Module, on_host: bool) -> None:
         """Mark forwards, and waits that no function tells: those of DDP, of FSDP2 on a device."""
@@ -91,36 +91,19 @@ class GroupWaits:
                     end.begin(getattr(model, "require_backward_grad_sync", True))
                 self._marks.forward()
 
-        self._undo.append(model.register_forward_pre_hook(begin, prepend=True).remove)
+        self._stand_ins.on_close(model.register_forward_pre_hook(begin, prepend=True).remove)
 
     def _group_of(self, module: nn.Module) -> str:
         """The group that gathers a module's parameters: the last dimension of their mesh."""
         mesh = meshes_of(module)[0]
         return self._labels.of((mesh, mesh.ndim - 1))
 
-    def _replace(
-        self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
-        """Let a function stand in for one of torch, if it has this one."""
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-        kept = vars(owner)[name]  # of a class in C++, what makes a method of it
-        marked = wrap(original)
-        setattr(owner, name, functools.wraps(original)(marked))
-
-        def undo() -> None:
-            if getattr(owner, name) is marked:  # else somebody's stands around it
-                setattr(owner, name, kept)
-
-        self._undo.append(undo)
-
     def _blocking(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A collective that waits, unless it returns what to wait for."""
-        place, label_of, marks = _place_of_group(original), self._labels.of, self._marks
+        group_of, label_of, marks = argument(original, "group"), self._labels.of, self._marks
 
         def call(*arguments: Any, **named: Any) -> Any:
-            group = named.get("group") if len(arguments) <= place else arguments[place]
+            group = group_of(*arguments, **named)
             label = "" if group is None or is_compiling() else label_of(group)
             if not label:
                 return original(*arguments, **named)
@@ -136,13 +119,13 @@ class GroupWaits:
 
     def _issuing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A functional collective, for whose result somebody waits later."""
-        place, label_of, issued = _place_of_group(original), self._labels.of, self._issued
+        group_of, label_of, issued = argument(original, "group"), self._labels.of, self._issued
 
         def call(*arguments: Any, **named: Any) -> Any:
             result = original(*arguments, **named)
             if is_compiling():
                 return result
-            group = named.get("group") if len(arguments) <= place else arguments[place]
+            group = group_of(*arguments, **named)
             if label := label_of(group):
                 memory = getattr(result, "elem", result)
                 issued[memory.untyped_storage().data_ptr()] = label
@@ -205,7 +188,7 @@ class GroupWaits:
     @property
     def is_open(self) -> bool:
         """Whether waits are marked."""
-        return bool(self._undo)
+        return self._stand_ins.are_in_place
 
     def enter(self, group: str) -> None:
         """The rank begins to wait in a group."""
@@ -231,8 +214,3 @@ class _MarksInGroup:
         self._waits.leave()
 
     end = leave
-
-
-def _place_of_group(function: Callable[..., Any]) -> int:
-    """The place of the argument `group`."""
-    return list(inspect.signature(function).parameters).index("group")

@@ -2,8 +2,8 @@
 
 DDP reduces beside backward, so a rank waits only at the end of backward.  FSDP2 gathers parameters
 before the forward and the backward of each of its modules, and reduces gradients after it.  On a
-CPU these collectives block the rank, and the marks stand around them; on a device they stand where
-the compute stream waits for the parameters, and at the end of backward.
+CPU these collectives block the rank, and `own_collectives` marks them; on a device the marks stand
+where the compute stream waits for the parameters, and at the end of backward.
 
 The hooks stand around those of DDP and FSDP2 and change nothing that is computed or sent.
 """
@@ -147,7 +147,7 @@ def _attach_fsdp(root: nn.Module, marks: StepMarks, end: EndOfBackward) -> None:
         if isinstance(module, FSDPModule):
             assert isinstance(module, nn.Module)
             if on_host:
-                _time_collectives(module, marks, end)
+                _mark_reduction(module, end)
             else:
                 attach_module(module, marks, end.watch if module is root else None)
 
@@ -174,34 +174,13 @@ def attach_module(module: nn.Module, marks: Marks, watch: Callable[[Any], None] 
     module.register_forward_hook(after)
 
 
-def _time_collectives(module: FSDPModule, marks: StepMarks, end: EndOfBackward) -> None:
-    """Mark the collectives of a module, which block the host."""
-    from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
-        DefaultAllGather,
-        DefaultReduceScatter,
-    )
-
-    mark, waited = marks.mark, marks.waited  # these run often, at once after a wait
-
-    def marked(collective: Callable[..., Any]) -> Callable[..., Any]:
-        def wait(*arguments: Any, **named: Any) -> Any:
-            begin = mark()
-            try:
-                return collective(*arguments, **named)
-            finally:
-                waited(begin, mark())
-
-        return wait
-
-    class MarkedAllGather(DefaultAllGather):
-        __call__ = marked(DefaultAllGather.__call__)
+def _mark_reduction(module: FSDPModule, end: EndOfBackward) -> None:
+    """Mark the end of the backward in which a module reduces gradients."""
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
     class MarkedReduceScatter(DefaultReduceScatter):
         def allocate(self, *arguments: Any, **named: Any) -> torch.Tensor:
             end.end()  # here, because a group of one rank allocates and sends nothing
             return super().allocate(*arguments, **named)
 
-        __call__ = marked(DefaultReduceScatter.__call__)
-
-    module.set_custom_all_gather(MarkedAllGather())
     module.set_custom_reduce_scatter(MarkedReduceScatter())

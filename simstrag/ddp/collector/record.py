@@ -38,6 +38,8 @@ from simstrag.ddp.collector.groups import (
     wrapper_of,
 )
 from simstrag.ddp.collector.hooks import attach
+from simstrag.ddp.collector.own_collectives import mark_collectives
+from simstrag.ddp.collector.stand_ins import StandIns
 from simstrag.ddp.collector.step_marks import (
     CpuClock,
     CudaClock,
@@ -81,7 +83,7 @@ def record(
     reduces gradients ends it, and under FSDP2 on a device every backward.  Where ranks wait in
     several groups, it ends when the model's optimizer steps.  In these cases seconds of waiting
     count as computing: DDP's broadcast of buffers at the start of the forward, and collectives of
-    the script's own.
+    the script's own that are asynchronous, functional, or not of all ranks.
 
     A disk that is full or a store that is lost ends the record with a warning, not the training.
     Raises `InputError` for a model without a wrapper and mesh, and for a folder that has a record.
@@ -104,15 +106,15 @@ class StepRecorder:
         clock = _clock(model, device)
         pause = min(PAUSE, look_every or PAUSE)
         self._marks = StepMarks(clock, pause=pause)
-        self._waits: GroupWaits | None = None
+        self._waits: GroupWaits | StandIns
         whole: JobMesh | None = None
-        if mesh is None and has_one_group(model):
+        if is_one := mesh is None and has_one_group(model):
             attach(model, self._marks)
+            self._waits = mark_collectives(self._marks)
         else:
             meshes = [*([] if mesh is None else [mesh]), *meshes_of(model)]
             whole = describe_mesh(meshes)
             self._waits = GroupWaits(model, self._marks, GroupLabels(meshes))
-        is_one = self._waits is None
         self._file = None if folder is None else _StepFile(folder, self.rank, not is_one)
         if folder is not None and self.rank == 0:
             _write_meta(folder / META, wrapper, world, device, clock.reason, whole)
@@ -140,8 +142,7 @@ class StepRecorder:
         atexit.unregister(self.close)
         self._collect()
         self._marks.stop()
-        if self._waits is not None:
-            self._waits.close()
+        self._waits.close()
         self._write(_StepFile.close)
         self._file = self._looks = None
 
