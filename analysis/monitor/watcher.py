@@ -34,8 +34,9 @@ KEPT = 50
 """Latest warnings that are kept."""
 FULL = 1 << 20
 """Free bytes of the disk below which a recorder ends."""
-TESTED = 2 * LATEST
-"""Latest steps of a piece that the tests of slow ranks look at: a late watcher skips the rest."""
+TESTED = 50_000
+"""Latest rows of a piece that the tests of slow ranks look at, and at least twice `LATEST` steps: a
+late watcher skips the rest, and may then name a later step as the first slow one."""
 
 
 def follower(paths: Sequence[str | Path]) -> Follower:
@@ -116,8 +117,9 @@ class Watcher:
             return
         if self._follower.share < 1:  # more is there; the tests are of now
             return
-        ranks, rows = self._totals.ranks.tolist(), own[:, -TESTED:]
-        for k, step in enumerate(steps[-TESTED:].tolist()):
+        tested = max(2 * LATEST, TESTED // len(own))
+        ranks, rows = self._totals.ranks.tolist(), own[:, -tested:]
+        for k, step in enumerate(steps[-tested:].tolist()):
             self._detector.extend(
                 (rank, step, float(seconds))
                 for rank, seconds in zip(ranks, rows[:, k].tolist(), strict=True)
