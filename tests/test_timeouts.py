@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.advice import timeout_model
 from simstrag.advice.silences import Silences
 from simstrag.advice.timeout_model import FailingJob, Timeouts
 from simstrag.advice.timeout_trials import Horizon, Mishap, failing_scenario, lost_share
@@ -204,3 +205,9 @@ def test_the_command_takes_a_record_and_failures_and_writes_a_page_with_two_curv
     code, _, error = call("advise", record, "--timeouts", "-p", "bsp")
     assert code == 2
     assert "says nothing about timeouts" in error
+
+
+def test_a_thousand_workers_have_probabilities_too() -> None:
+    found = timeout_model._binomial(1100, np.array([0.01, 0.5]))
+    assert found.sum(axis=1) == pytest.approx([1, 1])
+    assert found @ np.arange(1101) == pytest.approx([11, 550])

@@ -1,10 +1,9 @@
 """How long single ranks of a job were silent while the others waited, and how long they may be.
 
 A silence is a scattered pause of one rank, as `simstrag diagnose` finds them, that is longer than a
-step.  What a record shows
-counts as it is: in another record of the same length as many are expected.  By exchangeability one
-of that is longer than the longest seen, and its length is extrapolated by a Pareto tail
-(Hill, "A simple general approach to inference about the tail of a distribution", 1975).
+step.  Another record of the same length is expected to have as many, and one more that is longer
+than the longest seen.  A Pareto tail extrapolates how long that one is (Hill, "A simple general
+approach to inference about the tail of a distribution", 1975).
 """
 
 from __future__ import annotations

@@ -217,6 +217,6 @@ def _round_up(seconds: float) -> float:
 
 def _binomial(count: int, chance: Floats) -> Floats:
     """Probabilities of 0 to `count` successes, a row for each chance."""
-    k = np.arange(count + 1)
-    ways = np.array([math.comb(count, int(each)) for each in k], np.float64)
-    return np.asarray(ways * chance[:, None] ** k * (1 - chance[:, None]) ** (count - k))
+    from scipy.stats import binom  # slow to import
+
+    return np.asarray(binom.pmf(np.arange(count + 1), count, chance[:, None]))

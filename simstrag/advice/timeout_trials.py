@@ -1,7 +1,7 @@
 """Tries timeouts in the simulator: drawn failures and silences, as scenarios of the engine.
 
-Exact with what the engine has: a silence that the timeout outlasts is a slowdown of the trace, and
-one that outlasts the timeout is an event of `failures`, whose rank is back after its restart.
+The engine needs no rule for them: a silence shorter than the timeout is a slowdown of the trace.  A
+longer one is an event of `failures`, whose rank is back after its restart.
 """
 
 from __future__ import annotations

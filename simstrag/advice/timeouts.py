@@ -55,7 +55,7 @@ class TimeoutAdvice:
         own, best = self.lost[self.modelled], self.modelled
         for setting, lost in self.lost.items():
             is_named = setting in self.names.values()
-            if is_named or difference(lost, own).high >= 0:
+            if is_named or not difference(lost, own).high < 0:  # NaN of one seed
                 continue
             if float(lost.mean()) < float(self.lost[best].mean()):
                 best = setting

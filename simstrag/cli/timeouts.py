@@ -28,7 +28,8 @@ def advise_on_timeouts(
     from simstrag.analysis.pages.timeouts_report import render
 
     with show_count(quiet, after=10.0) as show:
-        advice = timeouts(scenario, failures, seeds=seeds or SEEDS, on_progress=show)
+        tried = SEEDS if seeds is None else seeds
+        advice = timeouts(scenario, failures, seeds=tried, on_progress=show)
         show.begin_last("drawing the report")
         folder.mkdir(parents=True, exist_ok=True)
         page = folder / "report.html"
