@@ -84,12 +84,8 @@ FIRST_SCREENS = {
     "first_phone_dark": (390, 844, True),
 }
 """What is seen before scrolling: width, height, and whether the screen is dark."""
-WATCH = {
-    "watch_page": (1000, 960, False),
-    "watch_page_dark": (1000, 960, True),
-    "watch_phone": (390, 844, False),
-}
-"""The screens of the live view, likewise."""
+WATCH = 1000, 960
+"""Width and height of the page of the live view."""
 SHOTS = {
     "answer": [PagePart("h1", ".lanes")],
     "ranking": [PagePart("#ranking", "#ranking + .scroll")],
@@ -163,7 +159,7 @@ def save_cluster(browser: Browser, place: Path) -> None:
 
 
 def save_watch(browser: Browser, place: Path) -> None:
-    """Write the pictures of the live view: the terminal, and the page in light, dark and small."""
+    """Write the pictures of the live view: the terminal and the page."""
     found = _watched(place / "runs" / "mine")
     terminal = Console(
         record=True, width=100, height=24, force_terminal=True, color_system="truecolor",
@@ -179,10 +175,9 @@ def save_watch(browser: Browser, place: Path) -> None:
     browser.open(drawing)
     _save("watch_terminal", _screen(browser, Box(0, 0, 1000, height)))
     drawing.write_text(watch_page(found, 5), encoding="utf-8")
-    for name, (width, height, dark) in WATCH.items():
-        browser.screen(width, height, dark)
-        browser.open(drawing)
-        _save(name, _screen(browser, Box(0, 0, width, height)))
+    browser.screen(*WATCH)
+    browser.open(drawing)
+    _save("watch_page", _screen(browser, Box(0, 0, *WATCH)))
 
 
 def _watched(folder: Path) -> Snapshot:

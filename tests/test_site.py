@@ -230,7 +230,7 @@ def test_the_tutorial_is_run_from_its_trace_to_its_report() -> None:
 COMMANDS = {
     "demo", "run", "compare", "sensitivity", "policies", "report", "init", "doctor",
     "trace describe", "trace generate", "trace import", "trace resample", "sweep", "cluster",
-    "diagnose", "record", "claims", "calibrate",
+    "diagnose", "record", "watch", "claims", "calibrate",
     "calibrate show",
     "calibrate compare", "calibrate check", "calibrate derive", "calibrate import",
     "calibrate workloads", "ddp", "validate", "schema",

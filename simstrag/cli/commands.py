@@ -164,8 +164,15 @@ GROUPS = {
         "learn",
         "fit",
     ),
-    "Bring what you have": ("record", "watch", "diagnose", "trace", "calibrate"),
-    "Train on real ranks": ("ddp", "validate"),
+    "On real jobs and ranks": (
+        "record",
+        "watch",
+        "diagnose",
+        "trace",
+        "calibrate",
+        "ddp",
+        "validate",
+    ),
     "This installation": ("doctor", "schema"),
 }
 """The commands of each group of the help."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simstrag.ddp.failures.rank_failure import Membership
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
-    from simstrag.ddp.sharded.world import World
+    from simstrag.ddp.sharded.world import ReplicaWorld
     from simstrag.plan import Plan
 
 
@@ -36,7 +36,7 @@ class RankSetup:
 
     replica: Replica
     members: Membership
-    world: World
+    world: ReplicaWorld
     policy: Policy
     name: str
     hints: Hints

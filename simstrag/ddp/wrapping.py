@@ -20,7 +20,7 @@ from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.rank_setup import RankSetup
 from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
 from simstrag.ddp.replica import Replica
-from simstrag.ddp.sharded.world import World, join_replicas, shard_mesh
+from simstrag.ddp.sharded.world import ReplicaWorld, join_replicas, shard_mesh
 from simstrag.ddp.trainer import Trainer
 from simstrag.errors import InputError
 from simstrag.policy import Hints, Policy, View
@@ -107,7 +107,7 @@ def wrap(
     limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
     members = Membership(dist.get_rank(), dist.get_world_size(), joined, limit)
 
-    world = World(members)
+    world = ReplicaWorld(members)
     formats: NumberFormats | None = None
 
     def agree(_: Stage | None = None) -> tuple[NumberFormats, Hints, float]:
@@ -146,7 +146,7 @@ def wrap(
         raise
 
 
-def _formats_of(model: nn.Module, precision: str, world: World) -> NumberFormats:
+def _formats_of(model: nn.Module, precision: str, world: ReplicaWorld) -> NumberFormats:
     if world.layout is None:
         return NumberFormats(model, precision)
     from simstrag.ddp.sharded.precision import ShardedFormats
@@ -159,7 +159,7 @@ def _replica_of(
     optimizer: torch.optim.Optimizer,
     formats: NumberFormats,
     clock: CpuStepTimer | CudaStepTimer,
-    world: World,
+    world: ReplicaWorld,
 ) -> Replica:
     if world.layout is None:
         return Replica(model, optimizer, formats, clock)

@@ -136,9 +136,9 @@ class AsyncLocalSgd:
         steps = np.full(view.world_size, self.h)
         if self.dylu:
             pace = self._pace(view)
-            known = ~np.isnan(pace)
+            known = pace > 0  # a rank that failed as it began has steps of no length
             if known.any():
-                share = np.nanmin(pace) / pace[known] * (1 + TOLERANCE)
+                share = pace[known].min() / pace[known] * (1 + TOLERANCE)
                 steps[known] = np.maximum((share * self.h).astype(np.int64), 1)
         return steps
 

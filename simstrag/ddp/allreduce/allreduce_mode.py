@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
-    from simstrag.ddp.sharded.world import World
+    from simstrag.ddp.sharded.world import ReplicaWorld
     from simstrag.engine.live import Live
     from simstrag.plan import Plan
 
@@ -54,7 +54,7 @@ class AllReduceMode:
         replica: Replica,
         live: Live,
         members: Membership,
-        world: World,
+        world: ReplicaWorld,
         batch: int,
         note: Callable[..., None] | None,
         sampler: ShareSampler | None,

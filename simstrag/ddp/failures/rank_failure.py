@@ -22,7 +22,7 @@ from simstrag.ddp.rendezvous import (
 from simstrag.errors import SimstragError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.sharded.layout import Layout
+    from simstrag.ddp.sharded.replica_ranks import ReplicaRanks
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class Membership:
             self._heartbeat.stall_limit = stall_limit
         self._closed: HeartbeatStore | None = None
         self._running = False
-        self.layout: Layout | None = None
+        self.layout: ReplicaRanks | None = None
 
     def mark(self, step: int, phase: str) -> None:
         """Report this rank's step and phase."""

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
 if TYPE_CHECKING:
-    from simstrag.ddp.sharded.world import World
+    from simstrag.ddp.sharded.world import ReplicaWorld
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -32,7 +32,7 @@ def shard_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return new
 
 
-def gather(tensors: Sequence[torch.Tensor], world: World) -> torch.Tensor:
+def gather(tensors: Sequence[torch.Tensor], world: ReplicaWorld) -> torch.Tensor:
     """All numbers of sharded tensors, one after the other, on the leader; collective in a replica.
 
     On the other ranks it is empty.  It is on the CPU.
@@ -57,7 +57,7 @@ def gather(tensors: Sequence[torch.Tensor], world: World) -> torch.Tensor:
 
 
 def scatter(
-    flat: torch.Tensor | None, tensors: Sequence[torch.Tensor], world: World
+    flat: torch.Tensor | None, tensors: Sequence[torch.Tensor], world: ReplicaWorld
 ) -> list[torch.Tensor]:
     """This rank's parts of what the leader has, as `gather` made it; collective in a replica.
 

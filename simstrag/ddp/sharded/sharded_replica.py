@@ -26,7 +26,7 @@ from simstrag.ddp.precision import Closure, NumberFormats
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.sharded.shard_reducer import ShardReducer
 from simstrag.ddp.sharded.shard_tensors import gather, local, scatter, shard_of
-from simstrag.ddp.sharded.world import World
+from simstrag.ddp.sharded.world import ReplicaWorld
 
 CPU = torch.device("cpu")
 
@@ -58,7 +58,7 @@ class ShardedReplica(Replica):
         optimizer: torch.optim.Optimizer,
         formats: NumberFormats,
         clock: CpuStepTimer | CudaStepTimer,
-        world: World,
+        world: ReplicaWorld,
     ) -> None:
         super().__init__(model, optimizer, formats, clock)
         self.world, self.device = world, CPU

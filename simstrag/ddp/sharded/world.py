@@ -15,7 +15,7 @@ from simstrag.ddp.allreduce.control_message import ControlMessages
 from simstrag.ddp.allreduce.hook import create_group
 from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.job_store import START
-from simstrag.ddp.sharded.layout import Layout
+from simstrag.ddp.sharded.replica_ranks import ReplicaRanks
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ PATIENCE = timedelta(days=30)
 REMEDY = 'shard it within its replica only: fully_shard(model, mesh=mesh["shard"])'
 
 
-class World:
+class ReplicaWorld:
     """This rank's place among the replicas of the present generation of the group.
 
     layout: None where a replica is one rank; the world then shrinks as ranks are lost.
@@ -40,7 +40,7 @@ class World:
     def __init__(
         self,
         members: Membership,
-        layout: Layout | None = None,
+        layout: ReplicaRanks | None = None,
         across: dist.ProcessGroup | None = None,
         within: dist.ProcessGroup | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ def shard_mesh(model: nn.Module) -> DeviceMesh | None:
     return next(iter(meshes))
 
 
-def find_layout(mesh: DeviceMesh) -> Layout:
+def find_layout(mesh: DeviceMesh) -> ReplicaRanks:
     """The ranks of all replicas; collective.
 
     Raises `InputError` where there is one replica only, or they differ in size.
@@ -168,10 +168,10 @@ def find_layout(mesh: DeviceMesh) -> Layout:
     covered = sorted(rank for each in found for rank in each)
     if len({len(each) for each in found}) > 1 or covered != list(range(dist.get_world_size())):
         raise InputError(f"the replicas are the ranks {found}; all ranks must form equal ones")
-    return Layout(found)
+    return ReplicaRanks(found)
 
 
-def join_replicas(mesh: DeviceMesh, members: Membership) -> World:
+def join_replicas(mesh: DeviceMesh, members: Membership) -> ReplicaWorld:
     """This rank's place among replicas that are sharded over `mesh`, and their groups; collective.
 
     Waiting for the leader's commands has no timeout: a replica may be as slow as it likes.
@@ -188,4 +188,4 @@ def join_replicas(mesh: DeviceMesh, members: Membership) -> World:
             ("replica", layout.ranks[replica], True, PATIENCE),
         ):
             groups.append(create_group(purpose, ranks, gloo, seconds))
-    return World(members, layout, *groups)
+    return ReplicaWorld(members, layout, *groups)

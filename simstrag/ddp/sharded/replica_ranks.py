@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ReplicaRanks:
     """The ranks of each replica, as FSDP2 sharded them; each has equally many.
 
     ranks: by replica, then by shard.
 
-    >>> layout = Layout(((0, 1), (2, 3)))
+    >>> layout = ReplicaRanks(((0, 1), (2, 3)))
     >>> layout.place(3), layout.across(1)
     ((1, 1), (1, 3))
     """
@@ -35,7 +35,7 @@ class Layout:
     def describe(self, ranks: tuple[int, ...]) -> str:
         """The replicas that are lost with some ranks; empty for none.
 
-        >>> Layout(((0, 1), (2, 3))).describe((3,))
+        >>> ReplicaRanks(((0, 1), (2, 3))).describe((3,))
         '; replica 1 (ranks 2, 3) is lost with it'
         """
         lost = sorted({self.place(rank)[0] for rank in ranks})
