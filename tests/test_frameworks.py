@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +124,32 @@ def rank_whose_disk_is_bad(rank: int, world: int, folder: str) -> tuple[bool, st
 def test_no_rank_records_where_one_cannot_and_all_train_on(ranks: Ranks, tmp_path: Path) -> None:
     said = "nothing is recorded: disk full"
     assert ranks.run(rank_whose_disk_is_bad, 2, str(tmp_path / "run")) == [(True, said)] * 2
+
+
+def rank_that_is_late(rank: int, world: int) -> tuple[bool, bool, str]:
+    """Whether the first model is recorded, whose training one rank begins late, and the second."""
+    said: list[str] = []
+    first_model.warn = said.append  # type: ignore[assignment]
+    recorded, patience = list[bool](), first_model.PATIENCE
+    try:
+        for first_model.PATIENCE, late in ((0.2, 0.6), (patience, 0.0)):
+            first = FirstModelRecorder(None)
+            model = DistributedDataParallel(nn.Linear(4, 1))
+            time.sleep(late * rank)
+            for _ in range(2):
+                model(torch.ones(2, 4)).mean().backward()
+            recorded.append(first.recorder is not None)
+            first.close()
+    finally:
+        first_model.PATIENCE = patience
+    return recorded[0], recorded[1], " ".join(said)
+
+
+def test_all_ranks_obey_one_verdict_where_one_is_late_and_the_next_model_has_another(
+    ranks: Ranks,
+) -> None:
+    said = f"nothing is recorded: {first_model.TOO_LATE}"
+    assert ranks.run(rank_that_is_late, 2) == [(False, True, said), (False, True, "")]
 
 
 def rank_without_wrapper(rank: int, world: int) -> tuple[str, int]:
