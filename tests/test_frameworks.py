@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 import re
 import subprocess
@@ -189,6 +190,24 @@ def test_scalars_have_the_newest_step_and_the_slowest_rank() -> None:
         "simstrag/step_seconds": 1.5, "simstrag/compute_seconds": 1.0,
         "simstrag/wait_seconds": 0.5, "simstrag/slowest_rank": 3.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("framework", "begin"),
+    [("transformers", "on_train_begin"), ("lightning", "on_train_start")],
+)
+def test_a_training_after_one_that_raised_closes_its_record(framework: str, begin: str) -> None:
+    pytest.importorskip(framework)
+    module = importlib.import_module(f"simstrag.ddp.frameworks.{framework}")
+    callback = module.Record()
+    given = (None,) * (3 if framework == "transformers" else 2)
+    getattr(callback, begin)(*given)
+    first = callback._record
+    assert first._hooks
+    getattr(callback, begin)(*given)
+    assert not first._hooks
+    callback._close()
+    assert callback._record is None
 
 
 # -- torchtitan, which needs CUDA: a stand-in with the methods of 0.3.0 that the hook uses ---------

@@ -42,6 +42,8 @@ FUNCTIONAL = (
 BEGUN, AWAITED = {"send": "send", "recv": "ask"}, {"send": "sent", "recv": "recv"}
 """How labels of sends and receives begin where they are begun, and where the rank waits for them;
 they go on with the other rank."""
+PEER = {"send": "dstRank", "recv": "srcRank"}
+"""The argument that has the other rank, by its place in the group."""
 
 
 class GroupWaits:
@@ -151,11 +153,14 @@ class GroupWaits:
 
     def _transferring(self, way: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """A send or a receive, marked where it is begun; the rank waits for it later."""
-        works, marks = self._works, self._marks
+        works, marks, label_of = self._works, self._marks, self._labels.of
 
-        def call(group: ProcessGroup, tensors: Any, peer: int, *rest: Any) -> Any:
+        def call(group: ProcessGroup, *arguments: Any, **named: Any) -> Any:
             begin = marks.mark()
-            work = original(group, tensors, peer, *rest)
+            work = original(group, *arguments, **named)
+            peer = arguments[1] if len(arguments) > 1 else named.get(PEER[way])
+            if peer is None or not label_of(group):
+                return work
             other = dist.get_global_rank(group, peer)
             marks.waited(begin, marks.mark(), f"{BEGUN[way]}:{other}")
             if work is not None:
@@ -180,7 +185,8 @@ class GroupWaits:
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """End the step, once also where the model has several optimizers."""
-        if self._marks.has_begun and id(optimizer.param_groups[0]["params"][0]) in self._own:
+        parameters = (each for group in optimizer.param_groups for each in group["params"])
+        if self._marks.has_begun and any(id(each) in self._own for each in parameters):
             self._issued.clear()
             self._works.clear()
             self._marks.end()
