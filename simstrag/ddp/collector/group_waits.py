@@ -156,11 +156,11 @@ class GroupWaits:
         works, marks, label_of = self._works, self._marks, self._labels.of
 
         def call(group: ProcessGroup, *arguments: Any, **named: Any) -> Any:
-            begin = marks.mark()
-            work = original(group, *arguments, **named)
             peer = arguments[1] if len(arguments) > 1 else named.get(PEER[way])
             if peer is None or not label_of(group):
-                return work
+                return original(group, *arguments, **named)
+            begin = marks.mark()
+            work = original(group, *arguments, **named)
             other = dist.get_global_rank(group, peer)
             marks.waited(begin, marks.mark(), f"{BEGUN[way]}:{other}")
             if work is not None:
