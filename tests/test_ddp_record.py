@@ -283,6 +283,38 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         _StepFile(tmp_path / "file", 0)
 
 
+class Owner:
+    """A class with a function for which others stand in."""
+
+    @staticmethod
+    def add(x: int) -> int:
+        return x
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_recorders_closed_in_any_order_leave_torch_as_it_was(order: tuple[int, int]) -> None:
+    before, called = Owner.add, list[int]()
+
+    def standing(number: int) -> StandIns:
+        def wrap(original: Any) -> Any:
+            return lambda x: (called.append(number), original(x))[1]
+
+        stand_ins = StandIns()
+        stand_ins.replace(Owner, "no_such_function", wrap)
+        stand_ins.replace(Owner, "add", wrap)
+        return stand_ins
+
+    for _ in range(2):
+        both = [standing(0), standing(1)]
+        assert (Owner.add(5), called) == (5, [1, 0])
+        both[order[0]].close()
+        called.clear()
+        assert (Owner.add(5), called) == (5, [order[1]])
+        both[order[1]].close()
+        called.clear()
+        assert Owner.add is before
+
+
 class Full:
     """A file on a disk that fills up: it takes some bytes, five at a time, and then none."""
 
