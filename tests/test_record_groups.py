@@ -31,6 +31,7 @@ import simstrag
 from simstrag.ddp import record
 from simstrag.ddp.collector.group_waits import GroupWaits
 from simstrag.ddp.collector.groups import GroupLabels
+from simstrag.ddp.collector.stand_ins import StandIns
 from simstrag.ddp.collector.step_marks import StepMarks, WallClock
 from simstrag.whatif.diagnosis import Diagnosis
 from tests.ranks import Ranks, ranks
@@ -248,12 +249,12 @@ def test_a_slow_stage_is_named_where_it_is_slow_in_all_replicas(
 @contextlib.contextmanager
 def waits_of(model: nn.Module) -> Iterator[StepMarks]:
     """The marks of a model that is in no group."""
-    marks = StepMarks(WallClock(""), settling=1)
-    waits = GroupWaits(model, marks, GroupLabels([]))
+    marks, stand_ins = StepMarks(WallClock(""), settling=1), StandIns()
+    GroupWaits(model, marks, GroupLabels([]), stand_ins)
     try:
         yield marks
     finally:
-        waits.close()
+        stand_ins.close()
 
 
 def test_an_optimizer_whose_first_group_is_empty_ends_the_step() -> None:

@@ -47,13 +47,15 @@ PEER = {"send": "dstRank", "recv": "srcRank"}
 
 
 class GroupWaits:
-    """Marks of a model whose ranks wait in several groups, until `close`."""
+    """Marks of a model whose ranks wait in several groups, until the stand-ins are closed."""
 
-    def __init__(self, model: nn.Module, marks: StepMarks, labels: GroupLabels) -> None:
+    def __init__(
+        self, model: nn.Module, marks: StepMarks, labels: GroupLabels, stand_ins: StandIns
+    ) -> None:
         self._marks, self._labels = marks, labels
         self._issued: dict[int, str] = {}  # labels by the memory of results that nobody waited for
         self._works: dict[int, tuple[Work, str]] = {}
-        self._stand_ins = StandIns()
+        self._stand_ins = stand_ins
         self._own = {id(each) for each in model.parameters()}
         on_host = next(model.parameters()).device.type == "cpu"
         for name in BLOCKING if on_host else ():
@@ -67,10 +69,6 @@ class GroupWaits:
         self._stand_ins.replace(Work, "wait", self._waiting_for_work)
         self._attach(model, on_host)
         self._stand_ins.on_close(register_optimizer_step_pre_hook(self._before_optimizer).remove)
-
-    def close(self) -> None:
-        """Put the functions of torch back."""
-        self._stand_ins.close()
 
     def _attach(self, model: nn.Module, on_host: bool) -> None:
         """Mark forwards, and waits that no function tells: those of DDP, of FSDP2 on a device."""
