@@ -212,12 +212,35 @@ def test_a_recorder_that_was_closed_keeps_no_step(tmp_path: Path) -> None:
     assert not recorder._marks._ended
 
 
+def rank_fails_to_attach(rank: int, world: int, folder: str) -> bool:
+    before, attached = dist.all_reduce, recording.mark_collectives
+
+    def fails(*arguments: Any) -> None:
+        attached(*arguments)
+        raise MemoryError
+
+    recording.mark_collectives = fails
+    try:
+        with pytest.raises(MemoryError):
+            record(wrapped("DistributedDataParallel"), folder, look_every=0)
+    finally:
+        recording.mark_collectives = attached
+    return dist.all_reduce is before
+
+
+def test_a_recorder_that_fails_half_way_leaves_torch_as_it_was(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    assert ranks.run(rank_fails_to_attach, 1, str(tmp_path / "run")) == [True]
+
+
 def rank_is_refused(rank: int, world: int, folder: str) -> list[str]:
-    messages = []
+    messages, before = [], dist.all_reduce
     for model in (nn.Linear(1, 1), wrapped("DistributedDataParallel")):
         with pytest.raises(InputError) as refused:
             record(model, folder, look_every=0)
         messages.append(str(refused.value))
+    assert dist.all_reduce is before
     return messages
 
 
@@ -283,6 +306,38 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         _StepFile(tmp_path / "file", 0)
 
 
+class Owner:
+    """A class with a function for which others stand in."""
+
+    @staticmethod
+    def add(x: int) -> int:
+        return x
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_recorders_closed_in_any_order_leave_torch_as_it_was(order: tuple[int, int]) -> None:
+    before, called = Owner.add, list[int]()
+
+    def standing(number: int) -> StandIns:
+        def wrap(original: Any) -> Any:
+            return lambda x: (called.append(number), original(x))[1]
+
+        stand_ins = StandIns()
+        stand_ins.replace(Owner, "no_such_function", wrap)
+        stand_ins.replace(Owner, "add", wrap)
+        return stand_ins
+
+    for _ in range(2):
+        both = [standing(0), standing(1)]
+        assert (Owner.add(5), called) == (5, [1, 0])
+        both[order[0]].close()
+        called.clear()
+        assert (Owner.add(5), called) == (5, [order[1]])
+        both[order[1]].close()
+        called.clear()
+        assert Owner.add is before
+
+
 class Full:
     """A file on a disk that fills up: it takes some bytes, five at a time, and then none."""
 
@@ -311,6 +366,19 @@ def recorder_on(disk: Full, folder: Path) -> StepRecorder:
     for mark in ("end", "enter", "leave", "end"):
         getattr(recorder._marks, mark)()
     return recorder
+
+
+def test_a_recorder_that_fails_to_collect_leaves_torch_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Full(room=1000)
+    recorder = recorder_on(disk, tmp_path)
+    recorder._waits.replace(Owner, "add", lambda original: original)
+    monkeypatch.setattr(recorder, "_collect", lambda: 1 / 0)
+    before = recorder._waits.are_in_place
+    with pytest.raises(ZeroDivisionError):
+        recorder.close()
+    assert (before, recorder._waits.are_in_place, disk.closed) == (True, False, True)
 
 
 def test_a_full_disk_ends_the_record_with_a_warning_and_not_the_script(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,6 +127,32 @@ def test_no_rank_records_where_one_cannot_and_all_train_on(ranks: Ranks, tmp_pat
     assert ranks.run(rank_whose_disk_is_bad, 2, str(tmp_path / "run")) == [(True, said)] * 2
 
 
+def rank_that_is_late(rank: int, world: int) -> tuple[bool, bool, str]:
+    """Whether the first model is recorded, whose training one rank begins late, and the second."""
+    said: list[str] = []
+    first_model.warn = said.append  # type: ignore[assignment]
+    recorded, patience = list[bool](), first_model.PATIENCE
+    try:
+        for first_model.PATIENCE, late in ((0.2, 0.6), (patience, 0.0)):
+            first = FirstModelRecorder(None)
+            model = DistributedDataParallel(nn.Linear(4, 1))
+            time.sleep(late * rank)
+            for _ in range(2):
+                model(torch.ones(2, 4)).mean().backward()
+            recorded.append(first.recorder is not None)
+            first.close()
+    finally:
+        first_model.PATIENCE = patience
+    return recorded[0], recorded[1], " ".join(said)
+
+
+def test_all_ranks_obey_one_verdict_where_one_is_late_and_the_next_model_has_another(
+    ranks: Ranks,
+) -> None:
+    said = f"nothing is recorded: {first_model.TOO_LATE}"
+    assert ranks.run(rank_that_is_late, 2) == [(False, True, said), (False, True, "")]
+
+
 def rank_without_wrapper(rank: int, world: int) -> tuple[str, int]:
     first = FirstModelRecorder(None)
     model = nn.Linear(4, 1)
@@ -162,6 +190,24 @@ def test_scalars_have_the_newest_step_and_the_slowest_rank() -> None:
         "simstrag/step_seconds": 1.5, "simstrag/compute_seconds": 1.0,
         "simstrag/wait_seconds": 0.5, "simstrag/slowest_rank": 3.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("framework", "begin"),
+    [("transformers", "on_train_begin"), ("lightning", "on_train_start")],
+)
+def test_a_training_after_one_that_raised_closes_its_record(framework: str, begin: str) -> None:
+    pytest.importorskip(framework)
+    module = importlib.import_module(f"simstrag.ddp.frameworks.{framework}")
+    callback = module.Record()
+    given = (None,) * (3 if framework == "transformers" else 2)
+    getattr(callback, begin)(*given)
+    first = callback._record
+    assert first._hooks
+    getattr(callback, begin)(*given)
+    assert not first._hooks
+    callback._close()
+    assert callback._record is None
 
 
 # -- torchtitan, which needs CUDA: a stand-in with the methods of 0.3.0 that the hook uses ---------

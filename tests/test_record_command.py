@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from simstrag.ddp.frameworks.in_process import NOTES, note
 from simstrag.ddp.frameworks.launch import REASONS, STARTUP, RecordedCommand, record_command
 from simstrag.errors import InputError
 
@@ -126,3 +127,11 @@ def test_another_sitecustomize_still_runs(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path, "SIMSTRAG_RECORD": str(tmp_path / "run")},
     )  # fmt: skip
     assert done.stdout.split() == ["other", str(tmp_path / "sitecustomize.py"), "False"]
+
+
+def test_a_process_that_outlives_the_command_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NOTES, str(tmp_path / "gone" / "notes"))
+    note("torch")
+    assert not (tmp_path / "gone").exists()

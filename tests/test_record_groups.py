@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import simstrag
 from simstrag.ddp import record
+from simstrag.ddp.collector.group_waits import GroupWaits
+from simstrag.ddp.collector.groups import GroupLabels
+from simstrag.ddp.collector.stand_ins import StandIns
+from simstrag.ddp.collector.step_marks import StepMarks, WallClock
 from simstrag.whatif.diagnosis import Diagnosis
 from tests.ranks import Ranks, ranks
 
@@ -236,3 +241,43 @@ def test_a_slow_stage_is_named_where_it_is_slow_in_all_replicas(
     assert found.steps is not None
     assert [each.subject for each in found.steps.causes] == ["stage 1"]
     assert not found.steps.culprits
+
+
+# -- without ranks: waits of a bare model --------------------------------------------------------
+
+
+@contextlib.contextmanager
+def waits_of(model: nn.Module) -> Iterator[StepMarks]:
+    """The marks of a model that is in no group."""
+    marks, stand_ins = StepMarks(WallClock(""), settling=1), StandIns()
+    GroupWaits(model, marks, GroupLabels([]), stand_ins)
+    try:
+        yield marks
+    finally:
+        stand_ins.close()
+
+
+def test_an_optimizer_whose_first_group_is_empty_ends_the_step() -> None:
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    groups = [{"params": []}, {"params": [*other.parameters(), *model.parameters()]}]
+    empty = torch.optim.SGD([{"params": []}, {"params": other.parameters()}], lr=0.1)
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    with waits_of(model) as marks:
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            empty.step()
+            optimizer.step()
+        assert [each.step for each in marks.known()] == [1]
+
+
+def test_a_send_in_a_group_that_torch_does_not_know_is_no_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(ProcessGroup, "send", lambda _, tensors, dstRank, tag: sent.append(dstRank))
+    group = ProcessGroup(dist.HashStore(), 0, 2)
+    with waits_of(nn.Linear(2, 1)) as marks:
+        group.send([torch.ones(1)], 1, 0)
+        group.send([torch.ones(1)], dstRank=2, tag=0)
+        assert not marks.has_begun
+    assert sent == [1, 2]

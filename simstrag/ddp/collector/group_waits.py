@@ -42,16 +42,20 @@ FUNCTIONAL = (
 BEGUN, AWAITED = {"send": "send", "recv": "ask"}, {"send": "sent", "recv": "recv"}
 """How labels of sends and receives begin where they are begun, and where the rank waits for them;
 they go on with the other rank."""
+PEER = {"send": "dstRank", "recv": "srcRank"}
+"""The argument that has the other rank, by its place in the group."""
 
 
 class GroupWaits:
-    """Marks of a model whose ranks wait in several groups, until `close`."""
+    """Marks of a model whose ranks wait in several groups, until the stand-ins are closed."""
 
-    def __init__(self, model: nn.Module, marks: StepMarks, labels: GroupLabels) -> None:
+    def __init__(
+        self, model: nn.Module, marks: StepMarks, labels: GroupLabels, stand_ins: StandIns
+    ) -> None:
         self._marks, self._labels = marks, labels
         self._issued: dict[int, str] = {}  # labels by the memory of results that nobody waited for
         self._works: dict[int, tuple[Work, str]] = {}
-        self._stand_ins = StandIns()
+        self._stand_ins = stand_ins
         self._own = {id(each) for each in model.parameters()}
         on_host = next(model.parameters()).device.type == "cpu"
         for name in BLOCKING if on_host else ():
@@ -65,10 +69,6 @@ class GroupWaits:
         self._stand_ins.replace(Work, "wait", self._waiting_for_work)
         self._attach(model, on_host)
         self._stand_ins.on_close(register_optimizer_step_pre_hook(self._before_optimizer).remove)
-
-    def close(self) -> None:
-        """Put the functions of torch back."""
-        self._stand_ins.close()
 
     def _attach(self, model: nn.Module, on_host: bool) -> None:
         """Mark forwards, and waits that no function tells: those of DDP, of FSDP2 on a device."""
@@ -151,11 +151,14 @@ class GroupWaits:
 
     def _transferring(self, way: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """A send or a receive, marked where it is begun; the rank waits for it later."""
-        works, marks = self._works, self._marks
+        works, marks, label_of = self._works, self._marks, self._labels.of
 
-        def call(group: ProcessGroup, tensors: Any, peer: int, *rest: Any) -> Any:
+        def call(group: ProcessGroup, *arguments: Any, **named: Any) -> Any:
+            peer = arguments[1] if len(arguments) > 1 else named.get(PEER[way])
+            if peer is None or not label_of(group):
+                return original(group, *arguments, **named)
             begin = marks.mark()
-            work = original(group, tensors, peer, *rest)
+            work = original(group, *arguments, **named)
             other = dist.get_global_rank(group, peer)
             marks.waited(begin, marks.mark(), f"{BEGUN[way]}:{other}")
             if work is not None:
@@ -180,7 +183,8 @@ class GroupWaits:
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """End the step, once also where the model has several optimizers."""
-        if self._marks.has_begun and id(optimizer.param_groups[0]["params"][0]) in self._own:
+        parameters = (each for group in optimizer.param_groups for each in group["params"])
+        if self._marks.has_begun and any(id(each) in self._own for each in parameters):
             self._issued.clear()
             self._works.clear()
             self._marks.end()

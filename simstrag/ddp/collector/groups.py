@@ -112,7 +112,10 @@ class GroupLabels:
         if isinstance(group, tuple):
             mesh, dim = group
             return self.add(mesh.get_group(dim), _dimension(mesh, dim))
-        name = group if isinstance(group, str) else getattr(group, "group_name", "")
+        try:
+            name = group if isinstance(group, str) else getattr(group, "group_name", "")
+        except RuntimeError:  # one that torch has given no name
+            return ""
         return self._by_name.get(name, "")
 
 

@@ -24,12 +24,12 @@ COLLECTIVES = (
 """Functions of `torch.distributed`; releases of torch have some of them."""
 
 
-def mark_collectives(marks: StepMarks) -> StandIns:
-    """Mark waits in collectives of all ranks, until the result is closed.
+def mark_collectives(marks: StepMarks, stand_ins: StandIns) -> None:
+    """Mark waits in collectives of all ranks, until the functions that stand in are closed.
 
     FSDP2's own on a CPU are among them.  What is begun with `async_op` is not marked.
     """
-    stand_ins, world = StandIns(), dist.get_world_size()
+    world = dist.get_world_size()
 
     def waiting(original: Callable[..., Any]) -> Callable[..., Any]:
         group_of, begins = argument(original, "group"), argument(original, "async_op")
@@ -50,4 +50,3 @@ def mark_collectives(marks: StepMarks) -> StandIns:
     for name in COLLECTIVES:
         for module in (dist, distributed_c10d):  # scripts call the first, its own objects the other
             stand_ins.replace(module, name, waiting)
-    return stand_ins

@@ -106,22 +106,27 @@ class StepRecorder:
         clock = _clock(model, device)
         pause = min(PAUSE, look_every or PAUSE)
         self._marks = StepMarks(clock, pause=pause)
-        self._waits: GroupWaits | StandIns
-        whole: JobMesh | None = None
-        if is_one := mesh is None and has_one_group(model):
-            attach(model, self._marks)
-            self._waits = mark_collectives(self._marks)
-        else:
+        self._waits = StandIns()
+        is_one, meshes = mesh is None and has_one_group(model), list[DeviceMesh]()
+        if not is_one:
             meshes = [*([] if mesh is None else [mesh]), *meshes_of(model)]
-            whole = describe_mesh(meshes)
-            self._waits = GroupWaits(model, self._marks, GroupLabels(meshes))
+        whole = describe_mesh(meshes)
         self._file = None if folder is None else _StepFile(folder, self.rank, not is_one)
-        if folder is not None and self.rank == 0:
-            _write_meta(folder / META, wrapper, world, device, clock.reason, whole)
         self._looks: _Looks | None = None
-        if look_every and world > 1:
-            stages = {} if whole is None else whole.stage_of()
-            self._looks = _Looks(self.rank, world, look_every, pause, device, stages)
+        try:
+            if folder is not None and self.rank == 0:
+                _write_meta(folder / META, wrapper, world, device, clock.reason, whole)
+            if look_every and world > 1:
+                stages = {} if whole is None else whole.stage_of()
+                self._looks = _Looks(self.rank, world, look_every, pause, device, stages)
+            if is_one:
+                attach(model, self._marks)
+                mark_collectives(self._marks, self._waits)
+            else:
+                GroupWaits(model, self._marks, GroupLabels(meshes), self._waits)
+        except BaseException:
+            self._end()
+            raise
         self._latest: StepSeconds | None = None
         self._marks.on_end = self._collect
         atexit.register(self.close)
@@ -140,7 +145,12 @@ class StepRecorder:
     def close(self) -> None:
         """Write what is known, and record no further step."""
         atexit.unregister(self.close)
-        self._collect()
+        try:
+            self._collect()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._marks.stop()
         self._waits.close()
         self._write(_StepFile.close)

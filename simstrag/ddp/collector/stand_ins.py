@@ -33,20 +33,49 @@ class StandIns:
         original = getattr(owner, name, None)
         if original is None:
             return
-        kept = vars(owner)[name]  # of a class in C++, what makes a method of it
-        marked = wrap(original)
-        setattr(owner, name, functools.wraps(original)(marked))
-
-        def undo() -> None:
-            if getattr(owner, name) is marked:  # else somebody's stands around it
-                setattr(owner, name, kept)
-
-        self.on_close(undo)
+        place = _places.get((owner, name))
+        if place is None or place.standing is not original:  # else somebody's stands around it
+            place = _places[owner, name] = _Place(owner, name)
+        place.add(wrap)
+        self.on_close(functools.partial(place.remove, wrap))
 
     def close(self) -> None:
         """Put the functions of torch back."""
         while self._undo:
             self._undo.pop()()
+
+
+class _Place:
+    """A function of torch for which those of open recorders stand in, the last around the others.
+
+    Recorders are closed in any order; after the last one the function is what it was.
+    """
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+        self._original = self.standing = getattr(owner, name)
+        self._kept = vars(owner)[name]  # of a class in C++, what makes a method of it
+        self._wraps: list[Wrap] = []
+
+    def add(self, wrap: Wrap) -> None:
+        self._wraps.append(wrap)
+        self._stand()
+
+    def remove(self, wrap: Wrap) -> None:
+        self._wraps.remove(wrap)
+        if getattr(self._owner, self._name) is self.standing:  # else somebody's stands around it
+            self._stand()
+
+    def _stand(self) -> None:
+        self.standing = self._original
+        for wrap in self._wraps:
+            self.standing = functools.wraps(self.standing)(wrap(self.standing))
+        setattr(self._owner, self._name, self.standing if self._wraps else self._kept)
+        if not self._wraps:
+            _places.pop((self._owner, self._name), None)
+
+
+_places: dict[tuple[Any, str], _Place] = {}
 
 
 def argument(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -1,12 +1,13 @@
 """Records the first model in a wrapper whose training begins, whatever framework wrapped it.
 
 A global hook looks at each forward until it finds DDP, FSDP2 or Megatron's DDP, and is then gone.
-Ranks agree through the store that all of them can record, so none waits for one that cannot.  The
-collector is loaded only then.
+Ranks agree through the store that all of them can record, and obey the first verdict there, so none
+waits for one that cannot.  The collector is loaded only then.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -34,7 +35,9 @@ PATIENCE = 60.0
 OPTIMIZER_STEPS = 20
 """Optimizer steps without a wrapped model after which nobody looks any more."""
 ONE_PROCESS = "the job is one process, and nobody waits for it"
+TOO_LATE = f"ranks began to train more than {PATIENCE:.0f} seconds apart"
 NO_WRAPPER = "no model in DistributedDataParallel or fully_shard() began to train"
+_agreements = itertools.count()  # a later model of the process reads no verdict of the first
 
 
 class FirstModelRecorder:
@@ -122,13 +125,20 @@ class FirstModelRecorder:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
         rank, keys = dist.get_rank(), [str(k) for k in range(dist.get_world_size())]
-        store = PrefixStore(f"simstrag first model {self._out}", _get_default_store())
+        prefix = f"simstrag first model {next(_agreements)} {self._out}"
+        store = PrefixStore(prefix, _get_default_store())
         store.set(str(rank), problem)
-        store.wait(keys, timedelta(seconds=PATIENCE))
-        problems = [each.decode() for each in store.multi_get(keys) if each]
-        if problem or (problems and rank == 0):
-            warn(f"nothing is recorded: {problem or problems[0]}")
-        return not problems
+        try:
+            store.wait(keys, timedelta(seconds=PATIENCE))
+            problems = [each.decode() for each in store.multi_get(keys) if each]
+        except RuntimeError:
+            problems = [TOO_LATE]
+        verdict = store.compare_set("verdict", "", "no" if problems else "yes")
+        if verdict == b"yes":  # also where this rank's patience had just ended
+            return True
+        if problem or rank == 0:
+            warn(f"nothing is recorded: {problem or (problems or [TOO_LATE])[0]}")
+        return False
 
 
 def is_wrapped(model: nn.Module) -> bool:

@@ -7,6 +7,7 @@ one warning, and never an error of the program.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -38,8 +39,8 @@ def attempt_folder(out: Path, restarts: int) -> Path:
 
 
 def note(line: str) -> None:
-    """Tell `simstrag record` how far this process came."""
-    with open(os.environ[NOTES], "a", encoding="utf-8") as file:
+    """Tell `simstrag record` how far this process came, unless that has ended before it."""
+    with contextlib.suppress(OSError), open(os.environ[NOTES], "a", encoding="utf-8") as file:
         file.write(f"{line}\n")
 
 

@@ -32,6 +32,7 @@ class Record(Callback):  # type: ignore[misc]  # whichever of the two packages i
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Wait for the first training step, whose model is recorded."""
+        self._close()  # that of a training that raised before its teardown
         self._record = FirstModelRecorder(self._out)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
@@ -41,6 +42,9 @@ class Record(Callback):  # type: ignore[misc]  # whichever of the two packages i
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the record, also after an exception or Ctrl-C."""
+        self._close()
+
+    def _close(self) -> None:
         if self._record is not None:
             self._record.close()
             self._record = None

@@ -29,6 +29,7 @@ class Record(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Wait for the first training step, whose model is recorded."""
+        self._close()  # that of a training that raised, whose end is not told
         self._record = FirstModelRecorder(self._out)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -38,6 +39,9 @@ class Record(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the record."""
+        self._close()
+
+    def _close(self) -> None:
         if self._record is not None:
             self._record.close()
             self._record = None
