@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import simstrag
+from simstrag.analysis.monitor import follow
 from simstrag.analysis.monitor import watcher as watching
 from simstrag.analysis.monitor.follow import RecordFollower
 from simstrag.analysis.monitor.snapshot import Snapshot
@@ -72,6 +73,18 @@ def test_a_record_that_grows_byte_by_byte_gives_the_losses_of_a_diagnosis(
         seen.append(watcher.update().steps)
     assert len(set(seen)) > 5
     assert_as_diagnosed(watcher.catch_up(), record.folder)
+
+
+@pytest.mark.parametrize("piece", [4, 500, 1900])
+@pytest.mark.parametrize("steps", [2, 4, 41])
+def test_steps_that_are_larger_than_a_piece_are_read_to_the_last_one(
+    piece: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "PIECE", piece)
+    found = Watcher([write_record(tmp_path / "run", drawn(steps=steps), parts=3)]).catch_up()
+    assert found.share == 1
+    assert found.last == 2 + steps
+    assert_as_diagnosed(found, tmp_path / "run")
 
 
 def test_the_losses_of_the_shipped_record_are_those_of_its_diagnosis() -> None:
@@ -263,8 +276,17 @@ def test_a_file_that_became_shorter_is_read_anew(tmp_path: Path) -> None:
     write_record(folder, drawn(steps=60, slow=None, seed=3))
     watcher.update()
     found = watcher.catch_up()
-    assert "became shorter: the run is read anew" in found.warnings[-1].text
+    assert "was replaced or cut: the run is read anew" in found.warnings[-1].text
     assert_as_diagnosed(found, folder)
+
+
+def test_a_file_that_was_replaced_by_a_longer_one_is_read_anew(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run", drawn(steps=60))
+    watcher = Watcher([folder])
+    watcher.catch_up()
+    write_record(folder, drawn(slow=None, seed=3))
+    watcher.update()
+    assert_as_diagnosed(watcher.catch_up(), folder)
 
 
 def test_a_folder_that_is_deleted_leaves_what_it_said(tmp_path: Path) -> None:
