@@ -19,7 +19,7 @@ import simstrag
 from simstrag.analysis.monitor import page as pages
 from simstrag.analysis.monitor.advice_process import advise_on
 from simstrag.analysis.monitor.advisor import PERIOD, Advisor
-from simstrag.analysis.monitor.metrics import MetricsServer
+from simstrag.analysis.monitor.metrics import MetricsServer, families
 from simstrag.analysis.monitor.placement import CROWDED, UNPINNED, choose
 from simstrag.analysis.monitor.snapshot import AdviceSoFar, Snapshot, Warned
 from simstrag.analysis.monitor.terminal import frame
@@ -145,13 +145,18 @@ def test_metrics_have_the_numbers_of_the_snapshot(found: Snapshot) -> None:
         assert read_metrics(server.port) == {}
         server.show(found)
         numbers = read_metrics(server.port)
-    assert numbers["simstrag_lost_gpu_seconds_total"] == found.lost
-    assert numbers["simstrag_lost_cost_total"] == found.lost_money
+    assert numbers["simstrag_lost_gpu_seconds"] == found.lost
+    assert numbers["simstrag_lost_cost"] == found.lost_money
     assert numbers['simstrag_rank_step_seconds{rank="2"}'] == found.ranks[2].computing
     assert numbers["simstrag_slowest_rank"] == 2
     assert found.slowest is not None
     assert numbers["simstrag_slowest_rank_factor"] == found.slowest[1]
     assert all(re.fullmatch(r"simstrag_[a-z_]+(\{rank=\"\d\"\})?", name) for name in numbers)
+
+
+def test_no_metric_is_a_counter_as_sums_may_fall(found: Snapshot) -> None:
+    pytest.importorskip("prometheus_client")
+    assert {each.type for each in families(found)} == {"gauge"}
 
 
 def test_a_port_that_is_taken_is_refused_in_one_line() -> None:

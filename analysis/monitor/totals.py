@@ -1,7 +1,8 @@
 """What all steps so far cost, and windows of the latest steps, from pieces of a record.
 
 Each piece is laid out and judged by `simstrag.whatif`, and its sums are added.  So the totals are
-those of a diagnosis of all steps, and a refresh costs what the new steps cost.
+those of a diagnosis of all steps.  A refresh costs what the new steps cost, and a median of one
+number of each step so far, by which start-up is found.
 """
 
 from __future__ import annotations
