@@ -399,3 +399,32 @@ def test_under_a_server_ranks_are_shown_and_no_loss_is_invented(tmp_path: Path) 
     assert found.document["lost_gpu_hours"] is None
     assert found.own.shape[0] == 4
     assert "not known while it runs" in str(found)
+
+
+def test_a_run_that_changes_to_a_server_and_back_keeps_its_losses(tmp_path: Path) -> None:
+    lines = lockstep_journal(tmp_path, 60)
+    served = [json.dumps(["done", 0.1 * k, k % 4, 0.03]) for k in range(42)]
+    text = [*lines[:31], *served, *lines[31:], '["end", 9.0, {}]', ""]
+    (tmp_path / NAME).write_text("\n".join(text))
+    watcher = Watcher([tmp_path])
+    found = watcher.catch_up()
+    assert (found.steps, found.is_synced, found.is_over) == (70, True, True)
+    own = drawn(4, 60)
+    assert found.lost == pytest.approx((own.max(axis=0) - own).sum(), rel=1e-9)
+    assert watcher.latest is not None
+    assert len(np.unique(watcher.latest.step)) == 30
+
+
+@pytest.mark.parametrize(
+    "bad", ['["lockstep", 0.1, [0.1', "{}", "7", '["lockstep", 1.0, [0.1], 2.0]', '["gone"]', ""]
+)
+def test_a_damaged_line_of_a_journal_is_said_once_and_left_out(bad: str, tmp_path: Path) -> None:
+    lines = lockstep_journal(tmp_path)
+    text = [lines[0], *lines[1:20], bad, *lines[20:40], bad, *lines[40:], '["end", 9.0, {}]', ""]
+    (tmp_path / NAME).write_text("\n".join(['["done", 0.1, 1, 0.5]', *text]))
+    watcher = Watcher([tmp_path])
+    watcher.catch_up()
+    found = watcher.update()
+    (warned,) = (each.text for each in found.warnings if "rank 2" not in each.text)
+    assert warned.endswith("lines that are none of a journal are left out")
+    assert found.steps == 60
