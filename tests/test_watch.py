@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import simstrag
+from simstrag.analysis.monitor import follow
 from simstrag.analysis.monitor import watcher as watching
 from simstrag.analysis.monitor.follow import RecordFollower
 from simstrag.analysis.monitor.snapshot import Snapshot
@@ -72,6 +73,18 @@ def test_a_record_that_grows_byte_by_byte_gives_the_losses_of_a_diagnosis(
         seen.append(watcher.update().steps)
     assert len(set(seen)) > 5
     assert_as_diagnosed(watcher.catch_up(), record.folder)
+
+
+@pytest.mark.parametrize("piece", [4, 500, 1900])
+@pytest.mark.parametrize("steps", [2, 4, 41])
+def test_steps_that_are_larger_than_a_piece_are_read_to_the_last_one(
+    piece: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "PIECE", piece)
+    found = Watcher([write_record(tmp_path / "run", drawn(steps=steps), parts=3)]).catch_up()
+    assert found.share == 1
+    assert found.last == 2 + steps
+    assert_as_diagnosed(found, tmp_path / "run")
 
 
 def test_the_losses_of_the_shipped_record_are_those_of_its_diagnosis() -> None:
@@ -263,8 +276,17 @@ def test_a_file_that_became_shorter_is_read_anew(tmp_path: Path) -> None:
     write_record(folder, drawn(steps=60, slow=None, seed=3))
     watcher.update()
     found = watcher.catch_up()
-    assert "became shorter: the run is read anew" in found.warnings[-1].text
+    assert "was replaced or cut: the run is read anew" in found.warnings[-1].text
     assert_as_diagnosed(found, folder)
+
+
+def test_a_file_that_was_replaced_by_a_longer_one_is_read_anew(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run", drawn(steps=60))
+    watcher = Watcher([folder])
+    watcher.catch_up()
+    write_record(folder, drawn(slow=None, seed=3))
+    watcher.update()
+    assert_as_diagnosed(watcher.catch_up(), folder)
 
 
 def test_a_folder_that_is_deleted_leaves_what_it_said(tmp_path: Path) -> None:
@@ -377,3 +399,32 @@ def test_under_a_server_ranks_are_shown_and_no_loss_is_invented(tmp_path: Path) 
     assert found.document["lost_gpu_hours"] is None
     assert found.own.shape[0] == 4
     assert "not known while it runs" in str(found)
+
+
+def test_a_run_that_changes_to_a_server_and_back_keeps_its_losses(tmp_path: Path) -> None:
+    lines = lockstep_journal(tmp_path, 60)
+    served = [json.dumps(["done", 0.1 * k, k % 4, 0.03]) for k in range(42)]
+    text = [*lines[:31], *served, *lines[31:], '["end", 9.0, {}]', ""]
+    (tmp_path / NAME).write_text("\n".join(text))
+    watcher = Watcher([tmp_path])
+    found = watcher.catch_up()
+    assert (found.steps, found.is_synced, found.is_over) == (70, True, True)
+    own = drawn(4, 60)
+    assert found.lost == pytest.approx((own.max(axis=0) - own).sum(), rel=1e-9)
+    assert watcher.latest is not None
+    assert len(np.unique(watcher.latest.step)) == 30
+
+
+@pytest.mark.parametrize(
+    "bad", ['["lockstep", 0.1, [0.1', "{}", "7", '["lockstep", 1.0, [0.1], 2.0]', '["gone"]', ""]
+)
+def test_a_damaged_line_of_a_journal_is_said_once_and_left_out(bad: str, tmp_path: Path) -> None:
+    lines = lockstep_journal(tmp_path)
+    text = [lines[0], *lines[1:20], bad, *lines[20:40], bad, *lines[40:], '["end", 9.0, {}]', ""]
+    (tmp_path / NAME).write_text("\n".join(['["done", 0.1, 1, 0.5]', *text]))
+    watcher = Watcher([tmp_path])
+    watcher.catch_up()
+    found = watcher.update()
+    (warned,) = (each.text for each in found.warnings if "rank 2" not in each.text)
+    assert warned.endswith("lines that are none of a journal are left out")
+    assert found.steps == 60

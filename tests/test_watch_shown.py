@@ -16,11 +16,12 @@ import pytest
 from rich.console import Console
 
 import simstrag
+from simstrag.analysis.monitor import advisor as advising
 from simstrag.analysis.monitor import page as pages
 from simstrag.analysis.monitor.advice_process import advise_on
 from simstrag.analysis.monitor.advisor import PERIOD, Advisor
-from simstrag.analysis.monitor.metrics import MetricsServer
-from simstrag.analysis.monitor.placement import CROWDED, UNPINNED, choose
+from simstrag.analysis.monitor.metrics import MetricsServer, families
+from simstrag.analysis.monitor.placement import CROWDED, UNPINNED, UNSEEN, choose
 from simstrag.analysis.monitor.snapshot import AdviceSoFar, Snapshot, Warned
 from simstrag.analysis.monitor.terminal import frame
 from simstrag.analysis.monitor.watcher import Watcher
@@ -145,13 +146,18 @@ def test_metrics_have_the_numbers_of_the_snapshot(found: Snapshot) -> None:
         assert read_metrics(server.port) == {}
         server.show(found)
         numbers = read_metrics(server.port)
-    assert numbers["simstrag_lost_gpu_seconds_total"] == found.lost
-    assert numbers["simstrag_lost_cost_total"] == found.lost_money
+    assert numbers["simstrag_lost_gpu_seconds"] == found.lost
+    assert numbers["simstrag_lost_cost"] == found.lost_money
     assert numbers['simstrag_rank_step_seconds{rank="2"}'] == found.ranks[2].computing
     assert numbers["simstrag_slowest_rank"] == 2
     assert found.slowest is not None
     assert numbers["simstrag_slowest_rank_factor"] == found.slowest[1]
     assert all(re.fullmatch(r"simstrag_[a-z_]+(\{rank=\"\d\"\})?", name) for name in numbers)
+
+
+def test_no_metric_is_a_counter_as_sums_may_fall(found: Snapshot) -> None:
+    pytest.importorskip("prometheus_client")
+    assert {each.type for each in families(found)} == {"gauge"}
 
 
 def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
@@ -193,7 +199,7 @@ def test_advice_names_the_slow_rank_and_what_to_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranks", "cores", "note"),
     [
-        ([], (0, 1, 2), ""),
+        ([], (), UNSEEN),
         ([{0}, {1}], (2,), ""),
         ([{0}, {1}, {2}], (), CROWDED),
         ([{0, 1, 2}], (0, 1, 2), UNPINNED),
@@ -226,6 +232,43 @@ def test_advice_begins_again_only_for_new_steps_and_after_a_minute(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert advisor.is_due(40, 42)
     assert not advisor.is_due(40, 32)
+
+
+def test_advice_of_an_earlier_start_is_forgotten(tmp_path: Path) -> None:
+    advisor = Advisor([tmp_path], None)
+    advisor.advice, advisor._of = ADVICE, (3, 5000)
+    advisor.forget(0)
+    assert advisor.advice is ADVICE
+    assert not advisor.is_due(900, 903)
+    advisor.forget(1)
+    assert advisor.advice is None
+    assert advisor.is_due(900, 903)
+
+
+def test_while_a_run_whose_ranks_are_unseen_writes_no_advice_is_begun(tmp_path: Path) -> None:
+    advisor = Advisor([tmp_path], None)
+    watcher = Watcher([write_record(tmp_path / "run", drawn(steps=30))])
+    watcher.catch_up()
+    assert watcher.latest is not None
+    advisor.begin(watcher.latest, is_over=False)
+    assert (advisor.is_busy, advisor.note) == (False, UNSEEN)
+
+
+def test_a_process_of_advice_that_cannot_start_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(advising, "start_module", refuse)
+    watcher = Watcher([write_record(tmp_path / "run", drawn(steps=30))])
+    watcher.catch_up()
+    assert watcher.latest is not None
+    advisor = Advisor([tmp_path], None)
+    advisor.begin(watcher.latest, is_over=True)
+    assert (advisor.is_busy, advisor.note) == (
+        False, "what would help was not computed: Broken pipe"
+    )  # fmt: skip
 
 
 # -- the command

@@ -32,7 +32,7 @@ class Advisor:
         self.advice: AdviceSoFar | None = None
         self.note = ""
         self._process: subprocess.Popen[bytes] | None = None
-        self._of = (-1, -1)
+        self._of, self._restarts = (-1, -1), 0
         self._started = float("-inf")
 
     @property
@@ -40,13 +40,20 @@ class Advisor:
         """Whether it is computed now."""
         return self._process is not None and self._process.poll() is None
 
+    def forget(self, restarts: int) -> None:
+        """Forget advice on an earlier start of the run. restarts: how often it began anew."""
+        if restarts != self._restarts:
+            self.close()
+            self._of, self._restarts = (-1, -1), restarts
+            self.advice, self.note = None, ""
+
     def is_due(self, steps: int, last: int) -> bool:
         """Whether advice on steps up to `last` is to be begun: they are new, and enough."""
         is_new = last > self._of[1] and steps >= FEWEST
         return self._process is None and is_new and time.monotonic() - self._started >= PERIOD
 
     def begin(self, record: Record, is_over: bool) -> None:
-        """Begin to compute advice on a record, unless every core trains.
+        """Begin to compute advice on a record, unless a core that trains may be needed for it.
 
         is_over: whether the run is over, so that no core trains.
         """
@@ -57,7 +64,10 @@ class Advisor:
             return
         self._of = int(record.step[0]), int(record.step[-1])
         module = "simstrag.analysis.monitor.advice_process"
-        self._process = start_module(module, record, self._price, found.cores)
+        try:
+            self._process = start_module(module, record, self._price, found.cores)
+        except OSError as error:
+            self.note = f"what would help was not computed: {error.strerror}"
 
     def take(self) -> None:
         """Take in what a process that has ended said."""

@@ -65,10 +65,16 @@ class Follower(Protocol):
 
 @dataclass
 class _RankFile:
-    """The file of a rank, as far as it was read."""
+    """The file of a rank, as far as it was read.
+
+    begin: its first bytes, by which another file in its place is known.
+    usual: rows of the last step that was cut off; 0 before.
+    """
 
     path: Path
     rank: int
+    begin: bytes = b""
+    usual: int = 0
     header: bytes = b""
     rest: bytes = b""
     read: int = 0
@@ -76,11 +82,16 @@ class _RankFile:
     progress: RankProgress = field(default_factory=lambda: RankProgress(-1, 0.0, False))
 
     def look(self) -> bool:
-        """Look how far the file has come; returns whether it is shorter than before."""
+        """Look how far the file has come; returns whether it is another one than before."""
         found = self.path.stat()
         if found.st_size < self.size:
             return True
         if found.st_size > self.size or not self.progress.written:
+            with self.path.open("rb") as file:
+                begin = file.read(TAIL)
+            if not begin.startswith(self.begin):
+                return True
+            self.begin = begin
             end = self._end(found.st_size)
             lines = end.split(b"\n")
             cells = lines[-2].split(b",") if len(lines) > 1 else []
@@ -97,7 +108,7 @@ class _RankFile:
             return file.read(TAIL)
 
     def fill(self, most: int) -> None:
-        """Read on, until so many bytes are here."""
+        """Read on, until so many bytes are here, or as many more as one whole step has."""
         if self.path.suffix == ".gz":
             if not self.read:
                 self.rest, self.read = gzip.decompress(self.path.read_bytes()), self.size
@@ -106,20 +117,23 @@ class _RankFile:
                 file.seek(self.read)
                 data = file.read(min(self.size - self.read, most - len(self.rest)))
             self.rest, self.read = self.rest + data, self.read + len(data)
+            if not data:  # it became shorter just now
+                return
         if not self.header and b"\n" in self.rest:
             self.header, _, self.rest = self.rest.partition(b"\n")
             self.header += b"\n"
+        if self.read < self.size and self.last_whole() < 0:
+            self.fill(2 * max(most, len(self.rest)))
 
     def last_whole(self) -> int:
         """The last step here of which all rows are here; -1 without one.
 
         It has as many rows as the one before it, or rows of another step below it.
         """
-        lines = self.rest[: self.rest.rfind(b"\n") + 1]
-        found = [(step, count) for step, count in _step_ends(lines)]
-        if len(found) < 2:
+        found = _step_ends(self.rest[: self.rest.rfind(b"\n") + 1])
+        if not found:
             return -1
-        (before, usual), (last, count) = found
+        (before, usual), (last, count) = [(-1, self.usual), *found][-2:]
         return last if count == usual else before
 
     def take(self, last: int) -> bytes:
@@ -135,6 +149,8 @@ class _RankFile:
             else:
                 high = middle
         rows, self.rest = self.rest[:low], self.rest[low:]
+        if rows:
+            self.usual = _step_ends(rows)[-1][1]
         return rows
 
 
@@ -176,7 +192,7 @@ class RecordFollower:
         """The next steps that all ranks have; None where there are none yet."""
         self._look()
         files = list(self._files.values())
-        most = PIECE // max(1, len(files))
+        most = max(1, PIECE // max(1, len(files)))
         for each in files:
             try:
                 each.fill(most)
@@ -215,7 +231,7 @@ class RecordFollower:
         for each in self._files.values():
             try:
                 if each.look():
-                    self.problems.append(f"{each.path} became shorter: the run is read anew")
+                    self.problems.append(f"{each.path} was replaced or cut: the run is read anew")
                     anew = True
             except (OSError, EOFError):
                 self.problems.append(f"{each.path} is gone; what it said is kept")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 from simstrag.analysis.monitor.follow import PIECE, RankProgress
 from simstrag.ddp.journal.journal import NAME
 from simstrag.ddp.journal.run_from_journal import part_folders
-from simstrag.errors import InputError
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Record, assumed_gpus
 
 FORM = "a run that is recorded"
@@ -23,7 +23,7 @@ class JournalFollower:
     """Follows the latest start of a run.
 
     Under a server ranks do not step together: their k-th steps are one row of the picture, and what
-    waiting cost is not known before the run has ended.
+    waiting cost is not known before the run has ended.  A run may change to a server and back.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,6 +40,7 @@ class JournalFollower:
     def _begin(self) -> None:
         self.is_over, self.is_synced, self._policy = False, True, ""
         self._rest, self._read, self._size, self._written = b"", 0, 0, 0.0
+        self._lines, self._unread = deque[bytes](), list[str]()
         self._steps, self._own = list[Step](), list[list[float]]()
         self._gone: dict[int, float] = {}
         self._count, self._end, self._ranks = 0, 0.0, 0
@@ -53,13 +54,20 @@ class JournalFollower:
                 data = file.read(PIECE)
             self._read += len(data)
             *lines, self._rest = (self._rest + data).split(b"\n")
-            for line in lines:
-                self._take(line)
-        return self._synced() if self.is_synced else self._private()
+            self._lines.extend(lines)
+        while self._lines:
+            if self._lines[0].startswith(b'["done"' if self.is_synced else b'["lockstep"'):
+                found = self._synced(are_over=True) if self.is_synced else self._private()
+                self.is_synced = not self.is_synced
+                self._own = [[] for _ in range(self._ranks)]
+                if found is not None:
+                    return found
+            self._take_or_say(self._lines.popleft())
+        return self._synced(self.is_over) if self.is_synced else self._private()
 
     def _look(self) -> None:
         """Find the latest start, and what is wrong with its journal."""
-        self.problems = [
+        self.problems = self._unread + [
             f"rank {rank} is gone since second {at:.0f} of the run"
             for rank, at in sorted(self._gone.items())
         ]
@@ -78,31 +86,40 @@ class JournalFollower:
             self._begin()
         self._size, self._written = found.st_size, found.st_mtime
 
-    def _take(self, line: bytes) -> None:
-        """Take in one line. Raises `InputError` where it is none of a journal."""
+    def _take_or_say(self, line: bytes) -> None:
+        """Take in one line, or say once that lines are left out."""
         try:
-            kind, *values = json.loads(line)
-        except ValueError:
-            raise InputError(f"{self._part}/{NAME}: not a line of a journal") from None
+            self._take(line)
+        except (ValueError, TypeError, LookupError):
+            self._unread = [f"{self._part}/{NAME}: lines that are none of a journal are left out"]
+            self.problems += [text for text in self._unread if text not in self.problems]
+
+    def _take(self, line: bytes) -> None:
+        """Take in one line. Raises errors of Python where it is none of a journal."""
+        kind, *values = json.loads(line)
         if kind == "header":
             self._ranks, self._policy = int(values[0]["world_size"]), str(values[0]["policy"])
             self._own = [[] for _ in range(self._ranks)]
         elif kind == "lockstep":
             start, seconds, end = values
+            if len(seconds) != self._ranks:
+                raise ValueError(seconds)
             begin = max(start, self._end)
             self._end = max(end or 0.0, begin + max(seconds))
             self._steps.append((begin, seconds, self._end))
         elif kind == "done":
-            self.is_synced = False
-            self._own[values[1]].append(values[2])
+            self._own[values[1]].append(float(values[2]))
         elif kind == "gone":
             self._gone[values[1]] = values[0]
         elif kind == "end":
             self.is_over = True
 
-    def _synced(self) -> Record | None:
-        """Steps of which the next has begun, which ends them; all of them at the end of the run."""
-        count = len(self._steps) - (not self.is_over)
+    def _synced(self, are_over: bool) -> Record | None:
+        """Steps of which the next has begun, which ends them.
+
+        are_over: whether the last one is over too, as the run is or changes to a server.
+        """
+        count = len(self._steps) - (not are_over)
         if count <= 0:
             return None
         steps, begins = self._steps[:count], [each[0] for each in self._steps]
@@ -116,8 +133,7 @@ class JournalFollower:
 
     def _private(self) -> Record | None:
         """The k-th steps of all ranks, whenever they were."""
-        self._steps.clear()
-        count = min(map(len, self._own))
+        count = min(map(len, self._own), default=0)
         if not count:
             return None
         seconds = np.array([own[:count] for own in self._own]).T
@@ -144,4 +160,5 @@ class JournalFollower:
     @property
     def share(self) -> float:
         """Share of the bytes that are read."""
-        return self._read / self._size if self._size else 1.0
+        waiting = sum(len(line) + 1 for line in self._lines)
+        return (self._read - waiting) / self._size if self._size else 1.0

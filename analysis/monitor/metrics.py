@@ -74,25 +74,21 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def families(found: Snapshot) -> Iterator[Any]:
-    """The metrics of a snapshot."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    """The metrics of a snapshot: gauges, as sums fall when start-up is found, or a run restarts."""
+    from prometheus_client.core import GaugeMetricFamily
 
     def gauge(name: str, what: str, value: float) -> Any:
         return GaugeMetricFamily(f"simstrag_{name}", what, value=value)
 
-    def counter(name: str, what: str, value: float) -> Any:
-        return CounterMetricFamily(f"simstrag_{name}", what, value=value)
-
-    yield counter("steps", "Steps of all ranks, but start-up.", found.steps)
+    yield gauge("steps", "Steps of all ranks, but start-up.", found.steps)
     yield gauge("last_step", "Number of the newest step that all ranks have.", found.last)
     yield gauge("step_seconds", "Seconds of a mean step of the latest ones.", found.step_seconds)
     yield gauge("silence_seconds", "Seconds since any rank wrote.", found.age)
-    yield counter("warnings", "Warnings that are kept.", len(found.warnings))
     if found.is_synced:
-        yield counter("gpu_seconds", "GPU-seconds of these steps.", found.spent)
-        yield counter("lost_gpu_seconds", "GPU-seconds of waiting for the last rank.", found.lost)
+        yield gauge("gpu_seconds", "GPU-seconds of these steps.", found.spent)
+        yield gauge("lost_gpu_seconds", "GPU-seconds of waiting for the last rank.", found.lost)
         if found.lost_money is not None:
-            yield counter("lost_cost", "What they cost at the price given.", found.lost_money)
+            yield gauge("lost_cost", "What they cost at the price given.", found.lost_money)
     rank, factor = found.slowest or (-1, 1.0)
     yield gauge("slowest_rank", "The rank that tests call chronically slow; -1: none.", rank)
     yield gauge("slowest_rank_factor", "Its computing over that of its peers; 1: none.", factor)
@@ -110,7 +106,7 @@ def families(found: Snapshot) -> Iterator[Any]:
         yield family
     if found.is_synced:
         what = "GPU-seconds that others waited for a rank."
-        awaited = CounterMetricFamily("simstrag_rank_awaited_gpu_seconds", what, labels=["rank"])
+        awaited = GaugeMetricFamily("simstrag_rank_awaited_gpu_seconds", what, labels=["rank"])
         for each in found.ranks:
             awaited.add_metric([str(each.rank)], each.awaited)
         yield awaited

@@ -17,13 +17,17 @@ CROWDED = (
     "every core trains, so what would help is computed when the run is over; "
     "simstrag diagnose says it on another machine"
 )
+UNSEEN = (
+    "no rank of this run is found among the processes here, so what would help is computed when it "
+    "is over; simstrag diagnose says it now"
+)
 UNPINNED = "ranks are not pinned, so what would help is computed at the lowest priority"
 
 
 class Placement(NamedTuple):
     """Where advice is computed.
 
-    cores: on which it may run; none where every core trains.
+    cores: on which it may run; none where every core trains, or may train.
     note: what there is to say of it.
     """
 
@@ -34,7 +38,7 @@ class Placement(NamedTuple):
 def place(folders: Sequence[Path]) -> Placement:
     """The cores that no rank of a run needs.
 
-    >>> place([]).cores == tuple(cores())
+    >>> place([]).note == UNSEEN
     True
     """
     return choose(cores(), [_affinity(process) for process in _ranks(folders)])
@@ -48,10 +52,12 @@ def choose(allowed: Sequence[int], ranks: Sequence[frozenset[int]]) -> Placement
     >>> choose([0, 1, 2], [frozenset({0}), frozenset({1})]).cores
     (2,)
     """
+    if not ranks:
+        return Placement((), UNSEEN)
     everywhere = frozenset(allowed)
     pinned = [own for own in ranks if not own >= everywhere]
     free = everywhere.difference(*pinned)
-    if not ranks or (len(pinned) == len(ranks) and free):
+    if len(pinned) == len(ranks) and free:
         return Placement(tuple(sorted(free)))
     if len(ranks) - len(pinned) < len(free):  # the others are somewhere among these
         return Placement(tuple(sorted(free)), UNPINNED)

@@ -1,7 +1,8 @@
 """What all steps so far cost, and windows of the latest steps, from pieces of a record.
 
 Each piece is laid out and judged by `simstrag.whatif`, and its sums are added.  So the totals are
-those of a diagnosis of all steps, and a refresh costs what the new steps cost.
+those of a diagnosis of all steps.  A refresh costs what the new steps cost, and a median of one
+number of each step so far, by which start-up is found.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ def concatenate(records: Sequence[Record]) -> Record:
     return replace(records[-1], **columns)
 
 
+def _are_alike(pieces: Sequence[Record], piece: Record) -> bool:
+    """Whether a piece has the parts of these, as of a run that stays with or without a server."""
+    return not pieces or pieces[-1].kinds == piece.kinds
+
+
 class Sums(NamedTuple):
     """Of steps: how many, their seconds, and by rank for how long and how often it was awaited.
 
@@ -58,6 +64,9 @@ class Sums(NamedTuple):
     @classmethod
     def of(cls, layout: Layout) -> Sums:
         late = late_replicas(layout)
+        if not layout.communicates.any():  # under a server, whose steps wait for nobody
+            none = np.zeros(len(late.waited))
+            return cls(len(layout.step), float(layout.recorded.sum()), none, none.astype(int), {})
         return cls(
             len(layout.step), float(layout.recorded.sum()), np.array(late.waited),
             np.array(late.last), waited_in_groups(layout),
@@ -112,8 +121,10 @@ class Totals:
         self.own = np.concatenate([self.own, own], axis=1)[:, -SHOWN:]
         self._waits = np.concatenate([self._waits, waits], axis=1)[:, -LATEST:]
         self._recorded = np.append(self._recorded, layout.recorded)[-LATEST:]
-        if len(self._usual) - sums.steps < HEAD:
+        if len(self._usual) - sums.steps < HEAD and _are_alike(self._head, piece):
             self._head.append(piece)
+        if not _are_alike(self._kept, piece):
+            self._kept.clear()
         self._kept.append(piece)
         while sum(map(len, self._kept)) > ADVISED and len(self._kept) > 1:
             self._kept.popleft()

@@ -105,6 +105,11 @@ class Watcher:
         return self._follower.is_over
 
     @property
+    def restarts(self) -> int:
+        """How often reading began anew."""
+        return self._restarts
+
+    @property
     def latest(self) -> Record | None:
         """The record of the latest steps; None before any."""
         return self._totals.latest

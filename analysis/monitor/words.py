@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 
 from simstrag.analysis.monitor.snapshot import SLOW, RankState, Snapshot
-from simstrag.analysis.pages.templates import fragment
 from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
 from simstrag.rendering import answer, html_fragment
 
@@ -135,6 +134,8 @@ def advice_age(found: Snapshot) -> str:
 
 @html_fragment.register
 def _(found: Snapshot) -> str:
+    from simstrag.analysis.pages.templates import fragment  # of a page, with matplotlib
+
     return fragment([], list(paragraphs(found)))
 
 
