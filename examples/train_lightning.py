@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from simstrag.ddp.frameworks.lightning import Record
+from simstrag.ddp.frameworks.lightning import RecordCallback
 
 LATE, STEPS, BATCH = 0.02, 60, 32
 
@@ -55,7 +55,7 @@ def main() -> None:
         accelerator="cpu", devices=2, strategy="ddp", max_steps=STEPS, log_every_n_steps=10,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         logger=CSVLogger(f"{options.out}-logs") if options.out else False,
-        callbacks=[Record(options.out)],
+        callbacks=[RecordCallback(options.out)],
     )  # fmt: skip
     trainer.fit(Regression(options.slow), DataLoader(data, BATCH))
 

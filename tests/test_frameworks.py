@@ -193,13 +193,18 @@ def test_scalars_have_the_newest_step_and_the_slowest_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("framework", "begin"),
-    [("transformers", "on_train_begin"), ("lightning", "on_train_start")],
+    ("framework", "kind", "begin"),
+    [
+        ("transformers", "_Record", "on_train_begin"),
+        ("lightning", "RecordCallback", "on_train_start"),
+    ],
 )
-def test_a_training_after_one_that_raised_closes_its_record(framework: str, begin: str) -> None:
+def test_a_training_after_one_that_raised_closes_its_record(
+    framework: str, kind: str, begin: str
+) -> None:
     pytest.importorskip(framework)
     module = importlib.import_module(f"simstrag.ddp.frameworks.{framework}")
-    callback = module.Record()
+    callback = getattr(module, kind)()
     given = (None,) * (3 if framework == "transformers" else 2)
     getattr(callback, begin)(*given)
     first = callback._record

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from simstrag.analysis.monitor.placement import Placement, place
+from simstrag.analysis.monitor.placement import AdvicePlacement, place
 from simstrag.analysis.monitor.snapshot import AdviceSoFar
 from simstrag.processes.children import start_module
 from simstrag.records.record import Record
@@ -58,7 +58,7 @@ class Advisor:
         is_over: whether the run is over, so that no core trains.
         """
         self._started = time.monotonic()
-        found = Placement((), "") if is_over else place(self._folders)
+        found = AdvicePlacement((), "") if is_over else place(self._folders)
         self.note = found.note
         if not found.cores and not is_over:
             return

@@ -24,7 +24,7 @@ UNSEEN = (
 UNPINNED = "ranks are not pinned, so what would help is computed at the lowest priority"
 
 
-class Placement(NamedTuple):
+class AdvicePlacement(NamedTuple):
     """Where advice is computed.
 
     cores: on which it may run; none where every core trains, or may train.
@@ -35,7 +35,7 @@ class Placement(NamedTuple):
     note: str = ""
 
 
-def place(folders: Sequence[Path]) -> Placement:
+def place(folders: Sequence[Path]) -> AdvicePlacement:
     """The cores that no rank of a run needs.
 
     >>> place([]).note == UNSEEN
@@ -44,7 +44,7 @@ def place(folders: Sequence[Path]) -> Placement:
     return choose(cores(), [_affinity(process) for process in _ranks(folders)])
 
 
-def choose(allowed: Sequence[int], ranks: Sequence[frozenset[int]]) -> Placement:
+def choose(allowed: Sequence[int], ranks: Sequence[frozenset[int]]) -> AdvicePlacement:
     """The cores of advice, of those that are allowed.
 
     ranks: the cores that each rank on this machine may use.
@@ -53,15 +53,15 @@ def choose(allowed: Sequence[int], ranks: Sequence[frozenset[int]]) -> Placement
     (2,)
     """
     if not ranks:
-        return Placement((), UNSEEN)
+        return AdvicePlacement((), UNSEEN)
     everywhere = frozenset(allowed)
     pinned = [own for own in ranks if not own >= everywhere]
     free = everywhere.difference(*pinned)
     if len(pinned) == len(ranks) and free:
-        return Placement(tuple(sorted(free)))
+        return AdvicePlacement(tuple(sorted(free)))
     if len(ranks) - len(pinned) < len(free):  # the others are somewhere among these
-        return Placement(tuple(sorted(free)), UNPINNED)
-    return Placement((), CROWDED)
+        return AdvicePlacement(tuple(sorted(free)), UNPINNED)
+    return AdvicePlacement((), CROWDED)
 
 
 def _affinity(process: int) -> frozenset[int]:

@@ -19,7 +19,7 @@ NOTABLE = 0.05
 """Share of all waiting from which the rank that it was for is listed."""
 
 
-class RankState(NamedTuple):
+class WatchedRank(NamedTuple):
     """One rank.
 
     step: the newest step that it has written.
@@ -106,7 +106,7 @@ class Snapshot:
     gpu_price: float | None
     spent: float
     lost: float
-    ranks: tuple[RankState, ...]
+    ranks: tuple[WatchedRank, ...]
     numbers: Ints
     own: Floats
     step_seconds: float
@@ -148,7 +148,7 @@ class Snapshot:
         return over_peers(np.add.reduceat(self.own, begins, axis=1)), self.numbers[begins]
 
     @property
-    def awaited(self) -> list[RankState]:
+    def awaited(self) -> list[WatchedRank]:
         """The ranks that cost others a share of all waiting that is worth a line, most first."""
         found = [each for each in self.ranks if each.awaited > NOTABLE * self.lost]
         return sorted(found, key=lambda each: -each.awaited)

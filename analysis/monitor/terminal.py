@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from simstrag.analysis.charts.chart import CONTENTION
-from simstrag.analysis.monitor.snapshot import SLOW, RankState, Snapshot
+from simstrag.analysis.monitor.snapshot import SLOW, Snapshot, WatchedRank
 from simstrag.analysis.monitor.words import (
     advice_age,
     factor,
@@ -127,7 +127,7 @@ def _shade(ratio: float) -> str:
     return next((mark for least, mark in SHADES if ratio >= least), NORMAL)
 
 
-def choose(ranks: Sequence[RankState], room: int) -> tuple[list[RankState], list[RankState]]:
+def choose(ranks: Sequence[WatchedRank], room: int) -> tuple[list[WatchedRank], list[WatchedRank]]:
     """The ranks that are shown, in order, and the rest: of many, the silent and the slowest."""
     if len(ranks) <= room:
         return list(ranks), []

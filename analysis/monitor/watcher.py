@@ -13,7 +13,7 @@ import numpy as np
 from simstrag.analysis.monitor import words  # noqa: F401 - registers how a snapshot is said
 from simstrag.analysis.monitor.follow import Follower, RankProgress, RecordFollower
 from simstrag.analysis.monitor.follow_journal import JournalFollower
-from simstrag.analysis.monitor.snapshot import RankState, Snapshot, Warned
+from simstrag.analysis.monitor.snapshot import Snapshot, Warned, WatchedRank
 from simstrag.analysis.monitor.totals import LATEST, Totals
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.documents.file_io import path_of, require_path
@@ -197,7 +197,7 @@ class Watcher:
                 float(computing[k]), float(waiting[k]), float(factors[k]),
                 float(sums.waited[k]) * each_gpu, int(sums.last[k]), totals.groups_of(sums, k),
             )  # fmt: skip
-            ranks.append(RankState(rank, each.step, *known, silent[rank]))
+            ranks.append(WatchedRank(rank, each.step, *known, silent[rank]))
         shown = [k for rank in progress if (k := places.get(rank)) is not None]
         return Snapshot(
             source=self._follower.source,

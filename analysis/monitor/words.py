@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from simstrag.analysis.monitor.snapshot import SLOW, RankState, Snapshot
+from simstrag.analysis.monitor.snapshot import SLOW, Snapshot, WatchedRank
 from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
 from simstrag.rendering import answer, html_fragment
 
@@ -99,7 +99,7 @@ def money(found: Snapshot, gpu_seconds: float) -> str:
     return f" ({number(found.gpu_price * gpu_seconds / 3600)} at your price)"
 
 
-def waited(found: Snapshot, rank: RankState) -> str:
+def waited(found: Snapshot, rank: WatchedRank) -> str:
     """What the others waited for a rank."""
     within = f", in {join(rank.groups)}" if rank.groups else ""
     cost = f"{hours(rank.awaited)} GPU-hours{money(found, rank.awaited)}"

@@ -1,4 +1,4 @@
-"""Lightning: `Trainer(callbacks=[Record("runs/job")])` records a training under DDP or FSDP2."""
+"""Lightning: `Trainer(callbacks=[RecordCallback("runs/job")])` records a training under DDP or FSDP2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
     from lightning.pytorch import Callback
 
 
-class Record(Callback):  # type: ignore[misc]  # whichever of the two packages is there
+class RecordCallback(Callback):  # type: ignore[misc]  # whichever of the two packages is there
     """Records each `fit`, and logs `simstrag/wait_seconds` and its like with the script's scalars.
 
     out: a new folder for `simstrag diagnose`; without one, slow ranks are named on stderr only.

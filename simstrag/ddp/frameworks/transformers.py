@@ -11,14 +11,13 @@ from simstrag.ddp.frameworks.first_model import FirstModelRecorder
 from simstrag.ddp.frameworks.record_folder import require_new
 
 
-class Record(TrainerCallback):  # type: ignore[misc]
+class _Record(TrainerCallback):  # type: ignore[misc]
     """Records `trainer.train()`, and adds `simstrag/wait_seconds` and its like to what is logged.
 
     out: a new folder for `simstrag diagnose`; without one, slow ranks are named on stderr only.
     Raises `InputError` for a folder that has a record.
 
-    In `Trainer(callbacks=[Record("runs/job")])` it comes after the loggers of `report_to`, which
-    then do not see its scalars; `record` puts it before them.
+    It stands before the loggers of `report_to`, which would not see its scalars otherwise.
     """
 
     def __init__(self, out: str | Path | None = None) -> None:
@@ -53,4 +52,4 @@ def record(trainer: Any, out: str | Path | None = None) -> None:
     trainer: a `transformers.Trainer`, before `train()`.
     out: a new folder for `simstrag diagnose`.
     """
-    trainer.callback_handler.callbacks.insert(0, Record(out))
+    trainer.callback_handler.callbacks.insert(0, _Record(out))
