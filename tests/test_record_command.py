@@ -65,8 +65,8 @@ def test_a_job_is_recorded_and_its_exit_code_is_the_commands(job: list[str]) -> 
     command = [sys.executable, "-m", "simstrag", "record", "--out", "runs/job", *job, "wrapped"]
     done = subprocess.run([*command, "60"], capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
-    assert done.stdout.startswith("who     Rank 1 takes ")
-    assert done.stdout.splitlines()[-1] == "next    simstrag diagnose runs/job"
+    assert "\nwho     Rank 1 takes " in f"\n{done.stderr}"
+    assert done.stderr.splitlines()[-1] == "next    simstrag diagnose runs/job"
     again = subprocess.run([*command, "60"], capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert again.stderr.endswith("a job was recorded there; choose another folder\n")

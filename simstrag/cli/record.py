@@ -35,7 +35,8 @@ def record(
         document = {"code": done.code, "record": done.folder, "reason": done.reason}
         print_result(as_json, quiet, document, record=done.folder)
     else:
-        _diagnose(done.folder)
+        with redirect_stdout():  # stdout is the job's
+            _diagnose(done.folder)
     if done.code:
         raise typer.Exit(done.code)
 

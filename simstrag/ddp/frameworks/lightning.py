@@ -1,4 +1,4 @@
-"""Lightning: `Trainer(callbacks=[RecordCallback("runs/job")])` records a training under DDP or FSDP2."""
+"""Lightning: `Trainer(callbacks=[RecordCallback("runs/job")])` records DDP or FSDP2."""
 
 from __future__ import annotations
 
