@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 import urllib.request
@@ -94,6 +95,15 @@ def test_slow_steps_have_another_mark_where_there_are_no_colours(found: Snapshot
 def test_a_name_cannot_write_to_the_terminal(found: Snapshot) -> None:
     bad = replace(found, source="run\x1b[2J", warnings=(Warned(1, "\x1b]0;title\x07"),))
     assert not re.search("[\x00-\x09\x0b-\x1f]", frame(bad, 80, 24).plain)
+
+
+def test_a_view_in_a_terminal_does_without_what_draws_pages() -> None:
+    code = (
+        "import sys, simstrag.cli.watch, simstrag.analysis.monitor.terminal\n"
+        "import simstrag.analysis.monitor.watcher, simstrag.analysis.monitor.advisor\n"
+        "sys.exit('matplotlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # -- the page
@@ -252,6 +262,8 @@ def test_while_a_run_whose_ranks_are_unseen_writes_no_advice_is_begun(tmp_path: 
     assert watcher.latest is not None
     advisor.begin(watcher.latest, is_over=False)
     assert (advisor.is_busy, advisor.note) == (False, UNSEEN)
+    assert not advisor.is_due(30, 32)
+    assert advisor.is_due(30, 32, is_over=True)
 
 
 def test_a_process_of_advice_that_cannot_start_is_a_note(

@@ -32,7 +32,7 @@ class Advisor:
         self.advice: AdviceSoFar | None = None
         self.note = ""
         self._process: subprocess.Popen[bytes] | None = None
-        self._of, self._restarts = (-1, -1), 0
+        self._of, self._restarts, self._waits = (-1, -1), 0, False
         self._started = float("-inf")
 
     @property
@@ -47,10 +47,14 @@ class Advisor:
             self._of, self._restarts = (-1, -1), restarts
             self.advice, self.note = None, ""
 
-    def is_due(self, steps: int, last: int) -> bool:
-        """Whether advice on steps up to `last` is to be begun: they are new, and enough."""
+    def is_due(self, steps: int, last: int, is_over: bool = False) -> bool:
+        """Whether advice on steps up to `last` is to be begun: they are new, and enough.
+
+        is_over: whether the run is over, for which advice waits where it may need a core of it.
+        """
         is_new = last > self._of[1] and steps >= FEWEST
-        return self._process is None and is_new and time.monotonic() - self._started >= PERIOD
+        is_time = time.monotonic() - self._started >= PERIOD or (is_over and self._waits)
+        return self._process is None and is_new and is_time
 
     def begin(self, record: Record, is_over: bool) -> None:
         """Begin to compute advice on a record, unless a core that trains may be needed for it.
@@ -60,7 +64,8 @@ class Advisor:
         self._started = time.monotonic()
         found = AdvicePlacement((), "") if is_over else place(self._folders)
         self.note = found.note
-        if not found.cores and not is_over:
+        self._waits = not found.cores and not is_over
+        if self._waits:
             return
         self._of = int(record.step[0]), int(record.step[-1])
         module = "simstrag.analysis.monitor.advice_process"

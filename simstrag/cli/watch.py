@@ -124,7 +124,7 @@ def _follow(watcher: Watcher, advisor: Advisor | None, shows: list[Show], every:
 def _begin_advice(watcher: Watcher, advisor: Advisor, found: Snapshot) -> None:
     """Begin to compute what would help, if that is due."""
     advisor.forget(watcher.restarts)
-    if advisor.is_due(found.steps, found.last):
+    if advisor.is_due(found.steps, found.last, found.is_over):
         record = watcher.latest
         assert record is not None, "there are steps"
         advisor.begin(record, found.is_over)
