@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import simstrag.ddp.collector.record as recording
 from simstrag.ddp import record
+from simstrag.ddp.collector import step_marks
 from simstrag.ddp.collector.hooks import EndOfBackward
 from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _Looks, _StepFile
 from simstrag.ddp.collector.stand_ins import StandIns
@@ -460,6 +461,41 @@ def test_the_seconds_of_a_step_by_hand() -> None:
         marks.leave()
     marks.end()
     assert list(marks.known()) == [StepSeconds(1, before=1, parts=((1, 2), (1, 3)))]
+
+
+def test_waits_of_an_evaluation_are_none_of_the_next_step() -> None:
+    """The wait for a token count comes after it, with gradients on, and is one of the step."""
+    marks = StepMarks(Told(0, 1, 2, 3, 4, 8), settling=1)
+    marks.end()
+    with torch.no_grad():
+        for _ in range(3):
+            marks.forward_without_gradients()
+            marks.enter()
+            marks.leave()
+            marks.waited(0.5, 0.6)
+    marks.enter()
+    marks.leave()
+    marks.forward()
+    with torch.no_grad():  # as the optimizer and FSDP2's backward are
+        marks.forward_without_gradients()
+        marks.enter()
+        marks.leave()
+    marks.end()
+    assert [len(each.parts) for each in marks.known()] == [2]
+
+
+def test_a_step_with_too_many_marks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_marks, "MOST", 20)
+    marks = StepMarks(WallClock(""), settling=1)
+    marks.end()
+    for waits in (100, 3):
+        for _ in range(waits):
+            marks.waited(0, 0)
+            marks.enter()
+            marks.leave()
+        assert len(marks._marks) < 24
+        marks.end()
+    assert [(each.step, len(each.parts)) for each in marks.known()] == [(2, 6)]
 
 
 def test_a_rank_that_is_alone_waits_for_none() -> None:

@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import simstrag
 from simstrag.ddp import record
+from simstrag.ddp.collector import group_waits
 from simstrag.ddp.collector.group_waits import GroupWaits
 from simstrag.ddp.collector.groups import GroupLabels
 from simstrag.ddp.collector.stand_ins import StandIns
@@ -281,3 +282,13 @@ def test_a_send_in_a_group_that_torch_does_not_know_is_no_wait(
         group.send([torch.ones(1)], dstRank=2, tag=0)
         assert not marks.has_begun
     assert sent == [1, 2]
+
+
+def test_works_that_nobody_waits_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_waits, "MOST_WORKS", 2)
+    waits = GroupWaits(nn.Linear(2, 1), StepMarks(WallClock("")), GroupLabels([]), StandIns())
+    waits._stand_ins.close()
+    works: list[Any] = [object() for _ in range(5)]
+    for work in works:
+        waits._keep(work, "dp:0")
+    assert [work for work, _ in waits._works.values()] == works[-2:]

@@ -28,7 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from simstrag.ddp.collector.groups import GroupLabels, meshes_of
 from simstrag.ddp.collector.hooks import EndOfBackward, attach_ddp, attach_module
 from simstrag.ddp.collector.stand_ins import StandIns, argument
-from simstrag.ddp.collector.step_marks import StepMarks
+from simstrag.ddp.collector.step_marks import MOST, StepMarks
 
 BLOCKING = (
     "all_gather_single", "all_gather_into_tensor", "reduce_scatter_single", "reduce_scatter_tensor",
@@ -42,6 +42,8 @@ FUNCTIONAL = (
 BEGUN, AWAITED = {"send": "send", "recv": "ask"}, {"send": "sent", "recv": "recv"}
 """How labels of sends and receives begin where they are begun, and where the rank waits for them;
 they go on with the other rank."""
+MOST_WORKS = 1_000
+"""Begun transfers that are kept, with their tensors, for a wait; scripts may poll them instead."""
 PEER = {"send": "dstRank", "recv": "srcRank"}
 """The argument that has the other rank, by its place in the group."""
 
@@ -90,6 +92,8 @@ class GroupWaits:
                 for end in ends:
                     end.begin(getattr(model, "require_backward_grad_sync", True))
                 self._marks.forward()
+            else:
+                self._marks.forward_without_gradients()
 
         self._stand_ins.on_close(model.register_forward_pre_hook(begin, prepend=True).remove)
 
@@ -112,7 +116,7 @@ class GroupWaits:
             if work is None:
                 marks.waited(begin, marks.mark(), label)
             else:
-                self._works[id(work)] = work, label
+                self._keep(work, label)
             return work
 
         return call
@@ -128,6 +132,8 @@ class GroupWaits:
             group = group_of(*arguments, **named)
             if label := label_of(group):
                 memory = getattr(result, "elem", result)
+                if len(issued) >= MOST:  # of an evaluation that waits for none
+                    issued.clear()
                 issued[memory.untyped_storage().data_ptr()] = label
             return result
 
@@ -151,7 +157,7 @@ class GroupWaits:
 
     def _transferring(self, way: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """A send or a receive, marked where it is begun; the rank waits for it later."""
-        works, marks, label_of = self._works, self._marks, self._labels.of
+        marks, label_of = self._marks, self._labels.of
 
         def call(group: ProcessGroup, *arguments: Any, **named: Any) -> Any:
             peer = arguments[1] if len(arguments) > 1 else named.get(PEER[way])
@@ -162,10 +168,16 @@ class GroupWaits:
             other = dist.get_global_rank(group, peer)
             marks.waited(begin, marks.mark(), f"{BEGUN[way]}:{other}")
             if work is not None:
-                works[id(work)] = work, f"{AWAITED[way]}:{other}"
+                self._keep(work, f"{AWAITED[way]}:{other}")
             return work
 
         return call
+
+    def _keep(self, work: Work, label: str) -> None:
+        """Let a later wait for this work have a label; the oldest of many are forgotten."""
+        while len(self._works) >= MOST_WORKS:
+            del self._works[next(iter(self._works))]
+        self._works[id(work)] = work, label
 
     def _waiting_for_work(self, original: Callable[..., Any]) -> Callable[..., Any]:
         works, marks = self._works, self._marks

@@ -40,6 +40,8 @@ def attach(model: nn.Module, marks: StepMarks) -> None:
         if torch.is_grad_enabled():
             end.begin(getattr(model, "require_backward_grad_sync", True))
             marks.forward()
+        else:
+            marks.forward_without_gradients()
 
     model.register_forward_pre_hook(begin, prepend=True)
 

@@ -83,7 +83,8 @@ def record(
     reduces gradients ends it, and under FSDP2 on a device every backward.  Where ranks wait in
     several groups, it ends when the model's optimizer steps.  In these cases seconds of waiting
     count as computing: DDP's broadcast of buffers at the start of the forward, and collectives of
-    the script's own that are asynchronous, functional, or not of all ranks.
+    the script's own that are asynchronous, functional, or not of all ranks.  Waits of an evaluation
+    between steps, under `torch.no_grad()`, are none of the next step's.
 
     A disk that is full or a store that is lost ends the record with a warning, not the training.
     Raises `InputError` for a model without a wrapper and mesh, and for a folder that has a record.

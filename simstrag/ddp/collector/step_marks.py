@@ -18,6 +18,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+MOST = 200_000
+"""Marks of a step after which it is left out and no further ones are kept."""
+
 
 class StepSeconds(NamedTuple):
     """Seconds of one step of a rank.
@@ -133,6 +136,7 @@ class StepMarks:
         self._forward: Any = None
         self._ended: deque[tuple[int, Any, list[Any], list[str]]] = deque()
         self._depth = self._steps = 0
+        self._is_training = self._is_evaluating = self._is_marked = False
         self.on_end: Callable[[], None] | None = None
         self._pause, self._due = pause, time.monotonic() + pause
 
@@ -142,8 +146,23 @@ class StepMarks:
             self._depth = 1
             self.leave()
         self._depth = 0
+        self._is_training, self._is_evaluating = True, False
         if self._forward is None and len(self._marks) < 2:  # later ones split no computing
             self._forward = self.mark()
+
+    def forward_without_gradients(self) -> None:
+        """The model's forward begins, in an evaluation if no training forward began before it.
+
+        Waits of an evaluation are none of the next step, until that begins or gradients are on.
+        """
+        self._is_evaluating = not self._is_training
+
+    @property
+    def _counts(self) -> bool:
+        """Whether a wait that begins is one of the step."""
+        if self._is_evaluating and not torch.is_grad_enabled():
+            return False
+        return len(self._marks) < MOST
 
     @property
     def has_begun(self) -> bool:
@@ -152,7 +171,8 @@ class StepMarks:
 
     def enter(self, group: str = "") -> None:
         """The rank begins to wait in a group; a call within another wait counts for nothing."""
-        if not self._depth:
+        if not self._depth and self._counts:
+            self._is_marked = True
             self._marks.append(self.mark())
             self._groups.append(group)
         self._depth += 1
@@ -160,12 +180,13 @@ class StepMarks:
     def leave(self) -> None:
         """The rank ceases to wait."""
         self._depth -= 1
-        if not self._depth:
+        if not self._depth and self._is_marked:
+            self._is_marked = False
             self._marks.append(self.mark())
 
     def waited(self, begin: Any, end: Any, group: str = "") -> None:
         """The rank has waited in a group between two marks."""
-        if not self._depth:
+        if not self._depth and self._counts:
             self._marks += (begin, end)
             self._groups.append(group)
 
@@ -174,11 +195,13 @@ class StepMarks:
         if self._depth:
             self._depth = 1
             self.leave()
-        if len(self._marks) < 2:  # the rank did not wait
+        is_full = len(self._marks) >= MOST
+        if is_full or len(self._marks) < 2:  # waits are left out, or were none
             self._marks.append(self.mark())
-        if self._steps >= self._left_out:
+        if self._steps >= self._left_out and not is_full:
             self._ended.append((self._steps, self._forward, self._marks, self._groups))
         self._marks, self._groups, self._forward = [self._marks[-1]], [], None
+        self._is_training = self._is_evaluating = False
         self._steps += 1
         if self.on_end is not None and (now := time.monotonic()) >= self._due:
             self._due = now + self._pause
