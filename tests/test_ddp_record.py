@@ -214,18 +214,18 @@ def test_a_recorder_that_was_closed_keeps_no_step(tmp_path: Path) -> None:
 
 
 def rank_fails_to_attach(rank: int, world: int, folder: str) -> bool:
-    before, attached = dist.all_reduce, recording.mark_collectives
+    before, attached = dist.all_reduce, vars(recording)["mark_collectives"]
 
     def fails(*arguments: Any) -> None:
         attached(*arguments)
         raise MemoryError
 
-    recording.mark_collectives = fails
+    vars(recording)["mark_collectives"] = fails
     try:
         with pytest.raises(MemoryError):
             record(wrapped("DistributedDataParallel"), folder, look_every=0)
     finally:
-        recording.mark_collectives = attached
+        vars(recording)["mark_collectives"] = attached
     return dist.all_reduce is before
 
 
@@ -321,7 +321,11 @@ def test_recorders_closed_in_any_order_leave_torch_as_it_was(order: tuple[int, i
 
     def standing(number: int) -> StandIns:
         def wrap(original: Any) -> Any:
-            return lambda x: (called.append(number), original(x))[1]
+            def call(x: int) -> Any:
+                called.append(number)
+                return original(x)
+
+            return call
 
         stand_ins = StandIns()
         stand_ins.replace(Owner, "no_such_function", wrap)
