@@ -18,10 +18,9 @@ from simstrag.analysis.monitor.totals import LATEST, Totals
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.errors import InputError
-from simstrag.records.record import Record
+from simstrag.records.record import Floats, Record
 from simstrag.records.steps import APART
 from simstrag.whatif.analysis import check_numbers
-from simstrag.whatif.culprits import over_peers
 
 SILENT = 15.0
 """Seconds without a row after which a rank is silent, if others write: ranks write once a second,
@@ -188,7 +187,7 @@ class Watcher:
         gpus = totals.gpus or len(progress)
         is_synced = self._follower.is_synced
         each_gpu = gpus / max(1, len(totals.ranks)) * is_synced
-        factors = over_peers(computing) if len(computing) > 1 else np.ones(len(computing))
+        factors = _over_others(computing)
         places = {rank: k for k, rank in enumerate(totals.ranks.tolist())}
         ranks = []
         for rank, each in progress.items():
@@ -220,6 +219,19 @@ class Watcher:
             slowest=self._detector.slowest(),
             warnings=tuple(self._warnings),
         )
+
+
+def _over_others(seconds: Floats) -> Floats:
+    """Seconds of each rank over the median of all other ranks; 1 for a rank that is alone.
+
+    >>> _over_others(np.array([1.0, 2.0])).tolist(), _over_others(np.array([3.0])).tolist()
+    ([0.5, 2.0], [1.0])
+    """
+    if len(seconds) < 2:
+        return np.ones(len(seconds))
+    others = np.where(np.eye(len(seconds), dtype=bool), np.nan, seconds)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.nan_to_num(seconds / np.nanmedian(others, axis=1), nan=1.0))
 
 
 def watch(*paths: str | Path, gpu_price: float | None = None) -> Snapshot:
