@@ -39,7 +39,7 @@ from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 
-LATE, STEPS = 0.15, 12
+LATE, STEPS = 0.12, 24
 """Seconds by which slow ranks are late in each forward, and the steps that are recorded."""
 DIMENSIONS = {"HSDP": ("replicate", "shard"), "FSDP2 x TP": ("dp", "tp")}
 
@@ -115,11 +115,11 @@ def seconds_of(found: Diagnosis) -> Any:
 @pytest.mark.parametrize(
     ("wrapper", "slow", "name"),
     [
-        ("HSDP", [1], "rank 1"),
+        pytest.param("HSDP", [1], "rank 1", marks=pytest.mark.thorough),
         ("HSDP", [2, 3], "replica 1"),
         ("HSDP", [1, 3], "shard 1"),
-        ("FSDP2 x TP", [2], "rank 2"),
-        ("FSDP2 x TP", [0, 1], "replica 0"),
+        pytest.param("FSDP2 x TP", [2], "rank 2", marks=pytest.mark.thorough),
+        pytest.param("FSDP2 x TP", [0, 1], "replica 0", marks=pytest.mark.thorough),
         ("FSDP2 x TP", [1, 3], "tensor-parallel rank 1"),
     ],
 )
