@@ -96,9 +96,9 @@ def draw_job(seed: int) -> DrawnJob:
         "learner": {"batch": batch, "noise_scale": between(100, 20_000)},
         "trace": _trace(rng, pauses, workers, end),
     })  # fmt: skip
-    told = FailingJob.of(seen)
+    recorded = FailingJob.of(seen)
     silences = Silences.of(draw(SAMPLE), SAMPLE * apart, step)
-    truth = replace(told, silences=silences, rate=1 / mtbf, returns=away)
+    truth = replace(recorded, silences=silences, rate=1 / mtbf, returns=away)
     return DrawnJob(seen, truth, law)
 
 

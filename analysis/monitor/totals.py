@@ -64,7 +64,7 @@ class Sums(NamedTuple):
     @classmethod
     def of(cls, layout: Layout) -> Sums:
         late = late_replicas(layout)
-        if not layout.communicates.any():  # under a server, whose steps wait for nobody
+        if not layout.communicates.any():  # under a server ranks do not wait for each other
             none = np.zeros(len(late.waited))
             return cls(len(layout.step), float(layout.recorded.sum()), none, none.astype(int), {})
         return cls(

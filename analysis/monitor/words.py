@@ -10,9 +10,9 @@ from simstrag.analysis.text.number_format import join, number, percent, plural, 
 from simstrag.rendering import answer, html_fragment
 
 WORTH = 0.01
-"""Share of GPU-hours that waiting must cost to be told in the headline."""
+"""The headline names the cost of waiting from this share of GPU-hours on."""
 CALM = 15.0
-"""Seconds without a new row from which that is told."""
+"""The view says how long no row has come, from so many seconds on."""
 
 
 def headline(found: Snapshot) -> str:

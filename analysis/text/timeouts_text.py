@@ -31,7 +31,7 @@ def sentences(advice: TimeoutAdvice) -> tuple[str, ...]:
 
 
 def settings_table(advice: TimeoutAdvice, named: bool = False) -> Table:
-    """What was tried, the least loss first. named: only the choice and somebody's defaults."""
+    """The settings that were tried, the least loss first; named: the choice and defaults alone."""
     names = {setting: name for name, setting in advice.names.items()}
     names[advice.choice] = "the choice"
     shown = [setting for setting in advice.lost if not named or setting in names]
