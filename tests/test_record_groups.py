@@ -112,6 +112,12 @@ def seconds_of(found: Diagnosis) -> Any:
     return np.median(found.steps.replay.alone(), axis=1)
 
 
+def usual_replay_error(found: Diagnosis) -> float:
+    """Recorded over replayed seconds of the median step: a busy machine disturbs single ones."""
+    assert found.steps is not None
+    return float(np.median(found.steps.metrics.replay_error_by_step))
+
+
 @pytest.mark.parametrize(
     ("wrapper", "slow", "name"),
     [
@@ -136,7 +142,7 @@ def test_slow_ranks_are_named_by_what_they_are_together(
     fix = next(each for each in found.steps.fixes if each.kind == "worker")
     assert fix.name == f"{name} like the others"
     assert fix.seconds == pytest.approx(LATE, rel=0.5)
-    assert found.steps.metrics.replay_error == pytest.approx(1, abs=0.02)
+    assert usual_replay_error(found) == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("wrapper", ["HSDP", "FSDP2 x TP"])
@@ -231,7 +237,7 @@ def test_a_slow_rank_of_a_pipeline_is_named_with_its_stage_and_changes_no_bit(
     assert (rank, replica, stage) == (2, 1, 0)
     fix = next(each for each in found.steps.fixes if each.kind == "worker")
     assert fix.seconds == pytest.approx(LATE, rel=0.5)
-    assert found.steps.metrics.replay_error == pytest.approx(1, abs=0.02)
+    assert usual_replay_error(found) == pytest.approx(1, abs=0.02)
 
 
 def test_a_slow_stage_is_named_where_it_is_slow_in_all_replicas(
