@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from simstrag import simulate
+from simstrag.analysis.text.claim_text import sentences
 from simstrag.claims import CLAIMS, judge
 from simstrag.claims.claim import Claim, Learner
 from simstrag.claims.identities import Identity, contention_cost, identities, needed_ratio
-from simstrag.claims.measures import SPEEDUP, PointRuns
-from simstrag.claims.scoreboard import ClaimVerdict, Reached, reach
+from simstrag.claims.measures import MEAN_OF_SPEEDUPS, SPEEDUP, PointRuns
+from simstrag.claims.scoreboard import ClaimResult, ClaimVerdict, Reached, Trial, averaged, reach
 from simstrag.cli.commands import EXAMPLES
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study
@@ -168,3 +169,57 @@ def test_a_claim_against_several_does_not_hold_where_one_rival_leaves_it_open(
     assert (found.versus["bsp"].low > 1, found.holds) == (True, None)
     assert found.estimate.value == found.versus["bsp"].value
     assert found.estimate.low == found.versus["ssp"].low
+
+
+def two_points(claim: Claim, slow: tuple[float, float]) -> Trial:
+    """Korel takes 1 s; bsp takes 2 and 4 s, and ssp 2 s and `slow`, under two seeds each."""
+    runs: dict[tuple[int, ...], PointRuns] = {
+        (k,): PointRuns({
+            name: [{"time_to_target": each, "makespan": each} for each in times]
+            for name, times in (("korel", (1.0, 1.0)), ("bsp", (bsp, bsp)), ("ssp", ssp))
+        }, (), True)
+        for k, (bsp, ssp) in enumerate(((2.0, (2.0, 2.0)), (4.0, slow)))
+    }  # fmt: skip
+    points = tuple(reach(claim, place, at) for place, at in runs.items())
+    return Trial("formula", claim.axes, points, averaged(claim, points, runs))
+
+
+@pytest.fixture
+def average(tiny: Claim) -> Claim:
+    """A claim about the average of a map."""
+    rivals = ("bsp", "ssp")
+    return replace(
+        tiny, measure=MEAN_OF_SPEEDUPS, rivals=rivals, is_averaged=True, number=3.2,
+    )  # fmt: skip
+
+
+def test_an_average_is_that_of_the_table_of_speedups_with_the_largest_of_each(
+    average: Claim,
+) -> None:
+    trial = two_points(average, (8.0, 8.0))
+    assert trial.average is not None
+    assert trial.average.estimate.value == (2 + 4 + 2 + 8) / 4
+    assert trial.average.geometric == pytest.approx((2 * 4 * 2 * 8) ** 0.25)
+    assert {n: p.versus[n].value for n, p in trial.average.largest.items()} == {"bsp": 4, "ssp": 8}
+    assert trial.verdict == ClaimVerdict.MEAN
+    found = " ".join(sentences(ClaimResult(average, {"formula": trial})))
+    assert "2 scenarios and 2 methods is 4.000×; the geometric mean" in found  # noqa: RUF001 - meant
+    assert "largest over ssp is 8.00×, at slowdown 1.5×" in found  # noqa: RUF001
+
+
+def test_a_claim_about_an_average_is_judged_by_the_average_alone(average: Claim) -> None:
+    below = two_points(replace(average, number=5.0), (8.0, 8.0))
+    assert (below.points[1].holds, below.verdict) == (True, ClaimVerdict.NOT)
+    open_ = two_points(average, (2.0, 8.0))
+    assert open_.verdict == ClaimVerdict.OPEN
+
+
+def test_an_average_over_a_point_that_misses_its_target_is_not_known(average: Claim) -> None:
+    missed = {
+        name: [{"time_to_target": None if name == "korel" else 1.0, "makespan": 1.0}] * 2
+        for name in ("korel", "bsp", "ssp")
+    }
+    runs: dict[tuple[int, ...], PointRuns] = {(0,): PointRuns(missed, (), True)}
+    points = tuple(reach(average, place, at) for place, at in runs.items())
+    found = averaged(average, points, runs)
+    assert (math.isnan(found.estimate.value), found.holds) == (True, False)

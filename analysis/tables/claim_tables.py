@@ -28,7 +28,8 @@ def claims_table(board: Scoreboard) -> Table:
     )
     notes = (
         "Formula and trained are of the nearest setting, with 95 % intervals over seeds; a dash is "
-        "no result. A claim holds where the whole interval lies above the number.",
+        "no result; of a claim about an average, over all points of its map. A claim holds where "
+        "the whole interval lies above the number.",
     )
     return Table(HEADERS, rows, len(HEADERS), (), notes, wraps=5, least=("claimed",))
 
@@ -58,5 +59,7 @@ def _found(row: ClaimResult, learner: Learner) -> str:
     trial = row.trials.get(learner)
     if trial is None:
         return MISSING
+    if trial.average:
+        return estimate_text(row.claim, trial.average.estimate)
     here = trial.here
     return here.note if math.isnan(here.estimate.value) else estimate_text(row.claim, here.estimate)

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 
 from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
 from simstrag.claims.claim import Claim
-from simstrag.claims.scoreboard import ClaimResult, ClaimVerdict, Scoreboard, Trial
+from simstrag.claims.scoreboard import (
+    ClaimResult,
+    ClaimVerdict,
+    MapAverage,
+    Scoreboard,
+    Trial,
+)
 from simstrag.experiments.paired_statistics import Estimate
 
 LEARNERS = {"formula": "by the formula", "real": "trained"}
@@ -27,7 +33,8 @@ def headline(board: Scoreboard) -> str:
     """
     counts = Counter(row.verdict for row in board.rows)
     listed = [f"{verdict}: {counts[verdict]}" for verdict in ClaimVerdict if counts[verdict]]
-    return f"{len(board.rows)} claims: {'; '.join(listed)}."
+    claims = "1 claim" if len(board.rows) == 1 else f"{len(board.rows)} claims"
+    return f"{claims}: {'; '.join(listed)}."
 
 
 def value_text(claim: Claim, value: float) -> str:
@@ -58,6 +65,9 @@ def sentences(row: ClaimResult) -> Iterator[str]:
     """What each trial found, and why one is missing."""
     claim = row.claim
     for learner, trial in row.trials.items():
+        if trial.average:
+            yield from _average(claim, trial, trial.average)
+            continue
         yield f"{LEARNERS[learner].capitalize()}, in the nearest setting: {_here(claim, trial)}."
         if trial.region:
             yield f"It holds at {trial.region}."
@@ -71,6 +81,22 @@ def sentences(row: ClaimResult) -> Iterator[str]:
         yield f"Nothing is trained: {claim.real}."
     elif "real" not in row.trials:
         yield "This quick scoreboard trains nothing."
+
+
+def _average(claim: Claim, trial: Trial, found: MapAverage) -> Iterator[str]:
+    """The average of a map, and where the largest speed-up over each rival is."""
+    over = f"over {len(trial.points)} scenarios and {len(claim.rivals)} methods"
+    if not found.largest:
+        notes = dict.fromkeys(point.note for point in trial.points if point.note)
+        yield f"The average {over} is not known: {'; '.join(notes)}."
+        return
+    yield (
+        f"The average {over} is {estimate_text(claim, found.estimate)}; the geometric mean is "
+        f"{value_text(claim, found.geometric)}."
+    )
+    for name, point in found.largest.items():
+        value = value_text(claim, point.versus[name].value)
+        yield f"The largest over {name} is {value}, at {trial.describe(point)}."
 
 
 def _here(claim: Claim, trial: Trial) -> str:

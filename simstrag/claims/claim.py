@@ -75,6 +75,7 @@ class Claim:
     nearest: what of the scenario is from there, and what is assumed.
     scenario: its keys.
     axes: one or two constants of the map.
+    is_averaged: whether the number is of the mean over all points of the map.
     real: the keys of a scenario that trains; or the reason why none can tell.
     trained: whether only training can tell.
     trained_rivals: further ones, whose updates have no formula.
@@ -96,6 +97,7 @@ class Claim:
     trained: bool = False
     trained_rivals: tuple[str, ...] = ()
     untestable: str = ""
+    is_averaged: bool = False
 
     @property
     def learners(self) -> tuple[Learner, ...]:

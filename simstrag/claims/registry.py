@@ -15,6 +15,7 @@ from simstrag.claims.measures import (
     ACCURACY_POINTS,
     DELAY_REMOVED,
     EQUAL_WORK,
+    MEAN_OF_SPEEDUPS,
     MEAN_SPEEDUP,
     SAVING,
     SPEEDUP,
@@ -24,12 +25,14 @@ PERIOD = 120.0
 """Seconds of a turn of contention; the script released with STAR slows a worker for 60 s of it."""
 
 
-def turns(share: float, resource: str = "gpu") -> list[dict[str, Any]]:
-    """Rows of a trace that loops: rank 0 takes twice as long for a share of each period."""
-    ends = [(share * PERIOD, 1.0), (PERIOD, 1.0)] if share < 1 else []
+def turns(
+    share: float, resource: str = "gpu", slowdown: float = 2.0, node: int = 0, start: float = 0.0
+) -> list[dict[str, Any]]:
+    """Rows of a trace that loops: a rank takes so many times as long for a share of each period."""
+    ends = [(start + share * PERIOD, 1.0), (PERIOD, 1.0)] if start + share * PERIOD < PERIOD else []
     return [
-        {"time": time, "node": 0, "resource": resource, "kind": "slowdown", "value": value}
-        for time, value in [(0.0, 2.0), *ends]
+        {"time": time, "node": node, "resource": resource, "kind": "slowdown", "value": value}
+        for time, value in [(start, slowdown), *ends]
     ]
 
 
@@ -90,9 +93,10 @@ def training(
 
 
 def slowdown(values: tuple[float, ...], here: float, what: str = "slowdown") -> MapAxis:
-    """How many times as long a slowed worker takes; a severity of 1 is twice."""
+    """How many times as long a slowed worker takes; the trace has the nearest value."""
     labels = tuple(f"{value:g}\N{MULTIPLICATION SIGN}" for value in values)
-    return MapAxis(what, SEVERITY, tuple(v - 1 for v in values), labels, values.index(here))
+    severities = tuple((value - 1) / (here - 1) for value in values)
+    return MapAxis(what, SEVERITY, severities, labels, values.index(here))
 
 
 def constant(name: str, key: str, values: tuple[Any, ...], here: Any) -> MapAxis:
@@ -131,6 +135,86 @@ K80 = {
 }  # fmt: skip
 """BSP took 1.325 s a round and ASP 0.205 s for as many gradients (10.6 ks and 1.64 ks): here a ring
 of eight has 14 hops of 0.08 s."""
+# Measured on one H200 (docs/measured.md, "On one GPU"): seconds of launching, at most those of fp16
+# and fp32; the device's part by batch; and a device beside gemm at levels 1/4, 1/2, 1 and 2.
+LAUNCH = {"tf32": 0.0145, "fp16": 0.0191, "bf16": 0.0184, "fp32": 0.0164}
+DEVICE = {
+    "tf32": (0.00697, 0.01763, 0.06022), "fp16": (0.00565, 0.01276, 0.04368),
+    "bf16": (0.00643, 0.01561, 0.05522), "fp32": (0.01461, 0.04245, 0.14555),
+}  # fmt: skip
+H200_BATCHES = (8, 32, 128)
+LEVELS = (1.21, 1.27, 1.62, 1.69)
+
+
+def gpu_step(full: str, amp: str, batch: int) -> dict[str, Any]:
+    """The section `step` of ResNet-50 on an H200."""
+    k = H200_BATCHES.index(batch)
+    return {
+        "launch": {"full": LAUNCH[full], "amp": LAUNCH[amp]},
+        "device": {"full": DEVICE[full][k], "amp": DEVICE[amp][k]},
+        "cv": 0.001,
+    }
+
+
+H200_CELLS = tuple(
+    (full, amp, batch)
+    for full, amp in (("tf32", "bf16"), ("tf32", "fp16"), ("fp32", "fp16"))
+    for batch in H200_BATCHES
+)
+H200_STEP = MapAxis(
+    "precisions, batch", "step", tuple(gpu_step(*cell) for cell in H200_CELLS),
+    tuple(f"{full} to {amp}, {batch}" for full, amp, batch in H200_CELLS),
+    H200_CELLS.index(("tf32", "fp16", 128)),
+)  # fmt: skip
+H200: dict[str, Any] = {
+    **progress(8000),
+    "step": gpu_step("tf32", "fp16", 128),
+    "noise": {"lag1": 0.35},
+    "trace": turns(0.5, slowdown=1.62),
+    "trace_end": "loop",
+    "trace_per_seed": "shift",
+}
+H200_LEVEL = slowdown(LEVELS, 1.62, "slowdown of the device, as measured beside gemm")
+H200_SHARE = MapAxis(
+    "share of time with contention", "trace",
+    tuple(turns(share, slowdown=1.62) for share in SHARES),
+    tuple(f"{100 * share:g} %" for share in SHARES), 2,
+)  # fmt: skip
+H200_NEAREST = (
+    "8 H200 with ResNet-50 at batch 128, tf32 to fp16: launching, device, noise and the slowdown "
+    "beside another process are measured on one (docs/measured.md), the slowdown at batch 32 in "
+    "tf32 alone; the launches of fp16 and fp32 are at most as stated; assumed: the device of one "
+    "worker shared for 60 of 120 s, and free communication, because eight never ran together"
+)
+
+# Steps that sending a gradient takes: of STAR's models (`python -m benchmarks.star_models`).
+SENDING = {
+    "ResNet-20": 0.0021, "GoogLeNet": 0.0084, "AlexNet": 0.0377, "VGG-16": 0.1292, "LSTM": 0.1816,
+}  # fmt: skip
+STRAGGLERS = {
+    "one at 2\N{MULTIPLICATION SIGN}": turns(0.5),
+    "two at 3\N{MULTIPLICATION SIGN}": [
+        row for node in (0, 1) for row in turns(0.5, slowdown=3.0, node=node)
+    ],
+    "one after the other at 2\N{MULTIPLICATION SIGN}": [
+        row for k in range(8) for row in turns(1 / 8, node=k, start=k * PERIOD / 8)
+    ],
+    "graded from 1 to 2\N{MULTIPLICATION SIGN}": [
+        row for node in range(1, 8) for row in turns(0.5, slowdown=1 + node / 7, node=node)
+    ],
+}
+"""All but the third for 60 of 120 s."""
+CGP_WORLD: dict[str, Any] = {
+    **WORLD,
+    "allreduce": {"bytes": SENDING["AlexNet"], "bandwidth": 1.0},
+    "server": {"link": "cut_through"},
+}
+WORKLOAD = MapAxis(
+    "workload, by what sending a gradient takes", "allreduce.bytes", tuple(SENDING.values()),
+    tuple(SENDING), 2,
+)  # fmt: skip
+DYNAMICS = MapAxis("stragglers", "trace", tuple(STRAGGLERS.values()), tuple(STRAGGLERS), 0)
+
 UNEVEN = {
     "workers": 4,
     "step": {"compute": 0.58, "cv": 0.02},
@@ -164,10 +248,30 @@ CLAIMS: tuple[Claim, ...] = (
         WORLD, (SLOWDOWN, SHARE), training(SGD),
     ),
     Claim(
+        "korel-delay-h200", KOREL, "up to 79.4 % of the straggler delay is removed [V]", 0.794,
+        DELAY_REMOVED, "korel", (), KOREL_SETTING, H200_NEAREST, H200, (H200_STEP, H200_LEVEL),
+        "the claim is of time alone; korel-delay trains",
+    ),
+    Claim(
+        "korel-speed-h200", KOREL, "up to 14 % faster than BSP from start to end [V]", 1.14,
+        SPEEDUP, "korel", ("bsp",), KOREL_SETTING, H200_NEAREST, H200, (H200_STEP, H200_SHARE),
+        "the claim is of time alone; korel-speed trains",
+    ),
+    Claim(
         "cgp-speed", CGP, "1.94 times as fast as other methods on average [V]", 1.94,
         MEAN_SPEEDUP, "cgp", ("bsp", "ssp", "asgd"), CGP_SETTING,
         f"{ASSUMED}; the other methods are bsp, ssp and asgd, assumed too",
         WORLD, (SLOWDOWN, C_TAU), training(SGD),
+    ),
+    Claim(
+        "cgp-scenarios", CGP,
+        "1.94 times as fast as other methods on average, in different scenarios [V]", 1.94,
+        MEAN_OF_SPEEDUPS, "cgp", ("bsp", "ssp", "asgd"), CGP_SETTING,
+        "8 workers, steps of 1 s (cv 5 %), batch 128, noise scale 500, c_tau 1, the other methods, "
+        "and four kinds of stragglers: all assumed; workloads send gradients of five of STAR's "
+        "models, fitted to its logs (docs/star.md), to a server with one card",
+        CGP_WORLD, (WORKLOAD, DYNAMICS),
+        "cgp-speed trains", is_averaged=True,
     ),
     Claim(
         "cgp-accuracy", CGP, "16.8 % more accurate than asynchronous methods [V]", 0.168,

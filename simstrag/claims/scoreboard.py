@@ -15,13 +15,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simstrag.claims.claim import SEVERITY, TARGETS, Claim, Learner, MapAxis
 from simstrag.claims.identities import Identity, identities
-from simstrag.claims.measures import PointRuns
+from simstrag.claims.measures import PointRuns, speedups
 from simstrag.claims.registry import CLAIMS
 from simstrag.documents.file_io import write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
+from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.sweep import Sweep, sweep
@@ -43,11 +46,16 @@ class ClaimVerdict(StrEnum):
     """What the scoreboard says of a claim."""
 
     HERE = "holds in the nearest setting"
+    MEAN = "holds on average"
     REGION = "holds in a region"
     OPEN = "undecided by these seeds"
     NOT = "not reproduced"
     UNTRIED = "not tried"
     UNTESTABLE = "cannot be tested"
+
+
+AVERAGED = {True: ClaimVerdict.MEAN, False: ClaimVerdict.NOT, None: ClaimVerdict.OPEN}
+"""The verdict by what `MapAverage.holds` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +83,42 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class MapAverage:
+    """The speed-ups of all points of a map over all rivals, averaged as a table of them would be.
+
+    estimate: the arithmetic mean, with a 95 % interval over seeds; NaN where a point is not known.
+    geometric: the geometric mean.
+    holds: as in `Reached`.
+    largest: by rival, the point with the largest mean speed-up.
+    """
+
+    estimate: Estimate
+    geometric: float
+    holds: bool | None
+    largest: Mapping[str, Reached]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As JSON; `largest` by rival."""
+        most = {name: point.versus[name].value for name, point in self.largest.items()}
+        about = {"geometric": self.geometric, "holds": self.holds}
+        return {**self.estimate._asdict(), **about, "largest": most}
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A claim under one learner.
 
     axes: of its points; of one value each where only the nearest setting was tried.
     points: the last axis varies fastest.  The nearest setting has a 95 % interval.  Those of
         n points have 1 - 5 %/n (Bonferroni), so that all of them are right with 95 %.
+    average: of a claim that is about the mean over the map; None of another.
     """
 
     learner: Learner
     axes: tuple[MapAxis, ...]
     points: tuple[Reached, ...]
+    average: MapAverage | None = None
 
     @property
     def here(self) -> Reached:
@@ -103,7 +136,9 @@ class Trial:
 
     @property
     def verdict(self) -> ClaimVerdict:
-        """What the points say together."""
+        """What the points say together, or their average alone where the claim is about that."""
+        if self.average:
+            return AVERAGED[self.average.holds]
         if self.here.holds:
             return ClaimVerdict.HERE
         found = {point.holds for point in self.points}
@@ -119,7 +154,7 @@ class Trial:
     def region(self) -> str:
         """Where the claim holds: how many points, and the values of each axis that they span."""
         held = [point.place for point in self.points if point.holds]
-        if not held or len(self.points) == 1:
+        if not held or len(self.points) == 1 or self.average:
             return ""
         spans = []
         for axis, places in zip(self.axes, zip(*held, strict=True), strict=True):
@@ -158,6 +193,7 @@ class ClaimResult:
                     **{a.key: a.values[k] for a, k in zip(trial.axes, p.place, strict=True)},
                     **p.estimate._asdict(), "holds": p.holds,
                 } for p in trial.points],
+                **({"average": trial.average.document} if trial.average else {}),
             } for learner, trial in self.trials.items()
         }  # fmt: skip
         about = {name: getattr(self.claim, name) for name in ("name", "paper", "says", "number")}
@@ -272,7 +308,7 @@ def _trial(claim: Claim, learner: Learner, quick: bool, found: Sweep) -> Trial:
         summaries[run.point][run.policy].append(outcomes[run]["summary"])
     numbers = {_values(values): number for number, values in enumerate(found.points)}
     has_target = any(key in found.study["scenario"] for key in TARGETS)
-    reached = []
+    reached, known = [], dict[tuple[int, ...], PointRuns]()
     for place in itertools.product(*(range(len(axis.values)) for axis in axes)):
         values = {axis.key: axis.values[k] for axis, k in zip(axes, place, strict=True)}
         number, clean = numbers[_values(values)], None
@@ -284,9 +320,32 @@ def _trial(claim: Claim, learner: Learner, quick: bool, found: Sweep) -> Trial:
         controls = [] if clean is None else summaries[clean][BASELINE]
         is_here = place == tuple(axis.here for axis in axes)
         outside = 0.05 if is_here else 0.05 / math.prod(len(axis.values) for axis in axes)
-        runs = PointRuns(summaries[number], controls, has_target, outside)
-        reached.append(reach(claim, place, runs, learner))
-    return Trial(learner, axes, tuple(reached))
+        known[place] = PointRuns(summaries[number], controls, has_target, outside)
+        reached.append(reach(claim, place, known[place], learner))
+    average = averaged(claim, reached, known) if claim.is_averaged else None
+    return Trial(learner, axes, tuple(reached), average)
+
+
+def averaged(
+    claim: Claim, points: Sequence[Reached], runs: Mapping[tuple[int, ...], PointRuns]
+) -> MapAverage:
+    """The mean over all points and rivals; runs: by place, of the points where none failed."""
+    if any(math.isnan(point.estimate.value) for point in points):
+        open_ = any(point.failed for point in points)
+        return MapAverage(UNKNOWN, math.nan, None if open_ else False, {})
+    each = np.array([
+        [speedups(at, claim.policy, rival) for rival in claim.rivals] for at in runs.values()
+    ])  # fmt: skip
+    found = paired_statistics.mean(each.mean(axis=(0, 1)))
+    geometric = float(np.exp(np.log(each.mean(axis=2)).mean()))
+    largest = {name: max(points, key=lambda p: p.versus[name].value) for name in claim.rivals}
+    return MapAverage(found, geometric, _holds(found, claim.number), largest)
+
+
+def _holds(found: Estimate, number: float) -> bool | None:
+    """Whether the whole interval lies above a number; None where the interval holds it."""
+    below = False if found.high <= number else None
+    return True if found.low > number else below
 
 
 def _values(values: Mapping[str, Any]) -> str:
@@ -316,5 +375,4 @@ def reach(
     found = measure.of(runs, claim.policy, rivals)
     if math.isnan(found.value):
         return Reached(place, found, versus, note or NO_DELAY, False)
-    below = False if found.high <= claim.number else None
-    return Reached(place, found, versus, note, True if found.low > claim.number else below)
+    return Reached(place, found, versus, note, _holds(found, claim.number))
