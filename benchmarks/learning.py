@@ -6,6 +6,8 @@ python -m benchmarks.learning momentum     # the best momentum of asgd by worker
 python -m benchmarks.learning formula      # the noise-scale formula against training
 python -m benchmarks.learning claims       # what papers say about accuracy
 python -m benchmarks.learning precision    # accuracy in reduced precision
+
+`--write` replaces the tables of docs/learning.md.
 """
 
 from __future__ import annotations
@@ -20,17 +22,20 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cluster_tables import print_table
 from benchmarks.learning_claims import claims, precision
+from benchmarks.results import describe_machine, write_tables
+from benchmarks.tables import Table, show
 from simstrag import Scenario, compare, simulate
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate_into
 from simstrag.errors import InputError
 from simstrag.experiments.learner_fit import fit_learner
+from simstrag.experiments.paired_statistics import Estimate
 from simstrag.learning import tasks
 from simstrag.learning.batches import Batches, iid_shards
 from simstrag.learning.gradient_log import GradientLog
@@ -38,6 +43,7 @@ from simstrag.learning.gradient_replay import GradientReplay
 from simstrag.learning.gradients import GradientEngine
 from simstrag.learning.optimizers import OptimizerChoice
 
+PAGE = Path(__file__).parents[1] / "docs" / "learning.md"
 Keys = dict[str, Any]
 JOB: Keys = {
     "workers": 8, "step": {"compute": 0.1, "amp_ratio": 1.5, "cv": 0.1},
@@ -50,7 +56,7 @@ ONE_BY_ONE = "one by one"
 # -- speed ---------------------------------------------------------------------------------------
 
 
-def speed() -> None:
+def speed() -> list[Table]:
     """Gradients computed and applied per second of processor, together and one at a time."""
     rows = []
     context = get_context("spawn")
@@ -68,9 +74,6 @@ def speed() -> None:
             name, f"{batch}", policy, f"{both:,.0f}", f"{together:,.0f}", f"{alone:,.0f}",
             f"{together / alone:.1f}",
         ))  # fmt: skip
-    print_table(
-        ("task", "batch", "policy", "two cores", "one core", "one at a time", "ratio"), rows
-    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     task = tasks.load("mixture")
     drawn = Batches(iid_shards(len(task.inputs), 512, 0), 16, 0)
@@ -81,6 +84,8 @@ def speed() -> None:
     print(f"{(after - before) / 1024:.0f} MB of them since the runs above")
     with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
         print(f"{fresh.submit(_bytes_of_gradient).result():.0f} bytes a gradient of a long run")
+    header = ("task", "batch", "policy", "two cores", "one core", "one at a time", "ratio")
+    return [Table("Gradients per second", header, rows)]
 
 
 def _rate(case: tuple[str, int, str], way: str | None, clock: Callable[[], float]) -> float:
@@ -142,7 +147,7 @@ def _alone(engine: GradientEngine, log: GradientLog, drawn: Batches) -> tuple[in
 # -- six policies --------------------------------------------------------------------------------
 
 
-def six() -> None:
+def six() -> list[Table]:
     """Wall clock of a comparison of six policies over ten seeds to 95 % of digits."""
     learner = {
         "kind": "real", "task": "digits", "batch": 32,
@@ -154,6 +159,7 @@ def six() -> None:
     comparison = compare(case, names)
     print(comparison)
     print(f"{time.monotonic() - begun:.0f} s for {len(comparison.runs)} runs and the controls")
+    return []
 
 
 # -- momentum ------------------------------------------------------------------------------------
@@ -161,7 +167,7 @@ def six() -> None:
 MOMENTA = (0.0, 0.3, 0.5, 0.7, 0.9)
 
 
-def momentum() -> None:
+def momentum() -> list[Table]:
     """Samples that asgd needs to 90 % of digits, by momentum and workers."""
     rows = []
     for workers in (1, 2, 4, 8):
@@ -173,7 +179,8 @@ def momentum() -> None:
             means[mu] = float(np.mean(found))
         best = min(means, key=lambda mu: means[mu])
         rows.append((f"{workers}", *(_count(means[mu]) for mu in MOMENTA), f"{best:g}"))
-    print_table(("workers", *(f"momentum {mu:g}" for mu in MOMENTA), "best"), rows)
+    header = ("workers", *(f"momentum {mu:g}" for mu in MOMENTA), "best")
+    return [Table("Samples to 90 %", header, rows)]
 
 
 # -- the formula ---------------------------------------------------------------------------------
@@ -191,7 +198,7 @@ BUDGET = 400_000
 SEEDS = 3
 
 
-def formula() -> None:
+def formula() -> list[Table]:
     """What staleness costs each task and optimizer, and how well the formula ranks policies."""
     rows = []
     for name, target in TASKS.items():
@@ -208,7 +215,7 @@ def formula() -> None:
         "task", "optimizer", "lr", "B_noise", "c_tau", "error, median", "error, worst",
         "pairs in order", "missed the target",
     )  # fmt: skip
-    print_table(headers, rows)
+    return [Table("The formula", headers, rows)]
 
 
 def _fit(name: str, optimizer: Keys, target: float) -> tuple[str, ...]:
@@ -221,17 +228,21 @@ def _fit(name: str, optimizer: Keys, target: float) -> tuple[str, ...]:
         fit = fit_learner(case, jobs=2)
     except InputError:  # bsp misses the target
         return ("-", "-", "-", "-", "-", "bsp")
-    noise_scale, missed = f"{fit.noise_scale.value:.0f}", ", ".join(fit.missed) or "none"
+    noise_scale, missed = _interval(fit.noise_scale, ".0f"), ", ".join(fit.missed) or "none"
     if fit.c_tau is None:
         return (noise_scale, "-", "-", "-", "-", missed)
     pairs = list(itertools.combinations(fit.times.values(), 2))
     ordered = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in pairs)
     errors = [abs(error) for error in fit.errors.values()]
-    c_tau = f"{fit.c_tau.value:.2f} ({fit.c_tau.low:.2f} to {fit.c_tau.high:.2f})"
     return (
-        noise_scale, c_tau, f"{100 * np.median(errors):.0f} %", f"{100 * max(errors):.0f} %",
-        f"{ordered} of {len(pairs)}", missed,
+        noise_scale, _interval(fit.c_tau, ".2f"), f"{100 * np.median(errors):.0f} %",
+        f"{100 * max(errors):.0f} %", f"{ordered} of {len(pairs)}", missed,
     )  # fmt: skip
+
+
+def _interval(found: Estimate, form: str) -> str:
+    value, low, high = (format(each, form) for each in found)
+    return f"{value} ({low} to {high})"
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -278,14 +289,19 @@ def _count(samples: float) -> str:
 
 def main() -> None:
     """Print the tables that the command line names."""
-    parts: dict[str, Callable[[], None]] = {
+    parts: dict[str, Callable[[], list[Table]]] = {
         "speed": speed, "six": six, "momentum": momentum, "formula": formula,
         "claims": claims, "precision": precision,
     }  # fmt: skip
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning")
     parser.add_argument("what", nargs="+", choices=parts)
-    for name in parser.parse_args().what:
-        parts[name]()
+    parser.add_argument("--write", action="store_true", help=f"replace the tables of {PAGE.name}")
+    given = parser.parse_args()
+    for name in given.what:
+        tables = parts[name]()
+        show(tables)
+        if given.write and tables:
+            write_tables(name, tables, describe_machine(), PAGE)
 
 
 if __name__ == "__main__":

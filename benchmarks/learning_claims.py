@@ -14,14 +14,14 @@ import functools
 import itertools
 import math
 import multiprocessing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cluster_tables import print_table
+from benchmarks.tables import Table
 from simstrag import Scenario, compare, simulate
 from simstrag.analysis.derived.standings import Standings, as_accurate, standings
 from simstrag.experiments.comparison import BASELINE
@@ -120,14 +120,13 @@ MORE_WORKERS = (
 """Those on 16 workers."""
 
 
-def claims() -> None:
+def claims() -> list[Table]:
     """Each claim on each task, by optimizer."""
-    _print(CLAIMS, 8, TASKS)
-    print("16 workers")
-    _print(MORE_WORKERS, 16, ("digits", "mixture"))
+    more = _table("16 workers", MORE_WORKERS, 16, ("digits", "mixture"))
+    return [_table("8 workers", CLAIMS, 8, tuple(TASKS)), more]
 
 
-def _print(asked: tuple[Claim, ...], workers: int, tasks: Iterable[str]) -> None:
+def _table(title: str, asked: tuple[Claim, ...], workers: int, tasks: Sequence[str]) -> Table:
     rows: dict[tuple[Claim, str], list[tuple[str, str]]] = {}
     for task, optimizer in itertools.product(tasks, RATES):
         if chosen := [claim for claim in asked if optimizer in claim.optimizers]:
@@ -139,20 +138,21 @@ def _print(asked: tuple[Claim, ...], workers: int, tasks: Iterable[str]) -> None
         holds = sum(verdict == "yes" for _, verdict in cells)
         texts = (f"{shown}: {verdict}" for shown, verdict in cells)
         table.append((str(claim), claim.source, optimizer, *texts, f"{holds} of {len(cells)}"))
-    print_table(("claim", "source", "optimizer", *tasks, "holds on"), table)
+    return Table(title, ("claim", "source", "optimizer", *tasks, "holds on"), table)
 
 
-def precision() -> None:
+def precision() -> list[Table]:
     """Accuracy and loss after equal samples with bfloat16 by autocast, against float32."""
     rows = [
         row
         for task, optimizer in itertools.product(TASKS, RATES)
         for row in _of_precision(compared(CLAIMS, 8, task, optimizer), task, optimizer)
     ]
-    print_table(
-        ("task", "optimizer", "policy", "steps in bf16 (%)", "minus bsp's accuracy (points)",
-         "as accurate", "loss / bsp's"), rows,
+    header = (
+        "task", "optimizer", "policy", "steps in bf16 (%)", "minus bsp's accuracy (points)",
+        "as accurate", "loss / bsp's",
     )  # fmt: skip
+    return [Table("Reduced precision", header, rows)]
 
 
 def _of_precision(s: Standings, task: str, optimizer: str) -> Iterator[tuple[str, ...]]:

@@ -109,7 +109,7 @@ def test_the_examples_of_the_help_write_a_page_with_map_and_command(
 def test_a_policy_that_misses_the_target_has_not_shown_its_claim(
     tiny: Claim,
 ) -> None:
-    runs = {
+    runs: dict[str, list[dict[str, Any]]] = {
         "bsp": [{"time_to_target": 2.0, "makespan": 2.0}] * 2,
         "korel": [{"time_to_target": None, "makespan": 1.0}] * 2,
     }
@@ -160,7 +160,7 @@ def test_a_claim_against_several_does_not_hold_where_one_rival_leaves_it_open(
 ) -> None:
     """In the mean ssp is slower than bsp, but it took less time than korel under one seed."""
     times = {"korel": (1.0, 1.0), "bsp": (1.2, 1.21), "ssp": (0.5, 1.96)}
-    runs = {
+    runs: dict[str, list[dict[str, Any]]] = {
         name: [{"time_to_target": each, "makespan": each} for each in own]
         for name, own in times.items()
     }
