@@ -15,7 +15,7 @@ from simstrag.cli.console import (
     print_table,
 )
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, flag, option, out_option
+from simstrag.cli.options import Jobs, Json, Quiet, Verbose, flag, option, out_option
 from simstrag.cli.progress import show_count
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def claims(
     jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Say which of the papers' claims hold, and where.
 
@@ -59,19 +60,20 @@ def claims(
         kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
         raise Interrupted(kept or "nothing was written") from None
     document = {**board.document, "warnings": warnings, "report": page}
-    print_result(as_json, quiet, document, lambda: _print(board), warnings, report=page)
+    print_result(as_json, quiet, document, lambda: _print(board, verbose), warnings, report=page)
     if any(p.failed for row in board.rows for t in row.trials.values() for p in t.points):
         raise typer.Exit(1)
 
 
-def _print(board: Scoreboard) -> None:
+def _print(board: Scoreboard, verbose: bool) -> None:
     from simstrag.analysis.tables.claim_tables import claims_table
-    from simstrag.analysis.text.claim_text import headline
+    from simstrag.analysis.text.claim_text import headline, sentences
 
     table = claims_table(board)
     print_table(table.headers, table.rows, table.wraps, table.least)
     print_paragraphs(
         headline(board),
+        *(f"{row.claim.name}: {' '.join(sentences(row))}" for row in board.rows if verbose),
         *(f"{each.says}: {each.found} ({each.how})." for each in board.identities),
         *table.notes,
     )

@@ -1,0 +1,83 @@
+"""The whole board of claims, and what it took: the table of docs/claims.md.
+
+    python -m benchmarks.claims FOLDER [--jobs N] [--write]
+
+Runs stay in FOLDER, so that the same command goes on after an interrupt; its `made.json` has the
+seconds of every claim, without those of a claim before its interrupt.  `--write` replaces the
+table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.results import describe_machine, write_tables
+from benchmarks.tables import Table, show
+from simstrag.analysis.tables.claim_tables import claims_table
+from simstrag.analysis.text.claim_text import value_text
+from simstrag.claims.registry import CLAIMS
+from simstrag.claims.scoreboard import FOUND, ClaimResult, Scoreboard, judge
+
+PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
+
+
+def made(folder: Path, jobs: int) -> tuple[Scoreboard, Mapping[str, float]]:
+    """The board, and by claim the seconds in which its runs were computed."""
+    log = folder / "made.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    seconds: dict[str, float] = json.loads(log.read_text("utf-8")) if log.exists() else {}
+    rows = []
+    for claim in CLAIMS:
+        row, took = _timed(claim.name, folder, jobs)
+        rows.append(row)
+        seconds[claim.name] = round(seconds.get(claim.name, 0.0) + took, 1)
+        log.write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
+        print(f"{claim.name}: {seconds[claim.name]:.0f} s", flush=True)
+    return Scoreboard(folder, False, tuple(rows)), seconds
+
+
+def _timed(name: str, folder: Path, jobs: int) -> tuple[ClaimResult, float]:
+    """A row and the seconds that it took; 0 where all of its runs were found finished."""
+    told, begun = set[str](), time.perf_counter()
+    board = judge([name], folder, jobs=jobs, on_progress=lambda _, __, what: told.add(what))
+    return board.rows[0], time.perf_counter() - begun if told - {FOUND} else 0.0
+
+
+def table(board: Scoreboard, seconds: Mapping[str, float]) -> Table:
+    """The board's table, with the most that each map shows and the seconds of each claim."""
+    found = claims_table(board)
+    rows = [
+        (*map(str, cells), _most(row), f"{seconds.get(row.claim.name, 0.0):.0f}")
+        for cells, row in zip(found.rows, board.rows, strict=True)
+    ]
+    title = f"The board, {sum(seconds.values()) / 60:.0f} minutes in all"
+    return Table(title, (*found.headers, "most on the map", "s"), rows)
+
+
+def _most(row: ClaimResult) -> str:
+    trial = next(iter(row.trials.values()), None)
+    if trial is None or len(trial.points) == 1 or math.isnan(trial.best.estimate.value):
+        return "–"  # noqa: RUF001 - the dash of an empty cell
+    return value_text(row.claim, trial.best.estimate.value)
+
+
+def main() -> None:
+    """Make the board, print its table, and write it to its page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help=f"replace the table of {PAGE.name}")
+    given = parser.parse_args()
+    found = table(*made(given.folder, given.jobs))
+    show([found])
+    if given.write:
+        write_tables("board", [found], describe_machine(), PAGE)
+
+
+if __name__ == "__main__":
+    main()
