@@ -18,10 +18,13 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.autograd import Variable
 from torch.distributed import PrefixStore
 from torch.distributed import _functional_collectives as functional
@@ -35,6 +38,7 @@ from torch.distributed.distributed_c10d import (
 from torch.nn.parallel import DistributedDataParallel
 
 import simstrag.ddp.collector.record as recording
+from simstrag.ddp.collector import step_marks
 from simstrag.ddp.collector.stand_ins import StandIns, argument
 
 BLOCKING = (
@@ -76,11 +80,13 @@ class VirtualTime:
         """Seconds, all of which are computing."""
         return end - begin, end - begin
 
-    def join(self, model: DistributedDataParallel) -> None:
-        """Let the ranks wait for each other at the end of DDP's backwards, inside C++.
+    def join(self, model: nn.Module) -> None:
+        """Let ranks wait for each other at the end of DDP's backwards, whose reductions C++ calls.
 
         Called when the model is recorded: the wait is marked before the clock moves.
         """
+        if not isinstance(model, DistributedDataParallel):
+            return
 
         def wait_after_backward(_: torch.Tensor) -> None:
             if model.require_backward_grad_sync:
@@ -180,11 +186,13 @@ class VirtualTime:
 @contextlib.contextmanager
 def virtual_time() -> Iterator[VirtualTime]:
     """The clock of this rank, which recorders read instead of the host's."""
-    clock, stand_ins, real = VirtualTime(), StandIns(), recording._clock
-    vars(recording)["_clock"] = lambda *_: clock
+    clock, stand_ins = VirtualTime(), StandIns()
     clock.stand_in(stand_ins)
     try:
-        yield clock
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recording, "_clock", lambda *_: clock)
+            for module in (recording, step_marks):
+                patch.setattr(module, "time", SimpleNamespace(monotonic=clock.mark))
+            yield clock
     finally:
         stand_ins.close()
-        vars(recording)["_clock"] = real
