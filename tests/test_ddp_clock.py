@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 
+from simstrag.ddp import local_step_timer
+from simstrag.ddp.collector import step_marks
 from simstrag.ddp.local_step_timer import CpuStepTimer, cores_per_rank, measure_cores_per_rank
 from simstrag.processes.affinity import cores
 from tests.ranks import Ranks, ranks
@@ -14,18 +14,58 @@ from tests.ranks import Ranks, ranks
 __all__ = ["ranks"]
 
 
-def test_time_between_steps_counts_and_time_after_the_last_gradient_does_not() -> None:
-    clock = CpuStepTimer(cores=2.0)  # the wall clock: nothing of other threads is subtracted
-    time.sleep(0.03)
+class HostClocks:
+    """The clocks of a host, which a test sets: seconds, and the CPU seconds of gloo's threads."""
+
+    def __init__(self) -> None:
+        self.now = self.others = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.now / 2
+
+    def process_time(self) -> float:
+        return self.now / 2 + self.others
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> HostClocks:
+    """The clocks that timers read."""
+    host = HostClocks()
+    for module in (local_step_timer, step_marks):
+        monkeypatch.setattr(module, "time", host)
+    return host
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(2.0, 3.0), (1.0, 2.75)])
+def test_time_between_steps_counts_and_time_after_the_last_gradient_does_not(
+    cores: float, expected: float, host: HostClocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other threads take is subtracted where they share the rank's core."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    clock = CpuStepTimer(cores)
+    host.now, host.others = 3.0, 0.25
     clock.ended()
-    between = clock.seconds
-    time.sleep(0.2)
-    assert clock.seconds == between >= 0.03
-    begun = time.monotonic()
+    host.now = 5.0
+    assert clock.seconds == expected
     clock.begin()
-    assert begun <= clock.start <= time.monotonic()
+    assert clock.start == 5.0
+    host.now = 5.5
+    with clock.waiting():
+        host.now, host.others = 9.5, 4.0
     clock.ended()
-    assert clock.seconds < 0.2
+    assert clock.seconds == 0.5
+
+
+def test_marks_of_a_shared_core_leave_out_what_other_threads_take(host: HostClocks) -> None:
+    clock = step_marks.CpuClock("")
+    begin = clock.mark()
+    host.now, host.others = 3.0, 0.25
+    assert clock.between(begin, clock.mark()) == (3.0, 2.75)
+    host.others = 4.0
+    assert clock.between(begin, clock.mark()) == (3.0, 0.0)
 
 
 @pytest.mark.parametrize(
