@@ -52,8 +52,9 @@ def test_mitigation_is_that_of_hand_made_times(handmade: Comparison) -> None:
 
 
 def test_a_comparison_prints_its_short_answer(handmade: Comparison) -> None:
-    choice, *lines = str(handmade).splitlines()
+    choice, one_run, *lines = str(handmade).splitlines()
     assert choice.startswith("Run mixed precision on every worker (amp_all): 20.0 % sooner")
+    assert one_run == "Every run of this job reaches the target after 1.60 s."
     table = lines[1:5]
     assert [line.split()[:2] for line in table] == [
         ["changes", "policy"], ["nothing", "\N{EN DASH}"], ["some", "gradients"],

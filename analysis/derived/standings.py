@@ -13,6 +13,7 @@ import numpy as np
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE, Comparison, costs_of_staleness
 from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate, exact, within
+from simstrag.experiments.run_spread import RunSpread, predict_run
 from simstrag.scenario.scenario import Scenario
 
 __all__ = [
@@ -118,6 +119,10 @@ class Standings:
     def certain(self) -> bool:
         """Whether nothing is random, so that one seed suffices."""
         return self.comparison.scenario.certain
+
+    def one_run(self, policy: str) -> RunSpread:
+        """Where one run of a policy ends in nine of ten cases, by the deciding time."""
+        return predict_run(self.comparison.column(policy, self.decides), self.certain)
 
     def same(self, first: str, second: str) -> bool:
         """Whether two policies made the same runs."""

@@ -35,6 +35,7 @@ from simstrag.analysis.text.lanes import TITLES
 from simstrag.analysis.text.number_format import number, percent
 from simstrag.analysis.text.profile_text import describe
 from simstrag.analysis.text.sensitivity_text import thresholds
+from simstrag.analysis.text.spread_text import spread_table
 from simstrag.cluster.runs import MARKER as CLUSTER
 from simstrag.cluster.runs import ClusterResults
 from simstrag.documents.file_io import path_of, write_atomically
@@ -108,6 +109,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     described = () if scenario.inputs.profile is None else describe(scenario.inputs.profile)
     tables = {
         "ranking": comparison_tables.ranking_table(s),
+        "spread-of-runs": spread_table(s),
         "accuracy": comparison_tables.accuracy_table(s),
         "failures": comparison_tables.failures_table(s),
         "paired-differences": comparison_tables.differences_table(s),

@@ -10,6 +10,7 @@ from simstrag.advice.power import PowerPoint
 from simstrag.advice.recommendation import Recommendation
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.answer import describe_rivals
+from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.comparison_brief import PLAIN, describe_turns, lanes_table
 from simstrag.analysis.text.gain_text import (
@@ -21,6 +22,7 @@ from simstrag.analysis.text.gain_text import (
     regret_text,
 )
 from simstrag.analysis.text.number_format import join, percent, seconds
+from simstrag.analysis.text.spread_text import describe_one_run
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate, ratio_of_times
 from simstrag.experiments.worst_regret import MODEL_ERROR, OWN, State
@@ -101,6 +103,7 @@ def sentences(advice: Recommendation) -> list[str]:
     texts += [_attempt(advice), _beyond(advice)]
     if isinstance(advice, Advice):
         texts = [_launching(advice), *texts]
+        texts.insert(2, describe_one_run(advice.answer.decision.s, advice.choice))
         texts += [advice.answer.inputs, advice.answer.bill]
     return [text for text in texts if text]
 
@@ -111,10 +114,10 @@ def brief(advice: Recommendation) -> Brief:
     table = candidates_table(advice, FEW)
     facts, cautions = [], [_beyond(advice)]
     if isinstance(advice, Advice):
-        found = advice.answer.brief
-        facts += found.facts
-        cautions += found.cautions
-        table = lanes_table(advice.answer.decision, advice.choice, [*advice.excluded])
+        d = advice.answer.decision
+        facts = [describe_one_run(d.s, advice.choice), summarize_bill(d.s, d.bill)]
+        cautions += advice.answer.brief.cautions
+        table = lanes_table(d, advice.choice, [*advice.excluded])
         action = f"{_launching(advice)} {action}".strip()
     if advice.choice != BASELINE:
         facts.append(f"On real ranks: {advice.lines[0]}")

@@ -35,6 +35,7 @@ from simstrag.analysis.text.gain_text import (
 from simstrag.analysis.text.lanes import CHANGES, describe_lane
 from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
+from simstrag.analysis.text.spread_text import describe_one_run, one_run
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.worst_regret import MODEL_ERROR, Choice, Samples, as_fast
@@ -60,6 +61,7 @@ class Answer:
     safety: how far it can fall behind, if anything was varied.
     inputs: the scenario's cautions on what its trace was made of.
     bill: what contention cost.
+    one_run: where one run of the choice ends in nine of ten cases.
     lanes: a sentence for each lane.  conditions: when the best mean stays the best; what the
         intervals cover.
     turning: which constants would change the choice if they were known.
@@ -72,6 +74,7 @@ class Answer:
     safety: str
     inputs: str
     bill: str
+    one_run: str
     lanes: dict[str, str]
     conditions: str
     turning: str
@@ -90,7 +93,7 @@ class Answer:
     @property
     def sentences(self) -> tuple[str, ...]:
         """All sentences, one paragraph each; the choice first."""
-        first = (self.choice, self.safety, self.inputs, self.bill)
+        first = (self.choice, self.one_run, self.safety, self.inputs, self.bill)
         texts = (*first, *self.lanes.values(), self.conditions, self.turning)
         return tuple(filter(None, texts))
 
@@ -114,6 +117,7 @@ class Answer:
         return {
             "choice": d.safe,
             "saves": own and saved(d.s, own)._asdict(),
+            "one_run": one_run(d.s, d.safe),
             "sentences": self.sentences,
             "bill": bill and {k: v._asdict() if isinstance(v, Estimate) else v
                               for k, v in bill.items()},
@@ -147,6 +151,7 @@ def answer(s: Standings) -> Answer:
         _safety(d),
         " ".join(s.comparison.scenario.cautions),
         " ".join(filter(None, [describe_bill(s, d.bill), slow_network(s)])),
+        describe_one_run(s, d.safe),
         {lane: describe_lane(d, lane, names) for lane in LANES},
         _conditions(d),
         describe_turns(d),

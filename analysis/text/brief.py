@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from simstrag.analysis.tables.table import Table
+from simstrag.analysis.text.number_format import plural
 
 LINES, WIDTH = 12, 100
 """Most lines of a short answer on a terminal, the path of its report included; their width."""
@@ -39,20 +40,29 @@ class Brief:
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             cells = (zip(row, widths, strict=True) for row in rows)
             lines += ["  ".join(text.ljust(n) for text, n in row).rstrip() for row in cells]
-        return "\n".join(filter(None, [*lines, self.turning, *self.shown_cautions]))
+        return "\n".join(filter(None, [*lines, *self.closing]))
 
     @property
-    def shown_cautions(self) -> tuple[str, ...]:
-        """The first cautions, as they are printed, and how many more there are.
+    def lines(self) -> int:
+        """Lines on a terminal, the path of the report included."""
+        return height((self.action, *self.facts, *self.closing)) + self._rows + 1
 
-        A second one is printed if there is room.
+    @property
+    def closing(self) -> tuple[str, ...]:
+        """What would change the action, and the cautions for which there is room below it.
+
+        Cautions make way for all else; how many there are is said.
         """
         used = height((self.action, *self.facts, self.turning)) + self._rows + 1  # the path
-        shown = [f"caution: {text}" for text in self.cautions[:MOST_CAUTIONS]]
-        if used + height(shown) > LINES:
-            del shown[1:]
-        more = len(self.cautions) - len(shown)
-        return tuple([*shown[:-1], f"{shown[-1]} ({more} more with --verbose)"] if more else shown)
+        for most in range(min(MOST_CAUTIONS, len(self.cautions)), 0, -1):
+            shown = [f"caution: {text}" for text in self.cautions[:most]]
+            if more := len(self.cautions) - most:
+                shown[-1] += f" ({more} more with --verbose)"
+            if used + height(shown) <= LINES:
+                return tuple(filter(None, [self.turning, *shown]))
+        left = plural(len(self.cautions), "caution") + " with --verbose."
+        texts = [self.turning, left if self.cautions else ""]
+        return tuple(filter(None, [" ".join(filter(None, texts))]))
 
     @property
     def _rows(self) -> int:
@@ -65,7 +75,7 @@ class Brief:
 
     def with_rows(self, table: Table, most: int = LINES) -> Brief:
         """With the first rows of a table, `most` or as many as have room; at least two."""
-        texts = (self.action, *self.facts, self.turning, *self.shown_cautions)
+        texts = (self.action, *self.facts, *self.closing)
         room = LINES - 2 - height(texts)  # without the headers and the path
         return replace(self, table=replace(table, rows=table.rows[: max(min(room, most), 2)]))
 

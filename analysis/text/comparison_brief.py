@@ -10,12 +10,13 @@ from simstrag.analysis.derived.decision import Decision
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import summarize_bill
-from simstrag.analysis.text.brief import Brief, height
+from simstrag.analysis.text.brief import LINES, Brief, height
 from simstrag.analysis.text.cautions import deciding
 from simstrag.analysis.text.gain_text import ERROR, is_slight, saved
 from simstrag.analysis.text.lanes import EXAMPLES
 from simstrag.analysis.text.number_format import MISSING, join, percent, plural
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
+from simstrag.analysis.text.spread_text import describe_one_run
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import QUANTITIES, name_of, uses, value_of
@@ -38,13 +39,13 @@ def brief(d: Decision, action: str, unseen: str) -> Brief:
     action: what to run.
     unseen: the part of the trace that no run reaches; empty where runs see most of it.
     """
-    turning = describe_turns(d, MOST)
-    if height([turning]) > 2:
-        turning = describe_turns(d, 1)
-    return Brief(
-        action, (summarize_bill(d.s, d.bill),), lanes_table(d), turning,
-        tuple(_cautions(d, unseen)),
-    )  # fmt: skip
+    facts = (describe_one_run(d.s, d.safe), summarize_bill(d.s, d.bill))
+    cautions = tuple(_cautions(d, unseen))
+    found, shorter = (
+        Brief(action, facts, lanes_table(d), describe_turns(d, most), cautions)
+        for most in (MOST, 1)
+    )
+    return shorter if height([found.turning]) > 2 or found.lines > LINES else found
 
 
 def lanes_table(d: Decision, chosen: str = "", left_out: Sequence[str] = ()) -> Table:

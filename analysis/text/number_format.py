@@ -141,6 +141,16 @@ def estimate(
     return shown if ends[0] == ends[1] else f"{shown} ({between.join(ends)})"
 
 
+def between(low: float, high: float) -> str:
+    """Two ends that differ, to the decimal place of the first digit of half their distance.
+
+    >>> between(101.34, 118.71), between(0.4971, 0.5213), between(1234.0, 1890.0)
+    ('101 and 119', '0.50 and 0.52', '1230 and 1890')
+    """
+    places = decimals(high, low, high)
+    return " and ".join(_fixed(end, places, False) for end in (low, high))
+
+
 def decimals(value: float, low: float, high: float) -> int:
     """Decimal places that show an interval, with at most four digits of its largest number.
 

@@ -172,6 +172,7 @@ def _print_ranking(comparison: Comparison) -> None:
         ranking_table,
     )
     from simstrag.analysis.text.cautions import cautions
+    from simstrag.analysis.text.spread_text import spread_table
 
     if banner := str(comparison.placeholders):
         print_sentences(f"{banner}\n")
@@ -180,7 +181,7 @@ def _print_ranking(comparison: Comparison) -> None:
     print_table(ranking.headers, [*ranking.rows, *ranking.controls])
     for note in explain_dashes(found):
         print_sentences(note)
-    for table in (accuracy, failures_table(found)):
+    for table in (spread_table(found), accuracy, failures_table(found)):
         if table is not None:
             print_table(table.headers, [*table.rows, *table.controls])
     print_paragraphs(*comparison.answer.sentences)

@@ -151,9 +151,7 @@ def print_brief(brief: Brief) -> None:
         print_sentences(text)
     if brief.table is not None:
         print_table(brief.table.headers, brief.table.rows, wraps=brief.table.wraps)
-    if brief.turning:
-        print_sentences(brief.turning)
-    for text in brief.shown_cautions:
+    for text in brief.closing:
         print_sentences(text)
 
 

@@ -23,6 +23,7 @@ from simstrag.engine.summary import (
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.placeholders import Placeholders
+from simstrag.experiments.run_spread import predict_run
 from simstrag.experiments.runner import BASELINE, attribution
 from simstrag.experiments.sensitivity import choose_seeds
 from simstrag.rendering import answer, html_fragment, html_page
@@ -71,6 +72,8 @@ SEARCHED = ("thresholds", "extremes")
 """Tables of the search for thresholds."""
 WORDS = ("unit", "kind", "rival")
 """Columns of the thresholds that may be empty."""
+SPREAD = ("low", "high", "law", "missed")
+"""What the ranking has of the interval of one run."""
 OF_RUN = (
     "accuracy",
     "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
@@ -228,7 +231,8 @@ class Comparison:
         """One row per policy, fastest first: by time to target if there is one, else by makespan.
 
         Estimates have columns `x`, `x_low`, `x_high`, the ends of a 95 % interval; units are in
-        `.attrs["units"]`.
+        `.attrs["units"]`.  One run ends between `one_run_low` and `one_run_high` in nine of ten
+        cases.
         """
         import pandas as pd
 
@@ -250,6 +254,8 @@ class Comparison:
                 }
                 for key, estimate in estimates.items():
                     row |= zip((key, f"{key}_low", f"{key}_high"), estimate, strict=True)
+            spread = predict_run(self.column(policy, times[-1]), self.scenario.certain)
+            row |= {f"one_run_{key}": getattr(spread, key) for key in SPREAD}
             for name in OF_RUN:
                 if name in self.runs:
                     values = self.column(policy, name)
@@ -352,7 +358,7 @@ def _units(table: pd.DataFrame) -> dict[str, str]:
     >>> _units(pd.DataFrame(columns=["policy", "makespan_speedup_low", "goodput"]))
     {'makespan_speedup_low': 'ratio', 'goodput': 'samples/s'}
     """
-    units = {"time": "s", **UNITS}
+    units = {"time": "s", "one_run": "s", **UNITS}
     for time in ("makespan", "time_to_target"):
         units |= {f"{time}_difference": "s", f"{time}_speedup": "ratio"}
         units[f"{time}_mitigation"] = "share"

@@ -1,0 +1,84 @@
+"""The spread of one run in words and as a table, beside the interval of the mean."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from simstrag.analysis.derived.standings import TIMES, Standings
+from simstrag.analysis.tables.table import Number, Table
+from simstrag.analysis.text.bill_text import prose
+from simstrag.analysis.text.number_format import MISSING, between, number, plural
+from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.run_spread import FEWEST, NONE, NORMAL, RANKED, SHARE, RunSpread
+
+CASES = "nine of ten cases"
+assert SHARE == 0.9, "CASES says it in words"
+
+
+def describe_one_run(s: Standings, policy: str) -> str:
+    """Where one run of a policy ends in nine of ten cases, and the mean of runs beside it."""
+    spread, mean = s.one_run(policy), _mean(s, policy)
+    runs = spread.runs + spread.missed
+    missed = f"{spread.missed} of {plural(runs, 'run')} missed the target" if spread.missed else ""
+    if spread.law == NONE:
+        return f"No interval for one run: it takes {FEWEST} seeds{missed and f', and {missed}'}."
+    ends = "ends" if len(s.times) == 1 else "reaches the target"
+    if spread.low == spread.high:
+        end = f"Every run of this job {ends} after {number(spread.low)} s"
+        return f"{end}, except that {missed}." if missed else f"{end}."
+    text = f"One run of this job {ends} between {between(spread.low, spread.high)} s in {CASES}"
+    if spread.law == NORMAL:
+        text += f" (by a normal law of {spread.runs} seeds)"
+    return f"{text}; {missed or f'the mean is {prose(mean)} s'}."
+
+
+def one_run(s: Standings, policy: str) -> dict[str, Any]:
+    """The same for JSON: the policy, its interval and the mean of its runs."""
+    return {"policy": policy, **s.one_run(policy).to_dict(), "mean": _mean(s, policy)._asdict()}
+
+
+def spread_table(s: Standings) -> Table:
+    """The mean, and the ends of nine of ten runs, of every policy."""
+    spreads = {name: s.one_run(name) for name in [*(p.policy for p in s.policies), *s.unasked]}
+    rows = tuple(
+        (name, Number.estimate(_mean(s, name)), *_ends(spread), _basis(spread))
+        for name, spread in spreads.items()
+    )
+    share = f"{100 * SHARE:g} %"
+    headers = (
+        "policy", f"mean {TIMES[s.decides]} (s)", f"{share} of runs from (s)", "to (s)", "by",
+    )  # fmt: skip
+    notes = [
+        f"One further run ends between both with a probability of {share}; half of the others end "
+        "before, half after. The interval in brackets is of the mean, at 95 %; more seeds make it "
+        "narrower, and not the spread of runs."
+    ]
+    if s.spread and any(spread.law == NORMAL for spread in spreads.values()):
+        notes.append(
+            f"With fewer than {RANKED} runs, logarithms of times are assumed to be normal; from "
+            f"{RANKED} on, the order of the times says it."
+        )
+    if any(spread.missed for spread in spreads.values()):
+        notes.append("Runs that missed the target are counted, and are in no interval.")
+    return Table(headers, rows, 1, (), tuple(notes))
+
+
+def _basis(spread: RunSpread) -> str:
+    """What an interval rests on."""
+    law = f"{spread.law}, " if spread.law != NONE else ""
+    missed = f"; {spread.missed} missed" if spread.missed else ""
+    return f"{law}{plural(spread.runs, 'run')}{missed}"
+
+
+def _ends(spread: RunSpread) -> tuple[Number, Number]:
+    if math.isnan(spread.low):
+        return Number(MISSING, None), Number(MISSING, None)
+    low, _, high = between(spread.low, spread.high).partition(" and ")
+    return Number(low, spread.low), Number(high or low, spread.high)
+
+
+def _mean(s: Standings, policy: str) -> Estimate:
+    own = {p.policy: p.time for p in s.policies} | ({BASELINE: s.baseline} if s.unasked else {})
+    return own[policy][s.decides]
