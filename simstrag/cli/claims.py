@@ -15,7 +15,7 @@ from simstrag.cli.console import (
     print_table,
 )
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, flag, option, out_option
+from simstrag.cli.options import Jobs, Json, Quiet, Verbose, flag, option, out_option
 from simstrag.cli.progress import show_count
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def claims(
     quick: Annotated[bool, flag("Coarse maps and three seeds; train nothing.", "--quick")] = False,
     out: Annotated[Path | None, out_option("reports/claims by default.")] = None,
     jobs: Jobs = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -59,17 +60,21 @@ def claims(
         kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
         raise Interrupted(kept or "nothing was written") from None
     document = {**board.document, "warnings": warnings, "report": page}
-    print_result(as_json, quiet, document, lambda: _print(board), warnings, report=page)
+    print_result(as_json, quiet, document, lambda: _print(board, verbose), warnings, report=page)
     if any(p.failed for row in board.rows for t in row.trials.values() for p in t.points):
         raise typer.Exit(1)
 
 
-def _print(board: Scoreboard) -> None:
-    from simstrag.analysis.tables.claim_tables import claims_table
+def _print(board: Scoreboard, verbose: bool) -> None:
+    from simstrag.analysis.tables.claim_tables import claims_table, entrants_table
     from simstrag.analysis.text.claim_text import headline
 
     table = claims_table(board)
     print_table(table.headers, table.rows, table.wraps, table.least)
+    entrants = entrants_table(board.rows)
+    if verbose and entrants.rows:
+        print_table(entrants.headers, entrants.rows, entrants.wraps, entrants.least)
+        print_paragraphs(*entrants.notes)
     print_paragraphs(
         headline(board),
         *(f"{each.says}: {each.found} ({each.how})." for each in board.identities),
