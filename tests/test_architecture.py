@@ -31,10 +31,11 @@ ROOMS: dict[str, set[str]] = {
         "documents", "engine", "learning", "policies", "processes", "runs", "scenario",
     },
     "cluster": {
-        "documents", "engine", "experiments", "policies", "runs", "scenario", "timing",
+        "documents", "engine", "experiments", "learning", "policies", "runs", "scenario", "timing",
     },
     "claims": {
-        "documents", "engine", "experiments", "learning", "policies", "runs", "scenario",
+        "cluster", "documents", "engine", "experiments", "learning", "policies", "processes",
+        "runs", "scenario",
     },
     "records": {"documents", "runs"},
     "traces": {"documents", "profile", "records", "statistics", "timing", "trace"},

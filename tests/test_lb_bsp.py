@@ -15,7 +15,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.estimators.shares import Floats, balanced
-from simstrag.policy import WINDOW, Hints, Plan, View
+from simstrag.policy import WINDOW, Hints, Plan, Quorum, Via, View
 from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world
 
@@ -156,6 +156,14 @@ def test_shares_sum_to_n_keep_their_limits_and_between_them_go_by_speed(
 def test_impossible_parameters_are_refused(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load(spec)
+
+
+def test_through_a_server_the_shares_are_the_same() -> None:
+    """The slow rank takes half of a batch, and every gradient goes to the server."""
+    plans = [load(spec).plan(view([1.0, 3.0])) for spec in ("lb_bsp", "lb_bsp:via=server")]
+    reduced, served = (plan.resolved(2) for plan in plans)
+    assert shares_of(served) == shares_of(reduced) == (1.5, 0.5)
+    assert served.quorums == Plan((Quorum(via=Via.SERVER),)).resolved(2).quorums
 
 
 @pytest.mark.parametrize("nearby", [0.0, 1.0, 2.0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simstrag.cluster import study
@@ -42,6 +44,13 @@ def test_spread_takes_the_emptiest_node_for_each_worker_and_each_server() -> Non
     nodes = [node(0, 2, servers=2), node(1, 4), node(2, 3, servers=1)]
     placement = load_placer("spread", 0).place(nodes, request(4, 3))
     assert placement == Placement((0, 1, 1, 2), (1, 1, 2))
+
+
+def test_rotate_has_two_workers_on_each_node_after_the_servers() -> None:
+    """Node 2 has room for one; after a turn, the server's node last, it goes round again."""
+    nodes = [node(k, 1 if k == 2 else 8) for k in range(5)]
+    placement = load_placer("rotate", 0).place(nodes, replace(request(12), number=6))
+    assert placement == Placement((2, 3, 3, 4, 4, 0, 0, 1, 1, 3, 3, 4), (1,))
 
 
 def test_star_keeps_the_servers_of_busy_workloads_apart() -> None:

@@ -489,6 +489,27 @@ def test_without_stragglers_everybody_works_as_one() -> None:
     assert start == dataclasses.replace(TOGETHER, suspects=frozenset())
 
 
+@pytest.mark.parametrize("policy", ["star_h", "star_ml"])
+def test_with_trees_a_node_sends_one_message_where_an_update_waits_for_all(policy: str) -> None:
+    """Two ranks of a node, of which the one that does not straggle is the parent."""
+    hints = Hints(batch=B, nodes=(0, 0, 1, 1))
+    slow = view([3.0, 1.0, 1.0, 1.0], hints=hints)
+    start, after = answers(f"{policy}:tree=true", slow)
+    plain = answers(policy, slow)[-1]
+    assert start.quorums[0].parents == ((1, 0), (3, 2))
+    for quorum, bare in zip(after.quorums, plain.quorums, strict=True):
+        assert dataclasses.replace(quorum, parents=()) == bare
+        pairs = {(3, 2)} if quorum.count is None and {2, 3} <= {*quorum.indices} else set()
+        assert {*quorum.parents} == pairs
+
+
+def test_trees_need_a_server_and_the_node_of_each_rank() -> None:
+    with pytest.raises(InputError, match="tree=true needs form=server"):
+        load("star_h:tree=true,form=ring")
+    with pytest.raises(PlanError, match="star_ml:tree=true: the node of each rank is unknown"):
+        answers("star_ml:tree=true", view([1.0, 2.0]))
+
+
 def test_decisions_come_on_edges_and_when_others_straggle() -> None:
     policy = load("star_h")
     policy.plan(View(4, hints=Hints(batch=B)))

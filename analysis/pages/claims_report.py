@@ -8,10 +8,11 @@ from typing import Any
 from simstrag.analysis.charts.claim_maps import draw_map
 from simstrag.analysis.pages import facts
 from simstrag.analysis.pages.templates import template
-from simstrag.analysis.tables.claim_tables import claims_table, points_table
+from simstrag.analysis.tables.claim_tables import claims_table, entrants_table, points_table
 from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.claim_text import headline, sentences
 from simstrag.claims.claim import Claim
+from simstrag.claims.cluster_claims import SHORT
 from simstrag.claims.scoreboard import ClaimResult, Scoreboard
 from simstrag.runs.run import provenance
 
@@ -42,6 +43,7 @@ def _section(row: ClaimResult, quick: bool) -> Mapping[str, Any]:
         "about": {**about, "measure": claim.measure.words},
         "sentences": [*sentences(row)],
         "maps": maps,
+        "entrants": entrants_table([row]) if claim.draw is not None else None,
         "scenario": _scenario(claim, quick),
         "command": f"simstrag claims --only {claim.name}{' --quick' if quick else ''}",
     }
@@ -51,5 +53,7 @@ def _scenario(claim: Claim, quick: bool) -> str:
     """The keys of its nearest scenario as YAML; that which trains where only training can tell."""
     if not claim.learners:
         return ""
+    if claim.draw is not None:
+        return facts.as_yaml(claim.draw(0, **(SHORT if quick else {})))
     scenario = claim.study(claim.learners[0], quick)["scenario"]
     return facts.as_yaml(scenario)

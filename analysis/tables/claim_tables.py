@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.claim_text import estimate_text, value_text
@@ -10,6 +11,7 @@ from simstrag.analysis.text.number_format import MISSING
 from simstrag.claims.claim import Claim, Learner
 from simstrag.claims.scoreboard import ClaimResult, Scoreboard
 
+ENTRANTS = ("claim", "learner", "what", "entrant", "time (s)", "saved (%)", "missed")
 HEADERS = ("claim", "claimed", "formula", "trained", "verdict", "where it holds")
 
 
@@ -32,6 +34,25 @@ def claims_table(board: Scoreboard) -> Table:
         "the whole interval lies above the number.",
     )
     return Table(HEADERS, rows, len(HEADERS), (), notes, wraps=5, least=("claimed",))
+
+
+def entrants_table(rows: Sequence[ClaimResult]) -> Table:
+    """What jobs that share a cluster used, and how long they took."""
+    cells = tuple(
+        (
+            row.claim.name, learner, one.words, one.entrant, Number.estimate(one.seconds),
+            Number.estimate(one.saved, percent=True, sign=True), Number.of(one.missed),
+        )
+        for row in rows
+        for learner, trial in row.trials.items()
+        for one in trial.entrants
+    )  # fmt: skip
+    notes = (
+        "Time is a job's from its start to its target, the mean of all jobs; intervals (95 %) are "
+        "over draws of the jobs. Saved is against synchronous training, the first row. An entrant "
+        "is a policy for all jobs | placer | manager.",
+    )
+    return Table(ENTRANTS, cells, 4, (), notes, wraps=3, least=("claim", "missed"))
 
 
 def points_table(board: Scoreboard) -> Table:

@@ -9,9 +9,9 @@ trained for real.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from simstrag.claims.measures import ClaimMeasure
 from simstrag.experiments.comparison import BASELINE
@@ -61,6 +61,23 @@ class MapAxis:
         return replace(self, values=values, labels=labels, here=kept.index(self.here))
 
 
+class Entrant(NamedTuple):
+    """What all jobs of a cluster use.
+
+    >>> Entrant.of("star_h | star | star").manager, Entrant.of("asgd")
+    ('star', Entrant(policy='asgd', placer='rotate', manager='none'))
+    """
+
+    policy: str
+    placer: str = "rotate"
+    manager: str = "none"
+
+    @classmethod
+    def of(cls, text: str) -> Entrant:
+        """From `policy | placer | manager`; without the others it is placed as by the launchers."""
+        return cls(*(part.strip() for part in text.split("|")))
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A claim.
@@ -80,6 +97,10 @@ class Claim:
     trained: whether only training can tell.
     trained_rivals: further ones, whose updates have no formula.
     untestable: the reason why nothing can be said; empty where something can.
+    draw: of a claim about jobs that share a cluster, the keys of a cluster study from the number
+        of a draw of its jobs and the values of the map; its policies are entrants.
+    beside: entrants that are measured too, and not judged.
+    parts: what its policy is made of: words and an entrant each, in the nearest setting alone.
     """
 
     name: str
@@ -98,6 +119,9 @@ class Claim:
     trained_rivals: tuple[str, ...] = ()
     untestable: str = ""
     is_averaged: bool = False
+    draw: Callable[..., dict[str, Any]] | None = None
+    beside: tuple[str, ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
 
     @property
     def learners(self) -> tuple[Learner, ...]:

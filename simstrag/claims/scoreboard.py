@@ -1,7 +1,7 @@
 """The scoreboard: every claim tried in its nearest scenario and on its map, and what came out.
 
-Its runs are sweeps in the scoreboard's folder, each kept as it finishes, so that the same command
-goes on after an interrupt.
+Its runs are sweeps, or cluster studies, in the scoreboard's folder, each kept as it finishes, so
+that the same command goes on after an interrupt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simstrag.claims.claim import SEVERITY, TARGETS, Claim, Learner, MapAxis
+from simstrag.claims.claim import SEVERITY, TARGETS, Claim, Entrant, Learner, MapAxis
+from simstrag.claims.cluster_sweep import (
+    ClusterTrial,
+    Summaries,
+    drawn_axes,
+    planned,
+    run_draws,
+)
 from simstrag.claims.identities import Identity, identities
 from simstrag.claims.measures import PointRuns, speedups
 from simstrag.claims.registry import CLAIMS
@@ -106,6 +113,23 @@ class MapAverage:
 
 
 @dataclass(frozen=True, slots=True)
+class EntrantTime:
+    """What all jobs of a cluster used, and how long they took, in the nearest setting.
+
+    words: what it is.
+    seconds: of a job, from its start to its target.
+    saved: share of the seconds under the first entrant of `Claim.beside`.
+    missed: draws in which a job missed its target; they count until it ended.
+    """
+
+    words: str
+    entrant: str
+    seconds: Estimate
+    saved: Estimate
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A claim under one learner.
 
@@ -113,12 +137,14 @@ class Trial:
     points: the last axis varies fastest.  The nearest setting has a 95 % interval.  Those of
         n points have 1 - 5 %/n (Bonferroni), so that all of them are right with 95 %.
     average: of a claim that is about the mean over the map; None of another.
+    entrants: of a claim about jobs that share a cluster.
     """
 
     learner: Learner
     axes: tuple[MapAxis, ...]
     points: tuple[Reached, ...]
     average: MapAverage | None = None
+    entrants: tuple[EntrantTime, ...] = ()
 
     @property
     def here(self) -> Reached:
@@ -194,6 +220,11 @@ class ClaimResult:
                     **p.estimate._asdict(), "holds": p.holds,
                 } for p in trial.points],
                 **({"average": trial.average.document} if trial.average else {}),
+                **({"entrants": [
+                    {"words": e.words, "entrant": e.entrant, "missed": e.missed,
+                     "seconds": e.seconds._asdict(), "saved": e.saved._asdict()}
+                    for e in trial.entrants
+                ]} if trial.entrants else {}),
             } for learner, trial in self.trials.items()
         }  # fmt: skip
         about = {name: getattr(self.claim, name) for name in ("name", "paper", "says", "number")}
@@ -273,7 +304,7 @@ def judge(
             hint = nearest(name, known)
             raise InputError(f"there is no claim '{name}'; known: {', '.join(known)}{hint}")
     claims = [known[name] for name in dict.fromkeys(only or known)]
-    total, done = sum(claim.count_runs(quick) for claim in claims), 0
+    total, done = sum(_count_runs(claim, quick) for claim in claims), 0
     report = on_progress or (lambda *_: None)
     rows = []
     for claim in claims:
@@ -284,11 +315,14 @@ def judge(
             def show(k: int, _: int, what: str, before: int = done, name: str = claim.name) -> None:
                 report(before + k, total, what if what == FOUND else f"{name}: {what}")
 
-            study = claim.study(learner, quick)
+            cores = 1 if quick and jobs is None else jobs
             try:
-                found = sweep(
-                    study, kept, jobs=1 if quick and jobs is None else jobs, on_progress=show
-                )
+                if claim.draw is not None:
+                    drawn = run_draws(claim, learner, quick, kept, cores, show)
+                    trials[learner] = _cluster_trial(claim, learner, quick, drawn)
+                    done += len(list(planned(claim, learner, quick)))
+                    continue
+                found = sweep(claim.study(learner, quick), kept, jobs=cores, on_progress=show)
             except KeyboardInterrupt:
                 kept_so_far = f"about {done} of {total} runs are finished and kept in {folder}"
                 raise KeyboardInterrupt(kept_so_far) from None
@@ -348,6 +382,41 @@ def _holds(found: Estimate, number: float) -> bool | None:
     return True if found.low > number else below
 
 
+def _count_runs(claim: Claim, quick: bool) -> int:
+    if claim.draw is None:
+        return claim.count_runs(quick)
+    return sum(len(list(planned(claim, learner, quick))) for learner in claim.tried(quick))
+
+
+def _cluster_trial(claim: Claim, learner: Learner, quick: bool, found: ClusterTrial) -> Trial:
+    axes = drawn_axes(claim, learner, quick)
+    here, points = tuple(axis.here for axis in axes), []
+    for place, summaries in found.summaries.items():
+        if error := found.failed.get(place):
+            points.append(Reached(place, UNKNOWN, {}, error, None))
+            continue
+        outside = 0.05 if place == here else 0.05 / len(found.summaries)
+        runs = PointRuns(summaries, (), has_target=True, outside=outside)
+        points.append(reach(claim, place, runs, learner))
+    entrants = () if here in found.failed else _entrant_times(claim, found.summaries[here])
+    return Trial(learner, axes, tuple(points), entrants=entrants)
+
+
+def _entrant_times(claim: Claim, summaries: Summaries) -> tuple[EntrantTime, ...]:
+    """Of all that ran: those beside, the rivals, then the parts."""
+    runs, words = PointRuns(summaries, (), has_target=True), {e: w for w, e in claim.parts}
+    order = dict.fromkeys((*claim.beside, *summaries))
+    parts = [entrant for _, entrant in claim.parts if entrant in order]
+    return tuple(
+        EntrantTime(
+            words.get(entrant, Entrant.of(entrant).policy), entrant,
+            paired_statistics.mean(runs.times(entrant)),
+            claim.measure.of(runs, entrant, claim.beside[:1]), runs.misses(entrant),
+        )
+        for entrant in (*(e for e in order if e not in parts), *parts)
+    )  # fmt: skip
+
+
 def _values(values: Mapping[str, Any]) -> str:
     """The values of a point as a key."""
     return repr(plain(dict(sorted(values.items()))))
@@ -368,9 +437,10 @@ def reach(
     if misses[claim.policy]:
         return Reached(place, UNKNOWN, {}, note, False)
     measure = claim.measure
-    if measure.column == "accuracy":
+    if measure.column == "accuracy" or (claim.draw is not None and learner == "real"):
         means = ((name, runs.column(name, "accuracy").mean()) for name in misses)
-        note = "accuracy " + ", ".join(f"{name} {mean:.3f}" for name, mean in means)
+        accuracies = "accuracy " + ", ".join(f"{name} {mean:.3f}" for name, mean in means)
+        note = "; ".join(filter(None, [accuracies, note if claim.draw is not None else ""]))
     versus = {name: measure.of(runs, claim.policy, [name]) for name in rivals}
     found = measure.of(runs, claim.policy, rivals)
     if math.isnan(found.value):

@@ -40,9 +40,9 @@ def claims(
     quick: Annotated[bool, flag("Coarse maps and three seeds; train nothing.", "--quick")] = False,
     out: Annotated[Path | None, out_option("reports/claims by default.")] = None,
     jobs: Jobs = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Say which of the papers' claims hold, and where.
 
@@ -66,11 +66,15 @@ def claims(
 
 
 def _print(board: Scoreboard, verbose: bool) -> None:
-    from simstrag.analysis.tables.claim_tables import claims_table
+    from simstrag.analysis.tables.claim_tables import claims_table, entrants_table
     from simstrag.analysis.text.claim_text import headline, sentences
 
     table = claims_table(board)
     print_table(table.headers, table.rows, table.wraps, table.least)
+    entrants = entrants_table(board.rows)
+    if verbose and entrants.rows:
+        print_table(entrants.headers, entrants.rows, entrants.wraps, entrants.least)
+        print_paragraphs(*entrants.notes)
     print_paragraphs(
         headline(board),
         *(f"{row.claim.name}: {' '.join(sentences(row))}" for row in board.rows if verbose),

@@ -19,6 +19,7 @@ from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulation import Engine, Simulation
 from simstrag.errors import PlanError
+from simstrag.learning.update_rule import UpdateRule
 from simstrag.plan import NEVER, Plan
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.runs.run import Run
@@ -66,6 +67,9 @@ class RunningJob:
     gate: holds it at its barrier; None where its policy decides alone.
     telemetry: of nodes the windows of their monitors, for a policy that reads them.
     counter: makes the counter of what the job uses; None counts nothing.
+    recorder: takes its rows; one that keeps none by default.
+
+    `rules` has what its plans make of gradients, for a real learner, where a recorder is given.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class RunningJob:
         gate: Gate | None = None,
         telemetry: Callable[[Ints], Floats] | None = None,
         counter: Callable[[RunningJob], CountsUse] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.job, self.placement, self.start = job, placement, start
         self.nodes, self.servers = np.array(placement.workers), np.array(placement.servers)
@@ -96,11 +101,14 @@ class RunningJob:
         self.slowdowns = Slowdowns.none(job.workers)
         policy, self.gate, self.delayed = policies.load(job.policy), gate, 0.0
         self._use: CountsUse | None = None
+        self.rules: dict[UpdateRule, None] = {}
+        self._recorded = recorder is not None
         shown = None
         if telemetry is not None and getattr(policy, "reads_telemetry", False):
             shown = partial(telemetry, self.nodes)
         self._simulation = Simulation(
-            self.scenario, policy, job.policy, self.seed, Recorder(keep_updates=False),
+            self.scenario, policy, job.policy, self.seed,
+            Recorder(keep_updates=False) if recorder is None else recorder,
             timing=costs.timing(self.slowdowns, self._noise), permit=self._permit,
             telemetry=shown,
         )  # fmt: skip
@@ -196,6 +204,8 @@ class RunningJob:
             self._use.follow(plan, self.kernel.plan)
         if self.delayed:
             self._count_delays(self.kernel.usage(self.kernel.now)[2])
+        if self._recorded:
+            self.rules[UpdateRule.of(plan)] = None
         return plan
 
     @property

@@ -79,7 +79,7 @@ def names() -> tuple[str, ...]:
     """The shipped placers.
 
     >>> names()
-    ('packed', 'random', 'spread', 'star')
+    ('packed', 'random', 'rotate', 'spread', 'star')
     """
     return tuple(sorted(module.name for module in pkgutil.iter_modules(placers.__path__)))
 

@@ -10,7 +10,7 @@ case study in design and verification of distributed programs", IEEE TSE 5(5), 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,13 @@ from simstrag.cluster.placer import Placement, Placer
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.cluster.telemetry import Monitors, reads_telemetry
 from simstrag.cluster.utilisation import UseOfNodes
+from simstrag.engine.recorder import Recorder
 from simstrag.timing.contention import Contention
 
 TOGETHER = 1e-12
 """Times that differ by less than this share are one: clocks that begin apart round apart."""
 OnProgress = Callable[[int, int], None]
+OnEnd = Callable[[RunningJob], None]
 OnInterval = Callable[[float, Monitors, list[RunningJob]], None]
 SHARES = ("time", "job", "node", "resource", "slowdown")
 """Columns of the table of slowdowns."""
@@ -88,6 +90,12 @@ class SharedNodes:
         self._grants = grants
         self.monitors: Monitors | None = None
         self._on_interval: OnInterval | None = None
+        self._recorders: Mapping[int, Recorder] = {}
+        self._on_end: OnEnd | None = None
+
+    def keep(self, recorders: Mapping[int, Recorder], on_end: OnEnd | None) -> None:
+        """Record jobs by their number, and call `on_end` with each job that has ended."""
+        self._recorders, self._on_end = recorders, on_end
 
     def watch(self, on_interval: OnInterval | None = None) -> None:
         """Monitor the nodes, where any policy reads that, or `on_interval` does."""
@@ -190,6 +198,8 @@ class SharedNodes:
                 self._grants.end(job)
             self.ended.append(finished(job))
             self.placed.append((job.job, job.placement))
+            if self._on_end is not None:
+                self._on_end(job)
             job.discard()
             if self._on_progress is not None:
                 self._on_progress(len(self.ended), self.count)
@@ -215,6 +225,7 @@ class SharedNodes:
                 gate,
                 shown,
                 self.use.counter,
+                self._recorders.get(job.number),
             )
             self._placed.take(running)
             self.running.append(_Bound(running))

@@ -13,9 +13,10 @@ from simstrag.cluster.job_rows import add_delays, summarise_jobs
 from simstrag.cluster.manager import load_manager
 from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.placer import load_placer
-from simstrag.cluster.shared_nodes import OnInterval, OnProgress, SharedNodes
+from simstrag.cluster.shared_nodes import OnEnd, OnInterval, OnProgress, SharedNodes
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.cluster.utilisation import mean_utilisation
+from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import require_gain
 from simstrag.errors import InputError
 from simstrag.policies import load
@@ -61,6 +62,8 @@ def simulate_cluster(
     record: bool = True,
     on_progress: OnProgress | None = None,
     on_interval: OnInterval | None = None,
+    recorders: Mapping[int, Recorder] | None = None,
+    on_end: OnEnd | None = None,
 ) -> ClusterRun:
     """Run all jobs of a study under one mix of policies, one placer, one manager and one seed.
 
@@ -71,6 +74,8 @@ def simulate_cluster(
     on_progress: called as (jobs that have ended, jobs).
     on_interval: called as (seconds, monitors, running jobs) at the end of each interval, when the
         shares of the next one are set.
+    recorders: of jobs by their number, for their rows.
+    on_end: called with each job that has ended.
 
     >>> study = ClusterStudy(
     ...     nodes=[{"gpus": 4, "cores": 2}],
@@ -95,6 +100,7 @@ def simulate_cluster(
         study, coming, load_placer(name, seed), seed, record, on_progress, grants=grants
     )
     simulation.watch(on_interval)
+    simulation.keep(recorders or {}, on_end)
     simulation.go()
     rows = simulation.rows()
     if alone:

@@ -12,9 +12,9 @@ gradient weighed by its samples; least and largest batches.  Ours: all numbers b
 5 %, and speed as the median of samples per second over a window.  LB-BSP fits a line with an offset
 (GPU) or trains a predictor (CPU); OmniLearn smooths.
 
-Ours, too: where the host launches while the device computes, a smaller share shortens only the
-device's part.  Then shares are such that no rank computes longer than the slowest one needs, and a
-rank gives samples away only where that helps.
+Ours, too: `via=server`. And where the host launches while the device computes, a smaller share
+shortens only the device's part. Then shares are such that no rank computes longer than the slowest
+one needs, and a rank gives samples away only where that helps.
 """
 
 import math
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from simstrag.policies.estimators.detectors import median
 from simstrag.policies.estimators.shares import StreamTimes, balanced
-from simstrag.policy import WINDOW, Plan, Review, View
+from simstrag.policy import WINDOW, Plan, Quorum, Review, Via, View
 from simstrag.ties import is_less
 
 Floats = npt.NDArray[np.float64]
@@ -34,14 +34,14 @@ EVERY_UPDATE = Review(updates=1)
 
 @dataclass(slots=True)
 class _State:
-    """The shares in force, shape (N,), their plan, and the number of their changes.
+    """The plan in force, its shares, shape (N,), and the number of their changes.
 
     streams: what launching and computing of each rank take, where they overlap.
     """
 
+    plan: Plan
     shares: Floats
     streams: StreamTimes | None = None
-    plan: Plan = Plan(review=EVERY_UPDATE)  # noqa: RUF009 (frozen)
     changes: int = 0
 
 
@@ -52,6 +52,7 @@ class LbBsp:
     window: recent steps of a rank whose median is its speed.
     deadband: the relative change of a share above which all shares change.
     low, high: least and largest share.
+    via: `allreduce` or `server`.
     """
 
     title = "load-balanced BSP"
@@ -61,6 +62,7 @@ class LbBsp:
     deadband: float = 0.05
     low: float = 0.25
     high: float = 4.0
+    via: Via = Via.ALLREDUCE
     state_: _State | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,13 +72,15 @@ class LbBsp:
             raise ValueError(f"deadband must be 0 or more, not {self.deadband}")
         if not 0 < self.low <= 1 <= self.high < math.inf:
             raise ValueError(f"1 must lie between low and high, not {self.low} and {self.high}")
+        if self.via is Via.LEADER:
+            raise ValueError("via must be allreduce or server, not leader")
 
     def plan(self, view: View) -> Plan:
         state = self.state_
         if state is None:
             step = view.hints.step
             streams = None if step is None else StreamTimes.of(step, view.world_size)
-            state = _State(np.ones(view.world_size), streams)
+            state = _State(self._plan_of(None), np.ones(view.world_size), streams)
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
         batch, times, cancelled = (
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
@@ -98,9 +102,12 @@ class LbBsp:
         above = is_less((1 + self.deadband) * state.shares, shares)
         if np.count_nonzero(below | above):
             state.shares = shares
-            state.plan = Plan(batch=shares, review=EVERY_UPDATE)
+            state.plan = self._plan_of(shares)
             state.changes += 1
         return state.plan
+
+    def _plan_of(self, shares: Floats | None) -> Plan:
+        return Plan((Quorum(via=self.via),), batch=shares, review=EVERY_UPDATE)
 
     def summary(self) -> dict[str, int | float]:
         """The number of changes of the shares."""

@@ -54,6 +54,8 @@ class StarH(ChoosesModes):
     phi: noise scale in samples, instead of `noise`.
     ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
         share.
+    tree: where updates wait for all ranks, or for all of a group, the ranks of a node push one
+        message (server form).
     relative, absolute: the threshold between groups, as in star_dynamic.
     """
 
@@ -67,6 +69,7 @@ class StarH(ChoosesModes):
     noise: NoiseSource = NoiseSource.LIVE
     phi: float | None = None
     ratio: float = 0.2
+    tree: bool = False
     relative: float = 0.2
     absolute: float | None = None
     predictor_: Predictor = field(init=False, repr=False, compare=False)
@@ -75,6 +78,8 @@ class StarH(ChoosesModes):
     def __post_init__(self) -> None:
         self._load()
         self._check(("ratio", "relative", "absolute"), ("staleness", "phi"))
+        if self.tree and self.form is Form.RING:
+            raise ValueError("tree=true needs form=server: an all-reduce sends no messages")
 
     def _choose_mode(self, t: Floats, phi: float, view: View) -> tuple[str, Quorums]:
         """The mode with the least time to progress; of tied x the largest."""

@@ -51,6 +51,8 @@ class StarML(ChoosesModes):
     phi: noise scale in samples, instead of `noise`.
     ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
         share.
+    tree: where updates wait for all ranks, or for all of a group, the ranks of a node push one
+        message.
     """
 
     title = "STAR-ML, reconstructed"
@@ -61,6 +63,7 @@ class StarML(ChoosesModes):
     noise: NoiseSource = NoiseSource.LIVE
     phi: float | None = None
     ratio: float = 0.2
+    tree: bool = False
     network_: ModeNetwork = field(init=False, repr=False, compare=False)
     predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: ModeState = field(default_factory=ModeState, init=False, repr=False, compare=False)

@@ -13,15 +13,15 @@ divides by N as without a tree; the code does not.
 """
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from simstrag.policies.estimators.gradient_trees import with_trees
 from simstrag.policies.estimators.predictors import median, predict
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
-from simstrag.ties import Bools, Floats
+from simstrag.ties import Bools
 
 
 class By(enum.Enum):
@@ -72,29 +72,16 @@ class Tree:
 
     def _by_node(self, view: View) -> Plan:
         """A plan; the same object while the same ranks straggle, or a rank's time is unknown."""
-        state, nodes = self.state_, view.hints.nodes
-        if nodes is None:
+        state = self.state_
+        if view.hints.nodes is None:
             raise PlanError("tree:by=node: the node of each rank is unknown (hints.nodes)")
         t = predict(median, view)
         known = not np.isnan(t).any()
         slow = straggle(t, self.ratio) if known else np.zeros(len(t), np.bool_)
         stays = state.slow is not None and (not known or np.array_equal(slow, state.slow))
         if state.plan is None or not stays:
-            link = np.nan_to_num(median(view, "communication"))
-            parents = [*_pairs(nodes, slow, link)]
             suspects = np.flatnonzero(slow) if known else None
-            quorum = Quorum(via=Via.SERVER, parents=tuple(parents))
-            state.plan = Plan((quorum,), suspects=suspects, review=Review(updates=1))
+            quorums = with_trees((Quorum(via=Via.SERVER),), view, slow)
+            state.plan = Plan(quorums, suspects=suspects, review=Review(updates=1))
             state.slow = slow
         return state.plan
-
-
-def _pairs(nodes: tuple[int, ...], slow: Bools, link: Floats) -> Iterable[tuple[int, int]]:
-    """(child, parent) of every rank that is no parent.
-
-    link: seconds of communication of each rank.
-    """
-    for node in sorted(set(nodes)):
-        ranks = [rank for rank, own in enumerate(nodes) if own == node]
-        parent = min(ranks, key=lambda rank: (slow[rank], link[rank], rank))
-        yield from ((rank, parent) for rank in ranks if rank != parent)

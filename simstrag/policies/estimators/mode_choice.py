@@ -16,6 +16,7 @@ import numpy.typing as npt
 from simstrag.errors import PlanError
 from simstrag.plan import Plan, Review
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
+from simstrag.policies.estimators.gradient_trees import with_trees
 from simstrag.policies.estimators.predictors import Predictor, PredictsTimes
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.quorum import Quorum, Via
@@ -55,6 +56,7 @@ class ChoosesModes(PredictsTimes, abc.ABC):
     noise: NoiseSource
     phi: float | None
     ratio: float
+    tree: bool
     predictor_: Predictor
     state_: ModeState
 
@@ -128,6 +130,10 @@ class ChoosesModes(PredictsTimes, abc.ABC):
 
     def _require_known(self, view: View) -> None:
         """Raise `PlanError` for a hint that a choice needs, and that will not come later."""
+        if self.tree and view.hints.nodes is None:
+            raise PlanError(
+                f"{self._name}:tree=true: the node of each rank is unknown (hints.nodes)"
+            )
         if view.hints.batch is None:
             raise PlanError(
                 f"{self._name}: the samples of a gradient are unknown (hints.batch); give the batch"
@@ -157,5 +163,7 @@ class ChoosesModes(PredictsTimes, abc.ABC):
 
     def _plan_of(self, quorums: Quorums, slow: Ints, view: View) -> Plan:
         """A plan with a review once per round."""
+        if self.tree:
+            quorums = with_trees(quorums, view, np.isin(np.arange(view.world_size), slow))
         review = Review(samples=view.world_size * self._samples_of(view))
         return Plan(quorums, suspects=slow, review=review)

@@ -1,0 +1,196 @@
+"""Runs the cluster studies of a claim: every entrant at every point, over draws of the jobs.
+
+Each run is kept as it ends, under a digest of all that it depends on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simstrag.claims.claim import Claim, Entrant, Learner, MapAxis
+from simstrag.claims.cluster_claims import (
+    DRAWS,
+    MAP_DRAWS,
+    QUICK_DRAWS,
+    SHORT,
+    TARGET,
+    TRAINED_SAMPLES,
+    WORKERS,
+)
+from simstrag.cluster.job import RunningJob
+from simstrag.cluster.simulate import simulate_cluster
+from simstrag.cluster.study import ClusterStudy
+from simstrag.documents.file_io import refuse_file
+from simstrag.engine.real_training import train
+from simstrag.engine.recorder import Recorder
+from simstrag.experiments.cluster_backends import load_backend
+from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
+from simstrag.experiments.runner import digest_of_policy, key_of
+from simstrag.learning.gradient_log import GradientLog
+from simstrag.runs.run import plain
+from simstrag.scenario.scenario import Scenario
+
+Summaries = dict[str, list[Mapping[str, Any]]]
+"""The summaries of each entrant's runs, in the order of the draws."""
+COUNTED = ("granted", "refused", "stragglers", "largest_lost_share")
+"""Numbers of a cluster's run that are kept beside its times."""
+
+
+class PlannedDraw(NamedTuple):
+    """One run.
+
+    place: index along each axis of the map.
+    """
+
+    key: str
+    place: tuple[int, ...]
+    entrant: str
+    draw: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTrial:
+    """The runs of a claim under one learner.
+
+    summaries: of each point.
+    failed: the error of a run at a point.
+    """
+
+    summaries: Mapping[tuple[int, ...], Summaries]
+    failed: Mapping[tuple[int, ...], str]
+
+
+def drawn_axes(claim: Claim, learner: Learner, quick: bool) -> tuple[MapAxis, ...]:
+    """The map, which only the formula has; a quick one has no axes and few, short jobs."""
+    if quick:
+        return ()
+    return claim.axes if learner == "formula" else tuple(axis.nearest() for axis in claim.axes)
+
+
+def planned(claim: Claim, learner: Learner, quick: bool) -> Iterator[tuple[Any, ...]]:
+    """Place, values, entrant and draw of every run; parts in the nearest setting alone."""
+    axes = drawn_axes(claim, learner, quick)
+    here = tuple(axis.here for axis in axes)
+    judged = dict.fromkeys((claim.policy, *claim.rivals_under(learner)))
+    shown = judged | dict.fromkeys(claim.beside)
+    if learner == "formula" and not quick:
+        shown |= dict.fromkeys(entrant for _, entrant in claim.parts)
+    for place in itertools.product(*(range(len(axis.values)) for axis in axes)):
+        values = {axis.key: axis.values[k] for axis, k in zip(axes, place, strict=True)}
+        draws = QUICK_DRAWS if quick else DRAWS if place == here else MAP_DRAWS
+        for entrant, draw in itertools.product(shown if place == here else judged, range(draws)):
+            yield place, dict(SHORT) if quick else values, entrant, draw
+
+
+def run_draws(
+    claim: Claim, learner: Learner, quick: bool, folder: Path, jobs: int | None, report: Report
+) -> ClusterTrial:
+    """Run what the folder does not hold yet."""
+    assert claim.draw is not None
+    trained = claim.real if learner == "real" else None
+    studies: dict[tuple[tuple[int, ...], int], tuple[Mapping[str, Any], str]] = {}
+    runs = []
+    for place, values, entrant, draw in planned(claim, learner, quick):
+        if (place, draw) not in studies:
+            keys = claim.draw(draw, trained=trained is not None, **values)
+            studies[place, draw] = keys, f"{ClusterStudy.of(keys).digest} {plain(trained)}"
+        one, origin = Entrant.of(entrant), studies[place, draw][1]
+        source = digest_of_policy(one.policy)
+        key = key_of(origin, f"{one.placer} {one.manager}", one.policy, draw, source)
+        runs.append(PlannedDraw(key, place, entrant, draw))
+    refuse_file(folder)
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    kept, backend = KeptRuns(folder, tuple(runs)), load_backend("processes", None, jobs)
+
+    def calls(missing: list[PlannedDraw]) -> Iterator[tuple[PlannedDraw, tuple[Any, ...]]]:
+        needed = needs()
+        for run in missing:
+            yield run, (studies[run.place, run.draw][0], run.entrant, run.draw, trained, needed)
+
+    try:
+        kept.compute(backend, _run, calls, report, _describe, None)
+    finally:
+        backend.shut_down()
+    summaries: dict[tuple[int, ...], Summaries] = defaultdict(lambda: defaultdict(list))
+    failed: dict[tuple[int, ...], str] = {}
+    for run, done in kept.outcomes().items():
+        if done["error"]:
+            failed.setdefault(run.place, f"{run.entrant} failed: {done['error']}")
+        summaries[run.place][run.entrant].append(done["summary"])
+    return ClusterTrial(summaries, failed)
+
+
+def _describe(run: PlannedDraw) -> str:
+    return f"{run.entrant}, draw {run.draw}"
+
+
+def _run(
+    keys: Mapping[str, Any], entrant: str, draw: int, trained: Mapping[str, Any] | None,
+    needed: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """One run in any process: its summary or its error, as JSON."""
+
+    def compute() -> dict[str, Any]:
+        study, one = ClusterStudy.of(keys), Entrant.of(entrant)
+        if trained is None:
+            return {"summary": plain(simulate_draw(study, one, draw))}
+        return {"summary": plain(train_draw(study, one, draw, trained))}
+
+    return outcome(needed, compute)
+
+
+def simulate_draw(study: ClusterStudy, entrant: Entrant, draw: int) -> dict[str, Any]:
+    """Mean seconds of all jobs from their start to their target; None where one missed it."""
+    run = simulate_cluster(
+        study, entrant.policy, entrant.placer, draw, manager=entrant.manager, alone=False,
+        record=False,
+    )  # fmt: skip
+    times = [job["time_to_target"] for job in run.jobs]
+    reached = not any(map(math.isnan, times))
+    return {
+        "time_to_target": sum(times) / len(times) if reached else None,
+        "makespan": sum(_run_time(job, study.horizon) for job in run.jobs) / len(run.jobs),
+        **{name: run.summary[name] for name in COUNTED},
+    }  # fmt: skip
+
+
+def _run_time(job: Mapping[str, Any], horizon: float) -> float:
+    """Until it ended, or the horizon came."""
+    return horizon if math.isnan(job["run_time"]) else float(job["run_time"])
+
+
+def train_draw(
+    study: ClusterStudy, entrant: Entrant, draw: int, keys: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Seconds in which the first job trains to the target, and its accuracy in the end.
+
+    Its run in the cluster says which gradient is applied when, at which parameters; these very
+    gradients are then computed.
+    """
+    log, rules, seeds = GradientLog(), list[Any](), list[int]()
+
+    def note(job: RunningJob) -> None:
+        if job.job.number == 0:
+            rules.extend(job.rules)
+            seeds.append(job.seed)
+
+    run = simulate_cluster(
+        study, entrant.policy, entrant.placer, draw, manager=entrant.manager, alone=False,
+        record=False, recorders={0: Recorder(keep_gradients=True, storage=log)}, on_end=note,
+    )  # fmt: skip
+    step = study.workloads[run.jobs[0]["workload"]].scenario["step"]
+    case = Scenario.of({"workers": WORKERS, "samples": TRAINED_SAMPLES, "step": step, **keys})
+    found = train(case, seeds[0], log, rules).evaluations
+    pairs = zip(found.time, found.accuracy, strict=True)
+    return {
+        "time_to_target": next((time for time, accuracy in pairs if accuracy >= TARGET), None),
+        "makespan": run.jobs[0]["run_time"],
+        "accuracy": found.accuracy[-1],
+        **{name: run.summary[name] for name in COUNTED},
+    }  # fmt: skip
