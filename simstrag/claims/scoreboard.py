@@ -281,7 +281,7 @@ class Scoreboard:
 
 
 def judge(
-    only: Sequence[str] = (),
+    only: Sequence[str | Claim] = (),
     folder: str | Path = FOLDER,
     *,
     quick: bool = False,
@@ -290,7 +290,7 @@ def judge(
 ) -> Scoreboard:
     """Try the papers' claims.
 
-    only: their names; all by default.
+    only: their names, or claims of your own; all by default.
     folder: for the runs, which are not computed again by the next call.
     quick: coarse maps, three seeds, and nothing is trained.
     jobs: processes, all cores by default, or this process alone where it is quick.
@@ -300,10 +300,11 @@ def judge(
     """
     known = {claim.name: claim for claim in CLAIMS}
     for name in only:
-        if name not in known:
+        if isinstance(name, str) and name not in known:
             hint = nearest(name, known)
             raise InputError(f"there is no claim '{name}'; known: {', '.join(known)}{hint}")
-    claims = [known[name] for name in dict.fromkeys(only or known)]
+    wanted = {each if isinstance(each, str) else each.name: each for each in only or known}
+    claims = [known[each] if isinstance(each, str) else each for each in wanted.values()]
     total, done = sum(_count_runs(claim, quick) for claim in claims), 0
     report = on_progress or (lambda *_: None)
     rows = []
