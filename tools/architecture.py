@@ -30,7 +30,7 @@ BOXES = {
     "calibration": Box(2, 2, "measures this machine"),
     "analysis": Box(4, 2, "reports, charts, tables"),
     "advice": Box(4, 3, "which policy for a job"),
-    "cluster": Box(5, 4, "jobs that share nodes"),
+    "cluster": Box(5, 5, "jobs that share nodes"),
     "claims": Box(4, 4, "what papers claim, tried"),
     "whatif": Box(0, 5, "what stragglers cost"),
     "ddp": Box(2, 4, "policies on real ranks"),
