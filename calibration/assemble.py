@@ -13,6 +13,7 @@ from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate,
 from simstrag.calibration.fits.device_estimates import DeviceSteps
 from simstrag.calibration.fits.held_out import summarize_errors
 from simstrag.calibration.fits.noise_scale import noise_scales
+from simstrag.calibration.fits.pace_estimate import lasting_pace
 from simstrag.calibration.fits.visit_statistics import (
     clip,
     estimate,
@@ -204,6 +205,10 @@ def _step_times(
         ),
         amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
         noise=cell.noise,
+        pace=lasting_pace(
+            [visit.samples["seconds"] for visit in visits]
+            for visits in samples.by_cell("step").values()
+        ),
     )
 
 
@@ -227,6 +232,7 @@ def _overlapping_times(
         device=PrecisionSeconds(full=full, amp=amp),
         amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
         noise=cell.noise,
+        pace=lasting_pace([step.seconds for step in steps] for steps in device.counted.values()),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, windows
+from simstrag.validation.distributions import FEWEST, LEVELS, Distance, Distributions
 from simstrag.validation.judgement import (
     MISSED,
     PREDICTED,
@@ -24,6 +25,9 @@ from simstrag.validation.judgement import (
 from simstrag.validation.prediction import Constant, Prediction
 from simstrag.validation.real_runs import RunOutcome
 from simstrag.validation.run_metrics import Measure, document_of, measure
+
+COMPARED = ("makespan", "step")
+"""Numbers of a run whose distributions are compared."""
 
 
 class WindowResult(NamedTuple):
@@ -60,6 +64,7 @@ class CaseResult:
     real: measures of finished runs, by repetition.
     failed: reasons of failed runs.
     spans: windows of constant load (start, stop, load).
+    distributions: of makespans and steps; None with fewer than `distributions.FEWEST` real runs.
     """
 
     case: Case
@@ -67,6 +72,7 @@ class CaseResult:
     failed: tuple[str, ...]
     predicted: Prediction
     spans: tuple[tuple[float, float, str], ...]
+    distributions: Distributions | None = None
 
     @cached_property
     def makespan(self) -> Verdict | None:
@@ -246,6 +252,35 @@ class Result:
             found.append(Mitigation(policy, ranks, schedule, real, even, simulated, amp))
         return tuple(found)
 
+    @property
+    def distributions(self) -> tuple[tuple[Case, Distributions], ...]:
+        """Cases with enough runs to compare distributions."""
+        found = ((each.case, each.distributions) for each in self.cases)
+        return tuple((case, each) for case, each in found if each is not None)
+
+    @property
+    def why_no_distributions(self) -> str:
+        """Why distributions of some or all cases are not compared; "" if all are."""
+        few = sum(each.distributions is None for each in self.cases)
+        if not few:
+            return ""
+        which = "1 case does not have" if few == 1 else f"{few} cases do not have"
+        return (
+            f"{'no case has' if few == len(self.cases) else which} {FEWEST} finished runs, the "
+            "fewest whose distribution is compared; give --repetitions 20, and --minutes for them"
+        )
+
+    @property
+    def inside(self) -> tuple[int, int]:
+        """Real runs within the simulated nine-of-ten interval of their case, and all of these."""
+        known = [each for _, each in self.distributions]
+        return sum(each.inside for each in known), sum(each.runs for each in known)
+
+    def median_distance(self, name: str) -> float:
+        """Median Kolmogorov-Smirnov distance over cases, of `makespan` or `step`; NaN without."""
+        known: list[Distance] = [getattr(each, name) for _, each in self.distributions]
+        return statistics.median(each.ks for each in known) if known else math.nan
+
     def document(self) -> dict[str, Any]:
         """JSON-like values; may contain NaN."""
         found: dict[str, Any] = document_of({
@@ -255,6 +290,11 @@ class Result:
             **_summary(self.verdicts),
             "at_pace": {**_summary(self.at_pace), "least": self.paces[0], "most": self.paces[1]},
             "cases": [_case(each) for each in self.cases],
+            "distributions": {
+                "cases": len(self.distributions), "inside": self.inside[0], "of": self.inside[1],
+                **{f"median_ks_{name}": self.median_distance(name) for name in COMPARED},
+                "missing": self.why_no_distributions,
+            },
             "rankings": [
                 {"ranks": r.ranks, "schedule": r.schedule, "decided": len(r.decided),
                  "predicted": r.predicted, "pairs": r.pairs, "evened": r.evened}
@@ -337,6 +377,7 @@ def _case(of: CaseResult) -> dict[str, Any]:
         **{name: of.by_rank(name) for name in ("staleness", "shares")},
         "accuracy": of.accuracy,
         "failed": of.failed,
+        "distributions": of.distributions and of.distributions.document(),
         "real": list(of.real.values()),
         "simulated": of.predicted.runs,
     }
@@ -359,4 +400,19 @@ def _row(of: CaseResult) -> dict[str, Any]:
         **pick(of.step, step_real="real", step_simulated="simulated"),
         "windows_predicted": steps.count(PREDICTED), "windows": len(steps),
         "accuracy": None if of.accuracy is None else of.accuracy[0],
+        **_distributions_row(of.distributions),
     }  # fmt: skip
+
+
+def _distributions_row(known: Distributions | None) -> dict[str, Any]:
+    """Columns of the distributions; None where they are not compared."""
+    found: dict[str, Any] = {"inside_one_run": known and known.inside / known.runs}
+    for name in COMPARED:
+        distance: Distance | None = known and getattr(known, name)
+        for field in ("ks", "chance", "p", "shape"):
+            found[f"{name}_{field}"] = distance and getattr(distance, field)
+        for side in ("real", "simulated"):
+            for k, level in enumerate(LEVELS):
+                column = f"{name}_{side}_q{100 * level:.0f}"
+                found[column] = distance and getattr(distance, side)[k].value
+    return found

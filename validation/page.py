@@ -23,6 +23,8 @@ def _(result: Result, command: str | None = None) -> str:
         "cases": tables.cases_table(result),
         "ranking": tables.ranking_table(result),
         "mitigation": tables.mitigation_table(result),
+        "distributions": tables.distributions_table(result),
+        "quantiles": tables.quantiles_table(result),
         "windows": tables.windows_table(result),
         "ranks": tables.ranks_table(result),
         "loads": tables.loads_table(result),
@@ -49,6 +51,10 @@ def _(result: Result, command: str | None = None) -> str:
         tables=shown,
         errors=pictures.errors(drawn) if drawn else "",
         paces=[(each.case.name, pictures.pace(each)) for each in drawn],
+        curves=[
+            (case.name, pictures.distributions(case.name, each))
+            for case, each in result.distributions
+        ],
         command=command,
         provenance=_provenance(),
         data=csv_data(shown),

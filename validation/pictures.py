@@ -12,9 +12,12 @@ from markupsafe import Markup
 
 from simstrag.analysis.charts import chart, matplotlib_renderer
 from simstrag.validation.case_results import CaseResult
+from simstrag.validation.distributions import Distributions
 from simstrag.validation.run_metrics import Measure
 
 REAL, SIMULATED = chart.SERIES[0], chart.SERIES[1]
+POINTS = 200
+"""Most points of a curve of cumulative shares."""
 
 
 def errors(cases: Sequence[CaseResult]) -> Markup:
@@ -65,6 +68,26 @@ def pace(of: CaseResult) -> Markup:
         _set_axes(ax, last)
         label = f"{of.case.name}: step time over time, real and simulated"
         return matplotlib_renderer.svg(figure, f"pace-{of.case.name}", label)
+
+
+def distributions(name: str, of: Distributions) -> Markup:
+    """Cumulative shares of makespans and of steps: real runs thin, simulated ones thick."""
+    with matplotlib_renderer.canvas(4.4, 2.0) as figure:
+        axes = figure.subplots(1, 2, sharey=True)
+        labels = (("makespan (s)", 1.0), ("step (ms)", 1e3))
+        for ax, pair, (label, scale) in zip(axes, of.curves, labels, strict=True):
+            for values, colour, width in zip(pair, (REAL, SIMULATED), (0.8, 1.8), strict=True):
+                n = len(values)
+                kept = np.unique(np.linspace(0, n - 1, POINTS).astype(int))
+                share = (kept + 1) / n
+                ax.step(scale * values[kept], share, where="post", color=colour, linewidth=width)
+            ax.set(xlabel=label, ylim=(0, 1))
+            ax.grid(axis="y")
+        low, high = (float(np.quantile(np.concatenate(of.curves[1]), q)) for q in (0.002, 0.998))
+        axes[1].set_xlim(0.97e3 * low, 1.03e3 * high)
+        axes[0].set_ylabel("share of runs")
+        label = f"{name}: cumulative shares of makespans and steps, real and simulated"
+        return matplotlib_renderer.svg(figure, f"distributions-{name}", label)
 
 
 def replayed_paces(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) -> Markup:

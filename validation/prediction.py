@@ -30,10 +30,13 @@ from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
+from simstrag.timing.noise import stream
 from simstrag.trace.trace import Trace
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, windows
+from simstrag.validation.distributions import SEEDS as DRAWN
+from simstrag.validation.distributions import RunSample
 from simstrag.validation.loadgen.schedule import Schedule, response_to
-from simstrag.validation.run_metrics import Measure, measure
+from simstrag.validation.run_metrics import Measure, measure, sample
 
 SEEDS = 20
 
@@ -42,6 +45,9 @@ ADAPTED = 4
 
 GRID = 60
 """Intervals of the time grid on which the pace of a run is recorded."""
+
+PACE_STREAM = 2**64 - 3
+"""Number of the random numbers that give a run its pace; no rank has it."""
 
 ITEM = {False: 4, True: 8}
 """Bytes of a parameter, by whether the precision pair is the fp64/fp32 stand-in."""
@@ -130,6 +136,21 @@ class Predictor:
         found = (measure(run, plan.samples(case), batch, edges, grid) for run in runs)
         return Prediction(case, tuple(found), grid)
 
+    def draw_runs(self, case: Case, plan: ValidationPlan, seeds: int = DRAWN) -> list[RunSample]:
+        """Makespan and steps of a case under many seeds, each at a pace of its own.
+
+        The pace is the profile's `step.pace`; without one all runs have the profile's.
+        """
+        assert self.profile.step is not None
+        known, found = self.profile.step.pace, []
+        if known is not None:
+            self._take("pace of a run, relative standard deviation", known)
+        for seed in range(seeds):
+            pace = None if known is None else [draw_pace(seed, known.value)] * self.cores
+            (run,) = self.simulate(case, plan.schedule(case), [seed], pace, record_steps=True)
+            found.append(sample(run, plan.samples(case)))
+        return found
+
     def adapt(
         self, predicted: Prediction, plan: ValidationPlan, paces: Mapping[int, Sequence[float]]
     ) -> Prediction:
@@ -152,12 +173,14 @@ class Predictor:
         self,
         case: Case,
         schedule: Schedule,
-        seeds: int,
+        seeds: int | Sequence[int],
         slower: Sequence[float] | None = None,
         record_gradients: bool = False,
+        record_steps: bool = False,
     ) -> list[Run]:
-        """Runs of a case under seeds 0, 1, ...; the policy gets the hints of `hinting`.
+        """Runs of a case under seeds; the policy gets the hints of `hinting`.
 
+        seeds: a number means 0, 1, ...
         slower: step time on each core relative to the profile.
         """
         scenario, hints = self._scenario_of(case, schedule, slower), None
@@ -167,9 +190,12 @@ class Predictor:
             known = self.hinting._scenario_of(case, schedule).inputs.profile
             hints = profile_hints(known, self.workload.batch, scenario.samples)
         return [
-            simulate(scenario, case.policy, seed, record_gradients=record_gradients, hints=hints)
-            for seed in range(seeds)
-        ]
+            simulate(
+                scenario, case.policy, seed, record_steps=record_steps,
+                record_gradients=record_gradients, hints=hints,
+            )
+            for seed in (range(seeds) if isinstance(seeds, int) else seeds)
+        ]  # fmt: skip
 
     def _scenario_of(
         self, case: Case, schedule: Schedule, slower: Sequence[float] | None = None
@@ -401,6 +427,16 @@ class Predictor:
         if not any(each.ranks for each in self.profile.transfers):  # only bytes were moved
             times["service"] += self._take("update, part of the service", self._update(), "s")
         return times
+
+
+def draw_pace(seed: int, spread: float) -> float:
+    """The pace of one run: a lognormal factor of mean 1 on all its steps.
+
+    spread: its coefficient of variation.
+    """
+    variance = math.log1p(spread * spread)
+    drawn = float(stream(seed, PACE_STREAM).standard_normal())
+    return math.exp(math.sqrt(variance) * drawn - variance / 2)
 
 
 def synchronous(case: Case, hints: Hints) -> bool:

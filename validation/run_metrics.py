@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError
 from simstrag.runs.run import Run
+from simstrag.validation.distributions import RunSample
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,13 +57,8 @@ def measure(
 
     Raises `InputError` if the run ended earlier.
     """
-    updates, gradients = run.frame("updates"), run.frame("gradients")
-    ranks = len(run.summary["staleness_by_rank"])
-    times = np.append(0.0, updates["time"].to_numpy(np.float64))
-    done = np.append(0.0, updates["samples"].to_numpy(np.float64))
-    over = int(np.searchsorted(done, samples))
-    if over == len(done):
-        raise InputError(f"the run ended after {done[-1]:.0f} of {samples} samples")
+    gradients, ranks = run.frame("gradients"), len(run.summary["staleness_by_rank"])
+    times, done, over = _completion(run, samples)
     makespan, full = float(times[over]), float(ranks * batch)
     applied = gradients[(gradients["fate"] == "applied") & (gradients["update"] <= over)]
     stale = (applied["update"] - 1 - applied["version"]).to_numpy(np.float64)
@@ -81,6 +77,25 @@ def measure(
         float(run.summary["amp_share"]),
         run.summary.get("accuracy"),
     )
+
+
+def sample(run: Run, samples: int) -> RunSample:
+    """Makespan and steps of a run that kept updates and steps; the rest is as in `measure`."""
+    times, _, over = _completion(run, samples)
+    steps, makespan = run.frame("steps"), float(times[over])
+    start, finish = (steps[name].to_numpy(np.float64) for name in ("start", "finish"))
+    return RunSample(makespan, (finish - start)[finish <= makespan])
+
+
+def _completion(run: Run, samples: int) -> tuple[Floats, Floats, int]:
+    """Times and samples after each update, from 0, and the index of the one that completes."""
+    updates = run.frame("updates")
+    times = np.append(0.0, updates["time"].to_numpy(np.float64))
+    done = np.append(0.0, updates["samples"].to_numpy(np.float64))
+    over = int(np.searchsorted(done, samples))
+    if over == len(done):
+        raise InputError(f"the run ended after {done[-1]:.0f} of {samples} samples")
+    return times, done, over
 
 
 def _paces(

@@ -27,6 +27,7 @@ from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import plain
 from simstrag.validation.case_results import Result, build_case_result, paces
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule
+from simstrag.validation.distributions import FEWEST, Distributions, compare
 from simstrag.validation.prediction import Predictor, synchronous
 from simstrag.validation.rank_pool import PaceRequest, Ranks, ReplicaPaceRequest
 from simstrag.validation.real_runs import (
@@ -39,6 +40,7 @@ from simstrag.validation.real_runs import (
     lock_folder,
     refuse_others,
 )
+from simstrag.validation.run_metrics import sample
 from simstrag.workloads.device import describe_device
 
 LONG = 0.040
@@ -217,11 +219,27 @@ def validate(
         results = []
         for case, prediction in predicted.items():
             adapted = predictor.adapt(prediction, plan, paces(case, outcomes))
-            results.append(build_case_result(case, plan, adapted, outcomes))
+            found = build_case_result(case, plan, adapted, outcomes)
+            own = compare_distributions(predictor, case, plan, outcomes)
+            results.append(replace(found, distributions=own))
         constants = tuple(predictor.constants.values())
         remarks = tuple(_remarks(known, plan, outcomes, repetitions, fit, minutes))
         parts = tuple(results), tuple(outcomes), constants, remarks
         return Validation(Result(plan, *parts, repetitions, fit), folder)
+
+
+def compare_distributions(
+    predictor: Predictor, case: Case, plan: ValidationPlan, outcomes: Sequence[RunOutcome]
+) -> Distributions | None:
+    """The distributions of a case; None with fewer than `FEWEST` finished runs.
+
+    outcomes: may contain those of other cases.
+    """
+    finished = [each for each in outcomes if each.case == case and each.finished]
+    if len(finished) < FEWEST:
+        return None
+    real = [sample(each.run(), plan.samples(case)) for each in finished]
+    return compare(real, predictor.draw_runs(case, plan))
 
 
 def describe_differences(profile: Profile, there: Mapping[str, Any] | None = None) -> list[str]:

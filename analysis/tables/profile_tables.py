@@ -36,6 +36,7 @@ UNITS = {
         "launch.amp": ("ms", MS), "device.full": ("ms", MS), "device.amp": ("ms", MS),
         "amp_ratio": ("", 1.0),
         "amp_ratio_contended": ("", 1.0), "amp_switch": ("ms", MS),
+        "pace": ("%", 100.0),
     },
     "allreduce": {
         "alpha": ("µs", 1e6), "bandwidth": ("GB/s", 1e-9), "bytes": ("MB", 1e-6),

@@ -65,6 +65,7 @@ class StepTimes(ProfilePart):
     amp_ratio: without it, and without `device.amp`, no policy may use reduced precision.
     fixed_share: share that a smaller batch does not shorten; without it, 0.
     noise: without it all steps take equally long.
+    pace: relative standard deviation of the pace that lasts through a run.
     """
 
     compute: Positive
@@ -76,6 +77,7 @@ class StepTimes(ProfilePart):
     amp_switch: NotNegative
     fixed_share: Share | None = None
     noise: NoiseSamples | None = None
+    pace: NotNegative | None = None
 
     @model_validator(mode="after")
     def _has_one_law(self) -> Self:
