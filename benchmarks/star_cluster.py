@@ -37,7 +37,7 @@ def of_c_tau(claim: Claim, c_tau: float) -> Claim:
 def print_table(table: Table) -> None:
     """Print a table as Markdown."""
     for cells in (table.headers, ["---"] * len(table.headers), *table.rows):
-        print("| " + " | ".join(map(str, cells)) + " |")
+        print("| " + " | ".join(cell.replace(" | ", ", ") for cell in cells) + " |")
     print(flush=True)
 
 
@@ -54,9 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"c_tau {c_tau:g}\n")
         print_table(claims_table(board))
         print_table(entrants_table(board.rows))
-        for row in board.rows:
-            for learner, trial in row.trials.items():
-                print(row.claim.name, learner, trial.here.note)
 
 
 if __name__ == "__main__":

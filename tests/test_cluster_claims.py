@@ -78,7 +78,9 @@ def test_a_row_is_judged_over_draws_which_the_folder_keeps(
     tiny = replace(CLUSTER_CLAIMS[1], rivals=("lb_bsp", "sync_switch"))
     monkeypatch.setattr("simstrag.claims.scoreboard.CLAIMS", (tiny,))
     monkeypatch.setattr("simstrag.claims.cluster_sweep.SHORT", {"jobs": 2, "seconds": 15.0})
-    (row,) = judge(folder=tmp_path, quick=True).rows
+    monkeypatch.setattr("simstrag.claims.scoreboard.identities", lambda _: ())
+    board = judge(folder=tmp_path, quick=True)
+    (row,) = board.rows
     trial = row.trials["formula"]
     assert (trial.axes, len(trial.points)) == ((), 1)
     assert [one.entrant for one in trial.entrants] == [
@@ -94,6 +96,10 @@ def test_a_row_is_judged_over_draws_which_the_folder_keeps(
     )
     assert trial.entrants[-1].seconds.value == pytest.approx(own)
     assert trial.here.versus["lb_bsp"].value == pytest.approx(1 - own / rival)
+    page = board.write().read_text(encoding="utf-8")
+    assert "+ placer: whole" in page
+    (shown,) = board.document["claims"]
+    assert shown["formula"]["entrants"][-1]["seconds"]["value"] == pytest.approx(own)
     told: list[str] = []
     judge(folder=tmp_path, quick=True, on_progress=lambda _, __, what: told.append(what))
     assert told == ["found finished"]
