@@ -12,12 +12,14 @@ from simstrag.claims import judge
 from simstrag.claims.claim import Claim, Entrant
 from simstrag.claims.cluster_claims import (
     CLUSTER_CLAIMS,
+    DRAWS,
+    MAP_DRAWS,
     MODELS,
     QUICK_DRAWS,
     TRAINED_SAMPLES,
     draw,
 )
-from simstrag.claims.cluster_sweep import simulate_draw, train_draw
+from simstrag.claims.cluster_sweep import planned, simulate_draw, train_draw
 from simstrag.cluster.study import ClusterStudy
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.scenario.scenario import Scenario
@@ -69,6 +71,19 @@ def test_every_entrant_of_a_claim_is_known(claim: Claim) -> None:
             "managers": sorted({one.manager for one in everyone}),
         }
     )  # fmt: skip
+
+
+def test_parts_run_in_the_nearest_setting_alone_and_rivals_on_the_whole_map() -> None:
+    claim = CLUSTER_CLAIMS[0]
+    runs = [*planned(claim, "formula", quick=False)]
+    by_place: dict[tuple[int, ...], set[str]] = {}
+    for place, _, entrant, _ in runs:
+        by_place.setdefault(place, set()).add(entrant)
+    judged = {claim.policy, *claim.rivals}
+    parts = {entrant for _, entrant in claim.parts}
+    assert by_place.pop((1, 0)) == judged | {*claim.beside} | parts
+    assert [*by_place.values()] == [judged] * 5
+    assert len(runs) == DRAWS * len(judged | {*claim.beside} | parts) + 5 * MAP_DRAWS * len(judged)
 
 
 def test_a_row_is_judged_over_draws_which_the_folder_keeps(
