@@ -22,7 +22,7 @@ ARGUMENTS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
 )  # fmt: skip
-SECONDS = 60.0
+SECONDS = 300.0
 """How long anything may take."""
 
 

@@ -92,7 +92,7 @@ def start_cluster(backend: str, folder: Path) -> Iterator[Cluster]:
         assert process.stdout is not None
         said = next(line for line in process.stdout if ":" in line and " " not in line.strip())
         yield Cluster(backend, said.strip(), folder, os.environ | known)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         assert until(lambda: not alive(process.pid)), alive(process.pid)
     finally:
         process.kill()

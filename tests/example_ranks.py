@@ -1,7 +1,8 @@
 """Runs examples of frameworks on two ranks each: `python -m tests.example_ranks FOLDER NAME...`.
 
 Importing torch and the frameworks is most of what an example costs, so one process imports them all
-and forks the ranks.
+and forks the ranks.  These record on told time: what an example sleeps it computes, and nothing
+else takes time.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import os
 import runpy
 import socket
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
+
+from tests.virtual_time import virtual_time
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SLOW, WORLD = 1, 2
@@ -45,8 +49,16 @@ def fork(name: str, out: Path, rank: int) -> int:
     try:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
         sys.argv = [name, "--out", str(out), "--slow", str(SLOW)]
-        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-        atexit._run_exitfuncs()
+        with virtual_time() as clock:
+            sleep = time.sleep
+
+            def compute_or_sleep(seconds: float) -> None:
+                is_own = sys._getframe(1).f_globals["__name__"] == "__main__"
+                (clock.compute if is_own else sleep)(seconds)
+
+            time.sleep = compute_or_sleep
+            runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+            atexit._run_exitfuncs()
         code = 0
     except BaseException:
         traceback.print_exc()

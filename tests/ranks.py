@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import os
 import pickle
 import signal
@@ -39,13 +40,17 @@ from simstrag.processes.children import die_with_parent
 
 __all__ = ["RankError", "Ranks", "ranks"]
 
-LIMIT = 60.0
+LIMIT = 240.0
 """Seconds after which all ranks are killed, unless a test says otherwise."""
 
-STARTING = 120.0
+STARTING = 480.0
 """Seconds in which the processes must have imported torch, on however busy a machine."""
 
-GRACE = 1.0
+IMPORTED = ("simstrag.ddp.wrapping", "simstrag.ddp.collector.record")
+"""Modules that a rank has before its first function: importing takes seconds on a busy machine,
+and would be taken for a stall there."""
+
+GRACE = 10.0
 """Seconds in which the others may still answer when one has failed."""
 
 ROOT = str(Path(__file__).parent.parent)
@@ -171,6 +176,8 @@ def serve(descriptor: int, parent: int) -> None:
     pipe = Connection(descriptor)
     import torch
 
+    for module in IMPORTED:
+        importlib.import_module(module)
     torch.set_num_threads(1)
     if rank == 0:  # which starts servers
         from simstrag.ddp import modes

@@ -34,8 +34,8 @@ ROOMS: dict[str, set[str]] = {
         "documents", "engine", "experiments", "learning", "policies", "runs", "scenario", "timing",
     },
     "claims": {
-        "cluster", "documents", "engine", "experiments", "learning", "policies", "processes",
-        "runs", "scenario",
+        "cluster", "documents", "engine", "experiments", "learning", "policies", "runs",
+        "scenario",
     },
     "records": {"documents", "runs"},
     "traces": {"documents", "profile", "records", "statistics", "timing", "trace"},

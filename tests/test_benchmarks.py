@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,10 +18,12 @@ from benchmarks import (
     regret,
     results,
     speed,
+    star_cluster,
     tables,
 )
 from benchmarks.diloco_measured import Cell, Constants, cell_of, predict, ring_seconds
 from benchmarks.jobs import NOISES, POLICIES, Job
+from simstrag.claims.cluster_claims import draw as star_draw
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 
@@ -215,3 +218,19 @@ def test_the_tables_of_shared_nodes_have_their_rows(
     heads = [line for line in lines if line.startswith("| ---")]
     assert len(lines) - 2 * len(heads) == rows
     assert {line.count(" | ") + 1 for line in lines} == {columns}
+
+
+def test_the_sensitivity_of_star_to_c_tau_has_a_row_for_each_entrant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def short(number: int, cores: float, jobs: int, **keys: Any) -> dict[str, Any]:
+        assert (cores, jobs) == (1.0, 24)
+        return star_draw(number, cores, 2, seconds=10.0, **keys)
+
+    monkeypatch.setattr(star_cluster, "draw", short)
+    monkeypatch.setattr(star_cluster, "CLUSTER_CLAIMS", star_cluster.CLUSTER_CLAIMS[1:])
+    monkeypatch.setattr("simstrag.claims.cluster_sweep.DRAWS", 2)
+    star_cluster.main([str(tmp_path), "--jobs", "1", "--c-tau", "0"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "c_tau 0"
+    assert sum("star-cluster-ring" in line for line in lines) == 1 + 5

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from simstrag.calibration.benches import background_traffic
 from simstrag.calibration.benches.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
 from simstrag.calibration.benches.background_traffic import Traffic
 from simstrag.calibration.benches.bench import Skipped
@@ -144,7 +145,7 @@ def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
             for name in ("alone", "beside", "local", "push", "service"):
                 assert statistics.median(samples[name]) > 0
         (server,) = servers()
-    assert not psutil.wait_procs([server], timeout=10)[1]
+    assert not psutil.wait_procs([server], timeout=120)[1]
 
 
 @pytest.mark.thorough
@@ -214,17 +215,57 @@ def test_backward_is_timed_alone_together_and_apart() -> None:
 def test_traffic_flows_only_while_it_is_asked_for() -> None:
     with Traffic(2) as traffic:
         pids = [process.pid for process in processes(traffic)]
-        with traffic.streaming(1.5) as stream:
-            time.sleep(0.2)
-        assert stream["bytes_per_second"] > 1e6
-        before = _processor_seconds(pids)
-        time.sleep(0.3)
-        assert _processor_seconds(pids) - before < 0.1  # asleep again
-        with traffic.streaming(0.25) as less:
-            time.sleep(0.2)
-        assert 0 < less["bytes_per_second"] < stream["bytes_per_second"]
+        for level in (1.5, 0.25):
+            with traffic.streaming(level) as stream:
+                _wait_for_work(pids)
+            assert stream["bytes_per_second"] > 1e6
+            before = _processor_seconds(pids)
+            time.sleep(0.3)
+            assert _processor_seconds(pids) - before < 0.1  # asleep again
         with pytest.raises(ValueError, match="level 3"), traffic.streaming(3):
             pass
+
+
+class TimedStream:
+    """A stream on which each chunk takes 0.1 ms of a clock that a test tells."""
+
+    def __init__(self) -> None:
+        self.now, self.chunks = 0.0, 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def sendall(self, data: bytes) -> None:
+        self.now += 1e-4
+        self.chunks += 1
+
+
+@pytest.mark.parametrize("level", [0.25, 0.5, 1.0, 1.5])
+def test_traffic_of_a_level_flows_for_that_share_of_the_time(
+    level: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, requests = TimedStream(), list[dict[int, Any]]()
+
+    def request(_: WorkerGroup, asked: dict[int, Any]) -> list[int]:
+        requests.append(asked)
+        stream.sleep(1)
+        return [0]
+
+    monkeypatch.setattr(background_traffic, "time", stream)
+    monkeypatch.setattr(background_traffic, "PERIOD", 0.1)
+    monkeypatch.setattr(Traffic, "request", request)
+    with Traffic(2).streaming(level):
+        pass
+    shares = list(requests[1].values())
+    assert sum(shares) == level
+    begun = stream.now
+    work, _ = background_traffic._source(stream, shares[0])  # type: ignore[arg-type]
+    while stream.now < begun + 9.99:
+        work()
+    assert stream.chunks == pytest.approx(100_000 * shares[0], rel=0.01)
 
 
 def test_traffic_that_has_ended_is_noticed_and_the_next_one_flows() -> None:
@@ -238,7 +279,7 @@ def test_traffic_that_has_ended_is_noticed_and_the_next_one_flows() -> None:
         with pytest.raises(Skipped, match="end 0 ended early"), traffic.streaming(1):
             pass
         with traffic.streaming(1) as stream:
-            time.sleep(0.1)
+            _wait_for_work([process.pid for process in processes(traffic)])
         assert stream["bytes_per_second"] > 1e6
         with pytest.raises(KeyboardInterrupt), traffic.streaming(1):  # noqa: PT012
             for process in processes(traffic):
@@ -284,6 +325,14 @@ def test_ranks_that_ended_are_replaced_by_others_that_find_each_other() -> None:
         with pytest.raises(Skipped, match="rank 1 ended early"):
             bench.visit(bench.cells[0])
         assert bench.visit(bench.cells[0])[0]["seconds"]
+
+
+def _wait_for_work(pids: list[int | None], seconds: float = 0.1) -> None:
+    """Wait until these processes have computed for so long."""
+    begun, until = _processor_seconds(pids), time.monotonic() + 120
+    while _processor_seconds(pids) - begun < seconds:
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def _processor_seconds(pids: list[int | None]) -> float:

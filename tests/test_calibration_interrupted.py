@@ -24,7 +24,7 @@ def job():
     loss = lambda model, batch: model(batch).square().mean()
     return model, loss, torch.optim.SGD(model.parameters(), lr=0.01), lambda n: torch.randn(n, 64)
 """
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 def _working(process: psutil.Process, core_seconds: float = 0.05) -> bool:
@@ -76,11 +76,11 @@ def interrupt(number: signal.Signals, code: int, tmp_path: Path) -> None:
             while not _working(seen):
                 assert time.monotonic() < until
             os.killpg(process.pid, number)
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=PATIENCE)
             assert process.returncode == code, err
             assert "visits are kept in out; the same command goes on from there" in err
             assert "Traceback" not in err
-            until = time.monotonic() + 10
+            until = time.monotonic() + PATIENCE
             while _group(process.pid):  # multiprocessing's own tracker ends just after
                 assert time.monotonic() < until, _group(process.pid)
                 time.sleep(0.05)

@@ -35,11 +35,11 @@ def interrupt(when: Callable[[], bool], *arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a command that Ctrl-C ends as soon as `when()`."""
     command = [sys.executable, "-c", INTERRUPTIBLE, *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not when() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     return process.returncode, err
 
 
@@ -122,7 +122,7 @@ def run_on_a_terminal(*arguments: str, until: str = "", **environment: str) -> s
             if until and re.search(until, shown.decode(errors="ignore")):
                 process.kill()
     os.close(master)
-    assert process.wait(timeout=60) == (-signal.SIGKILL if until else 0)
+    assert process.wait(timeout=300) == (-signal.SIGKILL if until else 0)
     return shown.decode()
 
 
@@ -148,7 +148,7 @@ def test_init_asks_on_a_terminal(folder: Path) -> None:
     )  # fmt: skip
     os.close(slave)
     os.write(master, b"0.2s\n1e6\n25Gib\n25Gbit\n\n")
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     shown = os.read(master, 65536).decode()
     os.close(master)
     assert "A step in full precision on an idle node, such as 0.35s" in shown

@@ -10,7 +10,13 @@ import pytest
 from simstrag import simulate
 from simstrag.claims import judge
 from simstrag.claims.claim import Claim, Entrant
-from simstrag.claims.cluster_claims import CLUSTER_CLAIMS, MODELS, TRAINED_SAMPLES, draw
+from simstrag.claims.cluster_claims import (
+    CLUSTER_CLAIMS,
+    MODELS,
+    QUICK_DRAWS,
+    TRAINED_SAMPLES,
+    draw,
+)
 from simstrag.claims.cluster_sweep import simulate_draw, train_draw
 from simstrag.cluster.study import ClusterStudy
 from simstrag.documents.yaml_file import read_mapping
@@ -68,11 +74,13 @@ def test_every_entrant_of_a_claim_is_known(claim: Claim) -> None:
 def test_a_row_is_judged_over_draws_which_the_folder_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two draws of two jobs; the same command computes nothing again."""
+    """Draws of two jobs; the same command computes nothing again."""
     tiny = replace(CLUSTER_CLAIMS[1], rivals=("lb_bsp", "sync_switch"))
     monkeypatch.setattr("simstrag.claims.scoreboard.CLAIMS", (tiny,))
     monkeypatch.setattr("simstrag.claims.cluster_sweep.SHORT", {"jobs": 2, "seconds": 15.0})
-    (row,) = judge(folder=tmp_path, quick=True).rows
+    monkeypatch.setattr("simstrag.claims.scoreboard.identities", lambda _: ())
+    board = judge(folder=tmp_path, quick=True)
+    (row,) = board.rows
     trial = row.trials["formula"]
     assert (trial.axes, len(trial.points)) == ((), 1)
     assert [one.entrant for one in trial.entrants] == [
@@ -80,11 +88,18 @@ def test_a_row_is_judged_over_draws_which_the_folder_keeps(
     ]  # fmt: skip
     seconds = [
         simulate_draw(ClusterStudy.of(draw(k, jobs=2, seconds=15.0)), Entrant.of(name), k)
-        for name in (tiny.policy, "lb_bsp") for k in range(2)
+        for name in (tiny.policy, "lb_bsp") for k in range(QUICK_DRAWS)
     ]  # fmt: skip
-    own, rival = (sum(run["time_to_target"] for run in seconds[k : k + 2]) / 2 for k in (0, 2))
+    own, rival = (
+        sum(run["time_to_target"] for run in seconds[k : k + QUICK_DRAWS]) / QUICK_DRAWS
+        for k in (0, QUICK_DRAWS)
+    )
     assert trial.entrants[-1].seconds.value == pytest.approx(own)
     assert trial.here.versus["lb_bsp"].value == pytest.approx(1 - own / rival)
+    page = board.write().read_text(encoding="utf-8")
+    assert "+ placer: whole" in page
+    (shown,) = board.document["claims"]
+    assert shown["formula"]["entrants"][-1]["seconds"]["value"] == pytest.approx(own)
     told: list[str] = []
     judge(folder=tmp_path, quick=True, on_progress=lambda _, __, what: told.append(what))
     assert told == ["found finished"]

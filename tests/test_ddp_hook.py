@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-import time
 
 import pytest
 import torch
@@ -249,18 +248,18 @@ def rank_returns(rank: int, world: int) -> list[str]:
     return names
 
 
-def rank_waits_for_one_that_left(rank: int, world: int) -> float:
-    """Seconds for which rank 0 waits for a group with rank 1, which will not create it."""
-    groups, begun = ProcessGroups(stall_limit=30.0), time.monotonic()
+def rank_waits_for_one_that_left(rank: int, world: int) -> None:
+    """Rank 0 waits for a group with rank 1, which will not create it."""
+    groups = ProcessGroups(stall_limit=1e6)
     if rank == 0:
         threading.Timer(0.1, groups.gone.add, [1]).start()
         with pytest.raises(RuntimeError, match="not all of ranks"):
             groups.get((0, 1))
-    return time.monotonic() - begun
 
 
 def test_a_group_is_given_up_once_a_member_has_left(ranks: Ranks) -> None:
-    assert ranks.run(rank_waits_for_one_that_left, 2)[0] < 10.0
+    """Before the limit of silence, which is later than that of the test."""
+    ranks.run(rank_waits_for_one_that_left, 2)
 
 
 def test_a_later_training_finds_no_addresses_of_an_earlier_one(ranks: Ranks) -> None:

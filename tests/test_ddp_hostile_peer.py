@@ -26,7 +26,7 @@ from simstrag.ddp.server.wire import HEADER
 from simstrag.errors import InputError
 from tests.test_ddp_listener import Trap
 
-WAIT = 20.0
+WAIT = 60.0
 COUNT = 3
 
 

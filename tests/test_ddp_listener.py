@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import socket
@@ -37,7 +38,7 @@ from simstrag.ddp.server.server_main import find_host
 from simstrag.ddp.server.wire import Wire
 from simstrag.errors import InputError
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Echo:
@@ -89,17 +90,20 @@ def echo() -> Iterator[Echo]:
         each.close()
 
 
-def round_trips(wire: Wire, count: int = 50) -> float:
-    """The longest of some round trips, in seconds."""
-    longest = 0.0
+def check_round_trips(wire: Wire, count: int = 50) -> None:
+    """Messages come back; a server that waits for a stranger answers none of them."""
     for number in range(count):
-        begun = time.monotonic()
         wire.send(Withdrawal(number))
         assert wire.receive() == Withdrawal(number)
-        longest = max(longest, time.monotonic() - begun)
-    return longest
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers have longer for their proof than a test lasts."""
+    monkeypatch.setattr(module, "HANDSHAKE", math.inf)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("sent", [0, 1, RESPONSE.size - 1])
 def test_a_stranger_that_says_nothing_or_stops_in_the_middle_holds_up_no_rank(
     echo: Echo, sent: int
@@ -108,15 +112,17 @@ def test_a_stranger_that_says_nothing_or_stops_in_the_middle_holds_up_no_rank(
     strangers = [echo.stranger() for _ in range(5)]
     for each in strangers:
         each.sendall(bytes(sent))
-    assert round_trips(wire) < 2.0
+    check_round_trips(wire)
     echo.join(1)
+    assert len(echo.listener._strangers) == 5
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_stranger_that_sends_a_byte_at_a_time_holds_up_no_rank(echo: Echo) -> None:
     wire, stranger = echo.join(0), echo.stranger()
     for _ in range(RESPONSE.size - 1):
         stranger.sendall(b"x")
-        assert round_trips(wire, 2) < 2.0
+        check_round_trips(wire, 2)
 
 
 def test_a_stranger_is_dropped_at_its_deadline(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,13 +133,14 @@ def test_a_stranger_is_dropped_at_its_deadline(echo: Echo, monkeypatch: pytest.M
     assert stranger.recv(1) == b""
 
 
+@pytest.mark.usefixtures("patient")
 def test_no_more_than_so_many_strangers_wait_and_the_oldest_goes_first(echo: Echo) -> None:
     strangers = [echo.stranger() for _ in range(STRANGERS + 3)]
     for each in strangers:
         assert len(each.recv(CHALLENGE.size)) == CHALLENGE.size
     assert [each.recv(1) for each in strangers[:3]] == [b""] * 3
     assert echo.strangers <= STRANGERS
-    assert round_trips(echo.join(0)) < 2.0
+    check_round_trips(echo.join(0))
 
 
 class Trap:
@@ -156,7 +163,7 @@ def test_nothing_of_a_peer_that_does_not_know_the_secret_is_unpickled(
     stranger.sendall(RESPONSE.pack(0, False, bytes(32), bytes(32)) + trap)
     with contextlib.suppress(ConnectionResetError):
         assert stranger.recv(1) == b""
-    assert round_trips(echo.join(0)) < 2.0
+    check_round_trips(echo.join(0))
     assert not mark.exists()
     pickle.loads(trap)
     assert mark.exists(), "the trap works"
@@ -333,10 +340,13 @@ def test_a_rank_says_at_once_that_an_all_reduce_has_ended(echo: Echo) -> None:
     beats = echo.join(0, beats=True).connection
     said = SIGNAL.pack(BEAT, -1) + SIGNAL.pack(ENDED, 7) + SIGNAL.pack(FAILED, 8)
     beats.sendall(said[:12])  # the rest comes later
-    time.sleep(0.05)
+    peer = echo.listener.peers[0]
+    until = time.monotonic() + WAIT
+    while not peer.signals and time.monotonic() < until:
+        time.sleep(0.001)
+    assert peer.signals == said[SIGNAL.size : 12]
     beats.sendall(said[12:])
     ends: list[tuple[int, int, bool]] = []
-    until = time.monotonic() + WAIT
     while len(ends) < 2 and time.monotonic() < until:
         ends += echo.listener.ends()
         time.sleep(0.01)

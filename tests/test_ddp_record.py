@@ -86,7 +86,6 @@ def rank_records(rank: int, world: int, wrapper: str, folder: str, late: float) 
     with virtual_time() as clock:
         model = wrapped(wrapper, clock.compute, USUAL + late * (rank == 1))
         with contextlib.nullcontext() if not folder else record(model, folder, look_every=0):
-            clock.join(model)
             return train(model, rank, STEPS + 3)
 
 
@@ -102,7 +101,6 @@ def rank_sums_before_each_step(rank: int, world: int, wrapper: str, folder: str)
         model = wrapped(wrapper, clock.compute, USUAL)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with record(model, folder, look_every=0):
-            clock.join(model)
             for _ in range(STEPS + 3):
                 clock.compute(LATE * (rank == 1))
                 dist.all_reduce(torch.ones(1))
@@ -164,7 +162,6 @@ def rank_is_named(rank: int, world: int) -> tuple[list[str], tuple[int, float] |
     with virtual_time() as clock:
         model = wrapped("DistributedDataParallel", clock.compute, 0.01 if rank == 1 else 0.002)
         with record(model, look_every=0.1) as recorder:
-            clock.join(model)
             if rank == 0:
                 recorder._looks._slow[0]._say = said.append  # type: ignore[union-attr]
             assert recorder.latest() is None

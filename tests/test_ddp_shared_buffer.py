@@ -41,7 +41,7 @@ def other_process(handle: MemoryHandle, end: str = "") -> list[str]:
     program = [sys.executable, "-c", PROGRAM.format(count=COUNT), *arguments]
     root = Path(__file__).parent.parent
     done = subprocess.run(
-        program, stdout=subprocess.PIPE, text=True, timeout=60, cwd=root, check=False
+        program, stdout=subprocess.PIPE, text=True, timeout=300, cwd=root, check=False
     )
     return done.stdout.split()
 

@@ -285,7 +285,7 @@ def test_without_a_slow_rank_the_others_train_as_one_process_with_the_whole_batc
 ) -> None:
     """So they do when it is back, and it has the parameters of the others."""
     ((alone, _),) = ranks.run(leaving_out, 1, policy, members, slow, 0)
-    trained = ranks.run(leaving_out, 3, policy, members, slow, cut, limit=180)  # twice, if resumed
+    trained = ranks.run(leaving_out, 3, policy, members, slow, cut, limit=480)  # twice, if resumed
     for rank, (found, taken) in enumerate(trained):
         assert taken == [version for version in range(UPDATES) if rank in members[version]]
         for one, other in zip(found, alone, strict=True):

@@ -45,7 +45,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.example_ranks", str(folder), *NEEDED], cwd=ROOT,
-        env=environment, capture_output=True, text=True, timeout=240, check=False,
+        env=environment, capture_output=True, text=True, timeout=540, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder, done.stdout

@@ -19,21 +19,23 @@ from simstrag.errors import InputError
 ROOT = Path(__file__).parent.parent
 
 RANK = """
-import os, sys, time, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from torch import nn
+from tests.virtual_time import virtual_time
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 if "wrapped" in sys.argv:
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
-    for _ in range(int(sys.argv[2])):
-        time.sleep(0.01 * rank)
-        model(torch.ones(4, 8)).mean().backward()
+    with virtual_time() as clock:
+        for _ in range(int(sys.argv[2])):
+            clock.compute(0.01 * (1 + rank))
+            model(torch.ones(4, 8)).mean().backward()
 else:
     nn.Linear(8, 1)(torch.ones(4, 8)).mean().backward()
 dist.destroy_process_group()
 """
-"""A rank: rank 1 is slow."""
+"""A rank that records on told time; rank 1 is slow."""
 
 RANKS = """
 import os, subprocess, sys
@@ -90,15 +92,15 @@ def test_ctrl_c_reaches_the_command_and_the_record_is_kept(job: list[str]) -> No
         env={**os.environ, "RANK": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
-    steps, end = Path("run/rank-0.csv"), time.monotonic() + 120
+    steps, end = Path("run/rank-0.csv"), time.monotonic() + 300
     while not steps.exists() or steps.stat().st_size < 100:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=300)
     other.send_signal(signal.SIGTERM)
-    other.communicate(timeout=60)
+    other.communicate(timeout=300)
     assert (process.returncode, said) == (130, "run\n")
     assert steps.stat().st_size >= 100
 

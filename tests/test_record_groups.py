@@ -194,7 +194,6 @@ def rank_has_part(rank: int, world: int, folder: str) -> None:
         inner = nn.Sequential(Block(clock.compute, USUAL + LATE * (rank == 3)), nn.Linear(8, 1))
         model = DistributedDataParallel(inner, process_group=groups[rank // 2])
         with record(model, folder, look_every=0):
-            clock.join(model)
             train(model, rank, STEPS + 3)
 
 

@@ -61,7 +61,7 @@ class Page(HTMLParser):
 def build(target: Path, docs: Path = DOCS) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", f"{target}.trees"]
     return subprocess.run(
-        [*command, str(docs), str(target)], capture_output=True, text=True, timeout=300, check=False
+        [*command, str(docs), str(target)], capture_output=True, text=True, timeout=540, check=False
     )
 
 

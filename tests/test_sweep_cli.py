@@ -174,7 +174,7 @@ def test_a_package_that_is_missing_is_named_with_what_brings_it(
 def test_who_is_killed_leaves_no_process_loses_no_run_and_goes_on(folder: Path) -> None:
     process = started("--jobs", "2")
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert until(lambda: not alive(process.pid)), alive(process.pid)
     kept = {path: path.stat().st_mtime_ns for path in Path("s").glob("runs/*.json")}
     assert 2 <= len(Sweep.read("s").outcomes()) == len(kept) < 12
@@ -205,7 +205,7 @@ def test_a_signal_to_all_processes_is_answered_in_one_line_that_says_what_is_kep
 ) -> None:
     process = started("--jobs", "2")
     os.killpg(process.pid, number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     kept = len(Sweep.read("s").outcomes())
     said = f"{kept} of 12 runs are finished and kept in s; the same command goes on from there"
     assert (process.returncode, err) == (code, f"interrupted; {said}\n")

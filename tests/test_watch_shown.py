@@ -144,7 +144,7 @@ def test_the_page_is_replaced_at_once(found: Snapshot, tmp_path: Path) -> None:
 
 
 def read_metrics(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     pairs = (line.rpartition(" ")[::2] for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}

@@ -4,7 +4,6 @@
         with virtual_time() as clock:
             model = DistributedDataParallel(...)  # whose forward calls clock.compute(0.1)
             with record(model, folder, look_every=0):
-                clock.join(model)
                 ...
 
 Who waits for a collective is moved to the time at which its latest member began it, who waits for
@@ -39,6 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import simstrag.ddp.collector.record as recording
 from simstrag.ddp.collector import step_marks
+from simstrag.ddp.collector.record import StepRecorder
 from simstrag.ddp.collector.stand_ins import StandIns, argument
 
 BLOCKING = (
@@ -59,7 +59,6 @@ class VirtualTime:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._store = PrefixStore("virtual time", _get_default_store())
         self._counts = Counter[str]()
         self._tensors: dict[int, list[str]] = {}
         self._works: dict[int, tuple[Work, list[str]]] = {}
@@ -80,13 +79,11 @@ class VirtualTime:
         """Seconds, all of which are computing."""
         return end - begin, end - begin
 
-    def join(self, model: nn.Module) -> None:
+    def join(self, model: DistributedDataParallel) -> None:
         """Let ranks wait for each other at the end of DDP's backwards, whose reductions C++ calls.
 
-        Called when the model is recorded: the wait is marked before the clock moves.
+        Called once a recorder has its hooks there: the wait is marked before the clock moves.
         """
-        if not isinstance(model, DistributedDataParallel):
-            return
 
         def wait_after_backward(_: torch.Tensor) -> None:
             if model.require_backward_grad_sync:
@@ -96,6 +93,10 @@ class VirtualTime:
 
         first = next(each for each in model.parameters() if each.requires_grad)
         first.register_hook(wait_after_backward)  # type: ignore[no-untyped-call]
+
+    @property
+    def _store(self) -> PrefixStore:
+        return PrefixStore("virtual time", _get_default_store())
 
     def _begin(self, group: Any) -> list[str]:
         """Tell when this rank begins a collective; where the times of all its members stand."""
@@ -186,10 +187,17 @@ class VirtualTime:
 @contextlib.contextmanager
 def virtual_time() -> Iterator[VirtualTime]:
     """The clock of this rank, which recorders read instead of the host's."""
-    clock, stand_ins = VirtualTime(), StandIns()
+    clock, stand_ins, attach = VirtualTime(), StandIns(), StepRecorder.__init__
+
+    def attach_and_join(recorder: StepRecorder, model: nn.Module, *arguments: Any) -> None:
+        attach(recorder, model, *arguments)
+        if isinstance(model, DistributedDataParallel):
+            clock.join(model)
+
     clock.stand_in(stand_ins)
     try:
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StepRecorder, "__init__", attach_and_join)
             patch.setattr(recording, "_clock", lambda *_: clock)
             for module in (recording, step_marks):
                 patch.setattr(module, "time", SimpleNamespace(monotonic=clock.mark))

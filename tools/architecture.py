@@ -31,7 +31,7 @@ BOXES = {
     "analysis": Box(4, 2, "reports, charts, tables"),
     "advice": Box(4, 3, "which policy for a job"),
     "cluster": Box(5, 4, "jobs that share nodes"),
-    "claims": Box(4, 4, "what papers claim, tried"),
+    "claims": Box(5, 3, "what papers claim, tried"),
     "whatif": Box(0, 5, "what stragglers cost"),
     "ddp": Box(2, 4, "policies on real ranks"),
     "experiments": Box(4, 6, "compare, sweep, sensitivity"),

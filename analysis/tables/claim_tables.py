@@ -11,7 +11,17 @@ from simstrag.analysis.text.number_format import MISSING
 from simstrag.claims.claim import Claim, Learner
 from simstrag.claims.scoreboard import ClaimResult, Scoreboard
 
-ENTRANTS = ("claim", "learner", "what", "entrant", "time (s)", "saved (%)", "missed")
+ENTRANTS = (
+    "claim",
+    "learner",
+    "what",
+    "entrant",
+    "time (s)",
+    "saved (%)",
+    "stragglers (\N{PER MILLE SIGN})",
+    "accuracy (%)",
+    "missed",
+)
 HEADERS = ("claim", "claimed", "formula", "trained", "verdict", "where it holds")
 
 
@@ -41,7 +51,8 @@ def entrants_table(rows: Sequence[ClaimResult]) -> Table:
     cells = tuple(
         (
             row.claim.name, learner, one.words, one.entrant, Number.estimate(one.seconds),
-            Number.estimate(one.saved, percent=True, sign=True), Number.of(one.missed),
+            Number.estimate(one.saved, percent=True, sign=True), Number.of(one.stragglers),
+            Number.estimate(one.accuracy, percent=True), Number.of(one.missed),
         )
         for row in rows
         for learner, trial in row.trials.items()
@@ -49,10 +60,11 @@ def entrants_table(rows: Sequence[ClaimResult]) -> Table:
     )  # fmt: skip
     notes = (
         "Time is a job's from its start to its target, the mean of all jobs; intervals (95 %) are "
-        "over draws of the jobs. Saved is against synchronous training, the first row. An entrant "
-        "is a policy for all jobs | placer | manager.",
+        "over draws of the jobs. Saved is against synchronous training, the first row. Stragglers "
+        "are gradients of slow ranks. An entrant is a policy for all jobs | placer | manager.",
     )
-    return Table(ENTRANTS, cells, 4, (), notes, wraps=3, least=("claim", "missed"))
+    least = ("claim", "missed", "learner", "stragglers (\N{PER MILLE SIGN})")
+    return Table(ENTRANTS, cells, 4, (), notes, wraps=3, least=least)
 
 
 def points_table(board: Scoreboard) -> Table:

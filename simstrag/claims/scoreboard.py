@@ -119,6 +119,8 @@ class EntrantTime:
     words: what it is.
     seconds: of a job, from its start to its target.
     saved: share of the seconds under the first entrant of `Claim.beside`.
+    stragglers: of 1,000 gradients those of ranks over 20 % slower than their job's fastest.
+    accuracy: of the job that trains, in the end; NaN under the formula.
     missed: draws in which a job missed its target; they count until it ended.
     """
 
@@ -126,6 +128,8 @@ class EntrantTime:
     entrant: str
     seconds: Estimate
     saved: Estimate
+    stragglers: float
+    accuracy: Estimate
     missed: int
 
 
@@ -222,7 +226,8 @@ class ClaimResult:
                 **({"average": trial.average.document} if trial.average else {}),
                 **({"entrants": [
                     {"words": e.words, "entrant": e.entrant, "missed": e.missed,
-                     "seconds": e.seconds._asdict(), "saved": e.saved._asdict()}
+                     "stragglers": e.stragglers, "seconds": e.seconds._asdict(),
+                     "saved": e.saved._asdict(), "accuracy": e.accuracy._asdict()}
                     for e in trial.entrants
                 ]} if trial.entrants else {}),
             } for learner, trial in self.trials.items()
@@ -281,7 +286,7 @@ class Scoreboard:
 
 
 def judge(
-    only: Sequence[str] = (),
+    only: Sequence[str | Claim] = (),
     folder: str | Path = FOLDER,
     *,
     quick: bool = False,
@@ -290,7 +295,7 @@ def judge(
 ) -> Scoreboard:
     """Try the papers' claims.
 
-    only: their names; all by default.
+    only: their names, or claims of your own; all by default.
     folder: for the runs, which are not computed again by the next call.
     quick: coarse maps, three seeds, and nothing is trained.
     jobs: processes, all cores by default, or this process alone where it is quick.
@@ -300,10 +305,11 @@ def judge(
     """
     known = {claim.name: claim for claim in CLAIMS}
     for name in only:
-        if name not in known:
+        if isinstance(name, str) and name not in known:
             hint = nearest(name, known)
             raise InputError(f"there is no claim '{name}'; known: {', '.join(known)}{hint}")
-    claims = [known[name] for name in dict.fromkeys(only or known)]
+    wanted = {each if isinstance(each, str) else each.name: each for each in only or known}
+    claims = [known[each] if isinstance(each, str) else each for each in wanted.values()]
     total, done = sum(_count_runs(claim, quick) for claim in claims), 0
     report = on_progress or (lambda *_: None)
     rows = []
@@ -398,11 +404,11 @@ def _cluster_trial(claim: Claim, learner: Learner, quick: bool, found: ClusterTr
         outside = 0.05 if place == here else 0.05 / len(found.summaries)
         runs = PointRuns(summaries, (), has_target=True, outside=outside)
         points.append(reach(claim, place, runs, learner))
-    entrants = () if here in found.failed else _entrant_times(claim, found.summaries[here])
+    entrants = () if here in found.failed else _entrant_times(claim, learner, found.summaries[here])
     return Trial(learner, axes, tuple(points), entrants=entrants)
 
 
-def _entrant_times(claim: Claim, summaries: Summaries) -> tuple[EntrantTime, ...]:
+def _entrant_times(claim: Claim, learner: Learner, summaries: Summaries) -> tuple[EntrantTime, ...]:
     """Of all that ran: those beside, the rivals, then the parts."""
     runs, words = PointRuns(summaries, (), has_target=True), {e: w for w, e in claim.parts}
     order = dict.fromkeys((*claim.beside, *summaries))
@@ -411,7 +417,10 @@ def _entrant_times(claim: Claim, summaries: Summaries) -> tuple[EntrantTime, ...
         EntrantTime(
             words.get(entrant, Entrant.of(entrant).policy), entrant,
             paired_statistics.mean(runs.times(entrant)),
-            claim.measure.of(runs, entrant, claim.beside[:1]), runs.misses(entrant),
+            claim.measure.of(runs, entrant, claim.beside[:1]),
+            float(runs.column(entrant, "stragglers").mean()),
+            paired_statistics.mean(runs.column(entrant, "accuracy")) if learner == "real"
+            else UNKNOWN, runs.misses(entrant),
         )
         for entrant in (*(e for e in order if e not in parts), *parts)
     )  # fmt: skip
@@ -437,10 +446,9 @@ def reach(
     if misses[claim.policy]:
         return Reached(place, UNKNOWN, {}, note, False)
     measure = claim.measure
-    if measure.column == "accuracy" or (claim.draw is not None and learner == "real"):
+    if measure.column == "accuracy":
         means = ((name, runs.column(name, "accuracy").mean()) for name in misses)
-        accuracies = "accuracy " + ", ".join(f"{name} {mean:.3f}" for name, mean in means)
-        note = "; ".join(filter(None, [accuracies, note if claim.draw is not None else ""]))
+        note = "accuracy " + ", ".join(f"{name} {mean:.3f}" for name, mean in means)
     versus = {name: measure.of(runs, claim.policy, [name]) for name in rivals}
     found = measure.of(runs, claim.policy, rivals)
     if math.isnan(found.value):
