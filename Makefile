@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: setup setup-all demo test verify verify-simulated wheel-test wheels wheels-try \
-    lint docs screenshots architecture bench gpu-kit clean
+    lint docs screenshots architecture bench validate-here gpu-kit clean
 
 setup: .venv/demo
 
@@ -70,6 +70,11 @@ architecture: .venv/demo
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+# Predictions against real runs on this machine, for MINUTES (25); adds a row to docs/measured.md.
+# QUICK=1 is a short try, which writes nothing.
+validate-here: .venv/ready
+	$(BIN)/python -m benchmarks.machines $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES))
 
 gpu-kit: .venv/demo
 	tools/gpu_kit/lay.sh

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pandas as pd
 
 from simstrag.calibration.benches.machine_state import FOREIGN_LIMIT
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
+from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.measurement_rounds import OnPlan, OnVisit
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.documents.file_io import write_atomically, write_json
@@ -99,6 +100,7 @@ class InterleavedCalibration:
     request: what to measure, and the total minutes.
     folder: folder of the validation; the calibration goes into its subfolder `calibration`.
     policies, ranks: the cases of the validation, checked before anything is measured.
+    only: the cells to measure; all that the request wants by default.
 
     Raises `InputError` for an unknown workload, for a policy that cannot run for real and for a
     folder that holds runs of another profile or another calibration.
@@ -110,17 +112,22 @@ class InterleavedCalibration:
         folder: str | Path,
         policies: Sequence[str] = (),
         ranks: Sequence[int] = (),
+        only: Collection[MeasurementCell] = (),
     ) -> None:
         require_posix("a validation")
         self.request, self.place = replace(request, device="cpu"), Path(folder) / CALIBRATION
+        self.only = only
         refuse_others(Path(folder))
         _check_cases(policies, ranks)
-        Calibration(self.request, self.place).check_folder()
+        self._calibration().check_folder()
         if (Path(folder) / RUNS).exists() and not self.first_profile.exists():
             raise InputError(
                 f"{folder}: holds a validation of a finished profile; choose another folder, or "
                 "give that --profile to resume it"
             )
+
+    def _calibration(self) -> Calibration:
+        return Calibration(self.request, self.place, only=self.only)
 
     @property
     def first_profile(self) -> Path:
@@ -143,7 +150,7 @@ class InterleavedCalibration:
         on_plan: OnPlan = lambda text: None,
     ) -> Path:
         """Measure the part due after a share of the repetitions; returns the whole profile."""
-        calibration = Calibration(self.request, self.place)
+        calibration = self._calibration()
         calibration.run(on_visit, calibration.minutes * (FIRST + (1 - FIRST) * done), on_plan)
         return self.place / PROFILE
 
