@@ -2,10 +2,11 @@
 
     python -m benchmarks.run_spread [--jobs N] [--write]
 
-Jobs are drawn: eight workers that compute 60 to 600 steps.  What differs between runs is noise
-of single steps, noise that lasts (autocorrelation of 0.3 to 0.9), or the moment of a random trace.
-Each policy runs under `SEEDS` seeds.  Intervals are of `DRAWS` random choices of few of these, and
-the runs under all other seeds count.  `--write` replaces the table of docs/report.md.
+Jobs are drawn: eight workers that compute 60 to 600 steps.  What differs between runs is noise of
+single steps, noise that lasts (autocorrelation of 0.3 to 0.9), the moment of a random trace, or the
+pace of a run (deviation of 3 to 30 %).  Each policy runs under `SEEDS` seeds.  Intervals are of
+`DRAWS` random choices of few of these, and the runs under all other seeds count.  `--write`
+replaces the table of docs/report.md.
 """
 
 from __future__ import annotations
@@ -56,8 +57,13 @@ def _moments(rng: Rng) -> dict[str, Any]:
     return _noise(rng) | {"trace": trace, "trace_end": "loop", "trace_per_seed": "shift"}
 
 
+def _pace(rng: Rng) -> dict[str, Any]:
+    return _noise(rng) | {"noise": {"pace": float(rng.uniform(0.03, 0.3))}}
+
+
 KINDS: Mapping[str, Callable[[Rng], dict[str, Any]]] = {
     "noise of single steps": _noise, "noise that lasts": _lasting, "moments of a trace": _moments,
+    "pace of a run": _pace,
 }  # fmt: skip
 """What differs between runs: the keys of a drawn scenario."""
 

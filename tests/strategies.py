@@ -184,7 +184,10 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
             "amp_switch": draw(seconds),
             "fixed_share": draw(st.sampled_from((0.0, 0.0, 0.25, 0.1))),
         },
-        "noise": {"lag1": draw(st.sampled_from((0.0, 0.6, -0.3))) if noisy else 0.0},
+        "noise": {
+            "lag1": draw(st.sampled_from((0.0, 0.6, -0.3))) if noisy else 0.0,
+            "pace": draw(st.sampled_from((0.0, 0.1))) if noisy else 0.0,
+        },
         "microbatches": min(batch, draw(st.sampled_from((1, 2, 4, 5)))),
         "server": {"service": draw(seconds), "push": draw(seconds), "pull": draw(seconds)},
         "allreduce": {

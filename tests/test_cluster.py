@@ -60,8 +60,14 @@ def test_so_does_a_job_whose_launching_overlaps_the_device(policy: str) -> None:
     run_as_a_single_job(policy, {"launch": 0.15, "device": 0.2, "cv": 0.1})
 
 
-def run_as_a_single_job(policy: str, step: dict[str, float]) -> None:
-    workload = {"scenario": WORKLOAD["scenario"] | {"step": step}}
+def test_so_does_a_job_with_a_pace_of_its_own() -> None:
+    run_as_a_single_job("asgd", STEP, {"pace": 0.3})
+
+
+def run_as_a_single_job(
+    policy: str, step: dict[str, float], noise: dict[str, float] | None = None
+) -> None:
+    workload = {"scenario": WORKLOAD["scenario"] | {"step": step, "noise": noise}}
     job = {"workload": "small", "workers": 4, "samples": 6400}
     nodes = [{"gpus": 2, "cores": 8, "count": 2}]
     alone = study(jobs=[job], nodes=nodes, workloads={"small": workload})

@@ -507,7 +507,7 @@ def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
         ({"workers": 0}, "workers is 0: must be 1 or more"),
         ({"workers": -4}, "workers is -4: must be 1 or more"),
         ({"workers": None}, "workers is missing"),
-        ({"noise": {}}, "noise.lag1 is missing"),
+        ({"noise": {}}, "noise: give lag1, pace or both"),
         ({"noise": {"lag1": 2}}, "noise.lag1 is 2: must be less than 1"),
         ({"samples": 0}, "samples is 0: must be 1 or more"),
         ({"step": {"compute": -0.1}}, "step.compute is -0.1: must be more than 0"),

@@ -26,6 +26,7 @@ WORDS = {
     "fixed_share": ("share of a step that a smaller batch does not shorten", ""),
     "cv": ("noise of steps, coefficient of variation", ""),
     "lag1": ("noise of steps, autocorrelation of successive ones", ""),
+    "pace": ("pace of whole runs, standard deviation", ""),
     "alpha": ("all-reduce, per hop", "s"),
     "bandwidth": ("all-reduce, bandwidth of a link", "bytes/s"),
     "bytes": ("all-reduce, gradient", "bytes"),
@@ -109,7 +110,7 @@ def _step(scenario: Scenario) -> Iterator[Origin]:
                 kind = "not given: no policy here may use reduced precision"
             note = f"{scenario.step.noise}" if name == "cv" and value else ""
             yield _plain(name, value, kind, note)
-        yield from _lag1(scenario)
+        yield from _lasting(scenario)
         return
     step = scenario.inputs.times
     if step is None:
@@ -126,16 +127,19 @@ def _step(scenario: Scenario) -> Iterator[Origin]:
     noise = step.noise
     if noise is None:
         yield Origin("noise of steps", "none", "", "not in the profile", "", "")
+        yield from _lasting(scenario)
         return
     spread = f"quantiles from {number(noise.quantiles[0])} to {number(noise.quantiles[-1])}"
     yield Origin("noise of steps", spread, "", noise.kind, str(noise.n), noise.note)
-    yield from _lag1(scenario)
+    yield from _lasting(scenario)
 
 
-def _lag1(scenario: Scenario) -> Iterator[Origin]:
+def _lasting(scenario: Scenario) -> Iterator[Origin]:
     noise = scenario.inputs.step.noise
     if noise is not None:
         yield _plain("lag1", noise.lag1, kind_of(scenario, "noise.lag1"))
+    if scenario.pace:
+        yield _plain("pace", scenario.pace, kind_of(scenario, "noise.pace"))
 
 
 def _section(scenario: Scenario, section: str, names: Sequence[str]) -> Iterator[Origin]:

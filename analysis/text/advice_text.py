@@ -6,10 +6,11 @@ import math
 
 from simstrag.advice.advice import Advice
 from simstrag.advice.cluster_advice import ClusterAdvice
+from simstrag.advice.halving import CandidateResult
 from simstrag.advice.power import PowerPoint
 from simstrag.advice.recommendation import Recommendation
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.answer import describe_rivals
+from simstrag.analysis.text.answer import describe_rivals, if_true
 from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.comparison_brief import PLAIN, describe_turns, lanes_table
@@ -60,7 +61,7 @@ def candidates_table(advice: Recommendation, most: int | None = None) -> Table:
     trials = sorted(advice.trials, key=lambda t: (bool(t.left_out), worst.get(t.policy, t.regret)))
     rows = tuple(
         (
-            trial.policy, str(trial.seeds), Number.of(trial.seconds),
+            trial.policy, str(_seeds(advice, trial)), _seconds(advice, trial),
             Number.percent(worst.get(trial.policy, trial.regret)),
             trial.left_out or "compared under all seeds",
         )
@@ -71,8 +72,28 @@ def candidates_table(advice: Recommendation, most: int | None = None) -> Table:
         notes.append(f"{more} more candidates have more regret; advice.json has all.")
     if advice.excluded:
         notes.append(f"{len(advice.excluded)} were not tried; advice.json says why.")
-    headers = ("candidate", "seeds", "seconds", "behind at worst (%)", "how far it came")
+    if any(cell.endswith("*") for _, _, cell, *_ in rows):
+        notes.append(f"* Fewer than {advice.by.seeds} seeds, too few for a {advice.by}.")
+    seconds = "seconds" if _by_mean(advice) else f"{advice.by} of seconds"
+    headers = ("candidate", "seeds", seconds, "behind at worst (%)", "how far it came")
     return Table(headers, rows, notes=tuple(notes))
+
+
+def _by_mean(advice: Recommendation) -> bool:
+    return advice.by.quantile is None
+
+
+def _seeds(advice: Recommendation, trial: CandidateResult) -> int:
+    """Seeds behind the figures of a candidate: all of them for a finalist."""
+    return advice.seeds if trial.policy in advice.times else trial.seeds
+
+
+def _seconds(advice: Recommendation, trial: CandidateResult) -> Number:
+    """Seconds of a candidate, with a mark where its seeds are too few for a quantile."""
+    cell = Number.of(advice.states[OWN].get(trial.policy, trial.seconds))
+    few = not _by_mean(advice) and not advice.certain
+    few &= _seeds(advice, trial) < advice.by.seeds
+    return Number(f"{cell}*", cell.value) if few else cell
 
 
 def power_table(points: tuple[PowerPoint, ...]) -> Table:
@@ -102,8 +123,9 @@ def sentences(advice: Recommendation) -> list[str]:
     ]
     texts += [_attempt(advice), _beyond(advice)]
     if isinstance(advice, Advice):
-        texts = [_launching(advice), *texts]
-        texts.insert(2, describe_one_run(advice.answer.decision.s, advice.choice))
+        if _by_mean(advice):
+            texts.insert(1, describe_one_run(advice.answer.decision.s, advice.choice))
+        texts.insert(0, _launching(advice))
         texts += [advice.answer.inputs, advice.answer.bill]
     return [text for text in texts if text]
 
@@ -115,14 +137,16 @@ def brief(advice: Recommendation) -> Brief:
     facts, cautions = [], [_beyond(advice)]
     if isinstance(advice, Advice):
         d = advice.answer.decision
-        facts = [describe_one_run(d.s, advice.choice), summarize_bill(d.s, d.bill)]
+        facts = [summarize_bill(d.s, d.bill)]
         cautions += advice.answer.brief.cautions
-        table = lanes_table(d, advice.choice, [*advice.excluded])
+        if _by_mean(advice):
+            facts.insert(0, describe_one_run(d.s, advice.choice))
+            table = lanes_table(d, advice.choice, [*advice.excluded])
         action = f"{_launching(advice)} {action}".strip()
     if advice.choice != BASELINE:
         facts.append(f"On real ranks: {advice.lines[0]}")
     turning = ""
-    if isinstance(advice, Advice) and advice.choice == advice.safe:
+    if isinstance(advice, Advice) and advice.choice == advice.safe and _by_mean(advice):
         turning = describe_turns(advice.answer.decision, 1)
     elif (assumed := advice.assumption) is not None:
         name = PLAIN.get(assumed.constant) or _name(advice, assumed.constant)
@@ -132,7 +156,8 @@ def brief(advice: Recommendation) -> Brief:
         )
     if advice.choice != advice.safe:
         when = "Until then" if turning else "Where what is assumed is far off"
-        turning = f"{turning} {when}, {advice.safe} is the safe choice, as the report says.".strip()
+        says = ", as the report says" if _by_mean(advice) else ""
+        turning = f"{turning} {when}, {advice.safe} is the safe choice{says}.".strip()
     return Brief(
         action, tuple(facts), table, turning,
         tuple(text.partition(". ")[0].rstrip(".") for text in cautions if text),
@@ -156,11 +181,14 @@ def _choice(advice: Recommendation) -> tuple[str, str]:
     name, does = PolicyNames().of(advice.choice)
     as_fast = ""
     if advice.choice != BASELINE:
-        as_fast = describe_rivals(advice.lanes, advice.samples, advice.selection)
+        as_fast = describe_rivals(advice.lanes, advice.samples, advice.selection, advice.by)
     if isinstance(advice, ClusterAdvice):
         return f"{_choice_of_cluster(advice, name)}{as_fast}", does.strip()
     assert isinstance(advice, Advice)
     decision = advice.answer.decision
+    if not _by_mean(advice):
+        choice = if_true(decision, _choice_by_quantile(advice, name))
+        return f"{choice}{as_fast}", does.strip()
     if advice.choice == decision.safe:
         return advice.answer.action, advice.answer.does
     if advice.choice == BASELINE:
@@ -173,6 +201,30 @@ def _choice(advice: Recommendation) -> tuple[str, str]:
     ), does.strip()
 
 
+def _choice_by_quantile(advice: Advice, name: str) -> str:
+    """The choice by a quantile, and within which time that share of its runs ends."""
+    bsp, own = advice.times[BASELINE], advice.states[OWN]
+    assert advice.by.quantile is not None
+    within = f"{100 * advice.by.quantile:g} % of runs end within {seconds(own[advice.choice])}"
+    if not advice.certain and advice.seeds < advice.by.seeds:
+        within += f" (roughly: {advice.seeds} seeds, and it takes {advice.by.seeds})"
+    if advice.choice != BASELINE:
+        change = advice.by.ratio(advice.times[advice.choice], bsp)
+        gain = percent_of(Estimate(1 - change.value, 1 - change.high, 1 - change.low))
+        return f"run {name}: {within}, {gain} sooner than under {BASELINE}."
+    text = f"change nothing: keep {BASELINE}, under which {within}. "
+    return f"{text}{_none_better(advice)}"
+
+
+def _none_better(advice: Recommendation) -> str:
+    """Why nothing is changed."""
+    own = advice.states[OWN]
+    shown = [p for p in own if p != BASELINE and advice.gap(p, BASELINE).high < 0]
+    if not shown:
+        return f"No policy is shown to be faster.{_undecided(advice)}"
+    return f"What {join(shown)} gains is smaller than {ERROR}."
+
+
 def _undecided(advice: Recommendation) -> str:
     """The finalist that may be faster, if seeds are too few to show it."""
     own = advice.states[OWN]
@@ -181,7 +233,7 @@ def _undecided(advice: Recommendation) -> str:
     if gain < MODEL_ERROR:
         return ""
     return (
-        f" {best} takes {percent(gain, 2)} % less in the mean, but it is the best of "
+        f" {best} takes {percent(gain, 2)} % less in the {advice.by}, but it is the best of "
         f"{len(advice.trials)} candidates, and {advice.seeds} seeds are too few to show that this "
         "is no luck: run more."
     )
@@ -201,10 +253,7 @@ def _choice_of_cluster(advice: ClusterAdvice, name: str) -> str:
         )
     mean = seconds(own[BASELINE])
     text = f"Change nothing: keep {BASELINE}, under which jobs take {mean} in the mean {where}. "
-    shown = [p for p in own if p != BASELINE and advice.gap(p, BASELINE).high < 0]
-    if not shown:
-        return f"{text}No policy is shown to be faster.{_undecided(advice)}"
-    return f"{text}What {join(shown)} gains is smaller than {ERROR}."
+    return f"{text}{_none_better(advice)}"
 
 
 def _alike(advice: Recommendation) -> str:
@@ -212,7 +261,9 @@ def _alike(advice: Recommendation) -> str:
     own = advice.states[OWN]
     gaps = {p: own[p] / own[advice.choice] - 1 for p in advice.alike}
     near = [p for p, gap in gaps.items() if abs(gap) < MODEL_ERROR]
-    far = [f"{p} ({percent(gap, 2)} % in the mean)" for p, gap in gaps.items() if p not in near]
+    far = [
+        f"{p} ({percent(gap, 2)} % in the {advice.by})" for p, gap in gaps.items() if p not in near
+    ]
     texts = []
     if near:
         verb = "is" if len(near) == 1 else "are"
@@ -281,9 +332,10 @@ def _beyond(advice: Recommendation) -> str:
 def _safe(advice: Recommendation) -> str:
     """The safe choice until what is assumed is measured; empty where it is the choice."""
     if advice.choice == advice.safe:
-        if isinstance(advice, Advice) and advice.choice == advice.answer.decision.safe:
-            return str(advice.answer.safety)
-        return ""
+        if not isinstance(advice, Advice) or not _by_mean(advice):
+            return ""
+        same = advice.choice == advice.answer.decision.safe
+        return str(advice.answer.safety) if same else ""
     when = "Until then" if advice.assumption else "Where what is assumed is far off,"
     return (
         f"{when} {advice.safe} is the safe choice: over {len(advice.states)} settings of what is "
@@ -296,7 +348,7 @@ def _attempt(advice: Recommendation) -> str:
     found = advice.attempt
     if found is None:
         few = "These seeds do not say what a trial of it costs."
-        return "" if advice.choice == BASELINE else few
+        return "" if advice.choice == BASELINE or not _by_mean(advice) else few
     first, second = (
         seconds(float(advice.times[policy].mean())) for policy in (BASELINE, advice.choice)
     )

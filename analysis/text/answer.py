@@ -37,6 +37,7 @@ from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.analysis.text.spread_text import describe_one_run, one_run
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
+from simstrag.experiments.criterion import MEAN, Criterion
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.worst_regret import MODEL_ERROR, Choice, Samples, as_fast
 from simstrag.policy import LANES
@@ -174,7 +175,7 @@ def _choice(d: Decision, names: PolicyNames) -> tuple[str, str]:
         slight = f", which is less than one update of bsp ({seconds(s.grain)})"
     rivals = describe_rivals(d.lane_of, d.samples, d.choice)
     run = f"run {name}: {describe_gain(s, p)} sooner than {SYNCHRONOUS}{slight}"
-    return f"{_if_true(d, run)}.{rivals}{_fastest(d)}", does.strip()
+    return f"{if_true(d, run)}.{rivals}{_fastest(d)}", does.strip()
 
 
 def _keep(d: Decision) -> str:
@@ -188,9 +189,9 @@ def _keep(d: Decision) -> str:
     if s.seeds < 2 and not s.certain:
         return f"No difference can be shown with one seed: run more. {capital(SYNCHRONOUS)} {does}."
     if all(p.difference[s.decides].low > 0 for p in others):
-        return _if_true(d, f"change nothing: every policy compared takes longer than {takes}.")
+        return if_true(d, f"change nothing: every policy compared takes longer than {takes}.")
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
-    keep = _if_true(d, f"change nothing: keep {takes}.")
+    keep = if_true(d, f"change nothing: keep {takes}.")
     if len(d.candidates) > 1:
         gains = [f"{name} by {_share(d, name)} %" for name in d.candidates[1 : FEW + 1]]
         why = "may be slower where an assumption fails"
@@ -221,7 +222,7 @@ def _keep(d: Decision) -> str:
             f"{describe_gain(s, most)}, and more seeds may show it."
         )
     none = f"change nothing: no policy is shown to be faster than {takes}."
-    return f"{_if_true(d, none)}{undecided}"
+    return f"{if_true(d, none)}{undecided}"
 
 
 def _share(d: Decision, policy: str) -> str:
@@ -229,7 +230,9 @@ def _share(d: Decision, policy: str) -> str:
     return percent(saved(d.s, own).value, 2)
 
 
-def describe_rivals(lanes: Mapping[str, str], samples: Samples, choice: Choice) -> str:
+def describe_rivals(
+    lanes: Mapping[str, str], samples: Samples, choice: Choice, by: Criterion = MEAN
+) -> str:
     """The policies that are as fast as the choice, by what they change; "" for none.
 
     >>> import numpy as np
@@ -239,7 +242,7 @@ def describe_rivals(lanes: Mapping[str, str], samples: Samples, choice: Choice) 
     >>> describe_rivals(lanes, samples, Choice("lb_bsp", "cgp", ("cgp", "star_h", "lb_bsp")))
     ' cgp and star_h are as fast, and change the algorithm.'
     """
-    rivals, clauses = as_fast(samples, choice), []
+    rivals, clauses = as_fast(samples, choice, by), []
     for lane, changes in CHANGES.items():
         names = [name for name in rivals if lanes[name] == lane]
         if not names:
@@ -263,7 +266,7 @@ def _fastest(d: Decision) -> str:
     return f"{text}, and {CHANGES[d.lane_of[p.policy]][0]}."
 
 
-def _if_true(d: Decision, choice: str) -> str:
+def if_true(d: Decision, choice: str) -> str:
     """The choice, conditional on what may decide it: a placeholder, contention that no run met."""
     found, conditions = d.placeholders, []
     if found.stated and found.decisive != ():

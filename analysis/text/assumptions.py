@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from simstrag.analysis.text.cautions import REDUCING, SERVING, assumed_response
-from simstrag.analysis.text.number_format import join, number, seconds
+from simstrag.analysis.text.number_format import join, number, percent, seconds
 from simstrag.profile.responses import MOST, law_of
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
@@ -42,6 +42,11 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
             if not lag
             else f"Noise lasts: successive steps of a rank have an autocorrelation of "
             f"{number(lag, 2)}, which falls by the same factor with every step in between."
+        )
+    if scenario.pace:
+        yield (
+            "Every run has a pace, one factor of all its steps, with a standard deviation of "
+            f"{percent(scenario.pace)} %; policies are not told, and know the step at pace 1."
         )
     if times is not None and times.compute.kind == "fitted":
         yield (

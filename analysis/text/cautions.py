@@ -445,15 +445,16 @@ def coverage(s: Standings) -> str:
             "intervals have no width and cover nothing"
         )
     training = "initial parameters, the samples drawn and " if scenario.learner.is_real else ""
-    noise = f"{training}the noise of step times in {n} seeds"
+    more = " and the pace of as many runs (noise.pace)" if scenario.pace else ""
+    other = "trace" if scenario.pace else "day"
+    noise = f"{training}the noise of step times in {n} seeds{more}"
     if scenario.inputs.trace is None:
         return f"the intervals cover {noise} without a contention trace"
     if scenario.trace_per_seed == "shift" and scenario.inputs.trace.end:
-        moments = f"{training}{n} starting moments in this one trace"
+        moments = f"{training}{n} starting moments in this one trace{more}"
         return f"the intervals cover {moments}, not other traces"
-    return (
-        f"the intervals cover {noise} over one fixed trace, so they say nothing about another day"
-    )
+    over = "over one fixed trace, so they say nothing about another"
+    return f"the intervals cover {noise} {over} {other}"
 
 
 def warn_of_stale(names: Sequence[str]) -> str:

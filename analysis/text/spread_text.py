@@ -8,7 +8,7 @@ from typing import Any
 from simstrag.analysis.derived.standings import TIMES, Standings
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import prose
-from simstrag.analysis.text.number_format import MISSING, between, number, plural
+from simstrag.analysis.text.number_format import MISSING, between, decimals, number, plural
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.run_spread import FEWEST, NONE, NORMAL, RANKED, SHARE, RunSpread
@@ -28,7 +28,7 @@ def describe_one_run(s: Standings, policy: str) -> str:
     if spread.low == spread.high:
         end = f"Every run of this job {ends} after {number(spread.low)} s"
         return f"{end}, except that {missed}." if missed else f"{end}."
-    text = f"One run of this job {ends} between {between(spread.low, spread.high)} s in {CASES}"
+    text = f"One run of this job {ends} between {_between(spread, mean)} s in {CASES}"
     if spread.law == NORMAL:
         text += f" (by a normal law of {spread.runs} seeds)"
     return f"{text}; {missed or f'the mean is {prose(mean)} s'}."
@@ -43,8 +43,9 @@ def spread_table(s: Standings) -> Table:
     """The mean, and the ends of nine of ten runs, of every policy."""
     spreads = {name: s.one_run(name) for name in [*(p.policy for p in s.policies), *s.unasked]}
     rows = tuple(
-        (name, Number.estimate(_mean(s, name)), *_ends(spread), _basis(spread))
+        (name, Number.estimate(mean), *_ends(spread, mean), _basis(spread))
         for name, spread in spreads.items()
+        for mean in [_mean(s, name)]
     )
     share = f"{100 * SHARE:g} %"
     headers = (
@@ -72,11 +73,18 @@ def _basis(spread: RunSpread) -> str:
     return f"{law}{plural(spread.runs, 'run')}{missed}"
 
 
-def _ends(spread: RunSpread) -> tuple[Number, Number]:
+def _between(spread: RunSpread, mean: Estimate) -> str:
+    """Both ends, with as many decimal places as the mean or more."""
+    known = all(map(math.isfinite, mean))
+    places = [decimals(*mean)] if known and mean.low < mean.high else []
+    return between(spread.low, spread.high, *places)
+
+
+def _ends(spread: RunSpread, mean: Estimate) -> tuple[Number, Number]:
     if math.isnan(spread.low):
         return Number(MISSING, None), Number(MISSING, None)
-    low, _, high = between(spread.low, spread.high).partition(" and ")
-    return Number(low, spread.low), Number(high or low, spread.high)
+    low, _, high = _between(spread, mean).partition(" and ")
+    return Number(low, spread.low), Number(high, spread.high)
 
 
 def _mean(s: Standings, policy: str) -> Estimate:

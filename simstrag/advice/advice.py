@@ -10,6 +10,7 @@ from typing import Any, Self
 from simstrag.advice.halving import CandidateResult
 from simstrag.advice.recommendation import Recommendation
 from simstrag.experiments.comparison import BASELINE, Comparison
+from simstrag.experiments.criterion import MEAN, Criterion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Advice(Recommendation):
         excluded: Mapping[str, str],
         beyond: tuple[str, ...],
         unlaunched: tuple[float, ...] = (),
+        by: Criterion = MEAN,
     ) -> Self:
         """The advice that a comparison of finalists supports."""
         d = comparison.answer.decision
@@ -39,6 +41,7 @@ class Advice(Recommendation):
             samples=d.samples, lanes={name: effects.lane for name, effects in d.effects.items()},
             certain=comparison.scenario.certain, trials=trials,
             excluded=excluded, beyond=beyond, comparison=comparison, unlaunched=unlaunched,
+            by=by,
         )  # fmt: skip
 
     @cached_property

@@ -15,6 +15,7 @@ from simstrag.advice.halving import UNKNOWN, CandidateRun, Search, alters
 from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
+from simstrag.experiments.criterion import Criterion
 from simstrag.experiments.runner import RunCache, Runner, RunTask, prepare
 from simstrag.policy import LANES
 from simstrag.scenario.beyond_measured import beyond_measured
@@ -30,6 +31,7 @@ def advise(
     *,
     change: str = LANES[-1],
     seeds: int | Sequence[int] | None = None,
+    quantile: float | None = None,
     jobs: int | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
     keep: str | Path | None = None,
@@ -40,6 +42,7 @@ def advise(
     policies: the candidates; by default those of `candidates.grid`.
     change: how much training may change, the last lane that is tried: A, B or C.
     seeds: instead of the scenario's.
+    quantile: of the time of one run, by which to choose instead of the mean, such as 0.9.
     jobs, on_progress, keep: as of `compare`; finished runs of the search are kept, too.
 
     Raises `InputError` as `compare` does.
@@ -51,6 +54,7 @@ def advise(
     >>> advise(scenario, ["drain", "lb_bsp"], jobs=1).choice
     'lb_bsp'
     """
+    by = Criterion(quantile)
     first = prepare(scenario, [BASELINE], seeds)
     found = candidates(first, policies, change)
     case = first.replaced(policies=found.specs)
@@ -59,11 +63,12 @@ def advise(
         with Runner(case, jobs, on_progress, cache) as runner:
             costs = dict.fromkeys([case.learner.c_tau, *_costs(case)])
             rows: list[Mapping[str, Any]] = []
-            search = Search(case.seed_list, tuple(costs), partial(_compute, case, runner, rows))
+            compute = partial(_compute, case, runner, rows)
+            search = Search(case.seed_list, tuple(costs), compute, by)
             finalists = search.run(found.specs)
         comparison = compare(case, finalists, jobs=jobs, on_progress=on_progress, keep=cache.folder)
     beyond = tuple(map(str, beyond_measured(case, rows)))
-    return Advice.of(comparison, search.ordered, found.excluded, beyond, _unlaunched(case))
+    return Advice.of(comparison, search.ordered, found.excluded, beyond, _unlaunched(case), by)
 
 
 def _unlaunched(scenario: Scenario) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.experiments import paired_statistics
+from simstrag.experiments.criterion import MEAN, Criterion
 from simstrag.experiments.runner import BASELINE
 
 Floats = npt.NDArray[np.float64]
@@ -38,7 +38,7 @@ class CandidateResult:
     """One candidate in the search.
 
     seeds: under how many it was run.
-    seconds: its mean time.
+    seconds: its mean time, or its quantile.
     regret: the worst additional time over the best candidate, as a share, over the costs of
         staleness; in the round in which the candidate was left out, or the last.
     left_out: why it was no finalist; empty for a finalist.
@@ -72,11 +72,13 @@ class Search:
     costs: of staleness, under which a candidate with stale gradients is judged; the scenario's own
         first.
     compute: runs candidates under seeds.
+    by: what times are compared by.
     """
 
     seeds: Sequence[int]
     costs: Sequence[float]
     compute: Callable[[Sequence[tuple[str, int]]], Iterable[CandidateRun]]
+    by: Criterion = MEAN
     trials: dict[str, CandidateResult] = field(default_factory=dict)
     _times: dict[tuple[str, int], Mapping[float, float]] = field(default_factory=dict)
 
@@ -136,8 +138,8 @@ class Search:
         return [policy for policy in policies if policy not in unknown]
 
     def _means(self, policy: str, seeds: Sequence[int]) -> dict[float, float]:
-        """Mean seconds at each cost of staleness."""
-        return {cost: float(np.mean(self._seconds(policy, seeds, cost))) for cost in self.costs}
+        """Mean seconds at each cost of staleness, or a quantile."""
+        return {cost: self.by.of(self._seconds(policy, seeds, cost)) for cost in self.costs}
 
     def _seconds(self, policy: str, seeds: Sequence[int], cost: float) -> Floats:
         return np.array([self._times[policy, seed][cost] for seed in seeds])
@@ -159,14 +161,14 @@ class Search:
         return [policy for policy in order if policy in kept]
 
     def _is_slower(self, policy: str, other: str, seeds: Sequence[int], cost: float) -> bool:
-        """Whether a paired t test shows a policy to be slower than another, by `ALIKE` or more.
+        """Whether a paired test shows a policy to be slower than another, by `ALIKE` or more.
 
         One that misses a target which the other reaches is slower.
         """
         own, others = (self._seconds(p, seeds, cost) for p in (policy, other))
         if np.isfinite(others).all() and not np.isfinite(own).all():
             return True  # it missed the target
-        return paired_statistics.difference(own, others).low > ALIKE * float(others.mean())
+        return self.by.difference(own, others).low > ALIKE * self.by.of(others)
 
     def _leave_out(self, policy: str, reason: str) -> None:
         self.trials[policy] = replace(self.trials[policy], left_out=reason)

@@ -13,14 +13,8 @@ import numpy as np
 
 from simstrag.advice.halving import ALIKE, CandidateResult
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import (
-    Array,
-    Estimate,
-    difference,
-    exact,
-    quantile,
-    ratio,
-)
+from simstrag.experiments.criterion import MEAN, Criterion
+from simstrag.experiments.paired_statistics import Array, Estimate, exact, quantile
 from simstrag.experiments.worst_regret import (
     MODEL_ERROR,
     OWN,
@@ -78,6 +72,7 @@ class Recommendation(ABC):
     trials: every candidate that ran, the least regret first.
     excluded: why a candidate was not run, by its spec.
     beyond: what any candidate took from a profile beyond the range that was measured.
+    by: what times are compared by.
     """
 
     samples: Samples
@@ -86,6 +81,7 @@ class Recommendation(ABC):
     trials: tuple[CandidateResult, ...]
     excluded: Mapping[str, str]
     beyond: tuple[str, ...] = ()
+    by: Criterion = MEAN
 
     @property
     def times(self) -> Mapping[str, Array]:
@@ -94,8 +90,8 @@ class Recommendation(ABC):
 
     @cached_property
     def states(self) -> Times:
-        """Mean seconds of the finalists in all settings of what is assumed."""
-        return mean_times(self.samples)
+        """Mean seconds of the finalists in all settings of what is assumed, or a quantile."""
+        return mean_times(self.samples, self.by)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -131,9 +127,9 @@ class Recommendation(ABC):
         return 0.05 / max(1, sum(not math.isnan(trial.regret) for trial in self.trials) - 1)
 
     def gap(self, policy: str, other: str) -> Estimate:
-        """The mean paired difference in seconds, with the interval of `outside`."""
+        """The paired difference in seconds, with the interval of `outside`."""
         own, others = self.times[policy], self.times[other]
-        found = difference(own, others, self.outside)
+        found = self.by.difference(own, others, self.outside)
         return exact(self.certain and self.seeds < 2, found, float(others.mean()))
 
     @cached_property
@@ -157,7 +153,7 @@ class Recommendation(ABC):
         shown = [p for p in self.candidates if p != BASELINE] or [BASELINE]
         least = min(own[p] for p in shown)
         near = [p for p in shown if own[p] <= (1 + NEAR) * least]
-        return choose(self.samples, near, self.lanes)
+        return choose(self.samples, near, self.lanes, self.by)
 
     @property
     def choice(self) -> str:
@@ -167,12 +163,12 @@ class Recommendation(ABC):
     @cached_property
     def safe(self) -> str:
         """The choice if what is assumed may not hold, as `compare` chooses."""
-        return choose(self.samples, self.candidates, self.lanes).policy
+        return choose(self.samples, self.candidates, self.lanes, self.by).policy
 
     @cached_property
     def alike(self) -> tuple[str, ...]:
         """The other finalists that are not shown to differ from the choice by more than `ALIKE`."""
-        limit, found = ALIKE * float(self.times[self.choice].mean()), []
+        limit, found = ALIKE * self.states[OWN][self.choice], []
         for policy in self.times:
             gap = self.gap(policy, self.choice)
             if policy != self.choice and not (gap.low > limit or gap.high < -limit):
@@ -194,7 +190,7 @@ class Recommendation(ABC):
         if self.certain and self.seeds < 2:
             return max([0.0, *(float(own[0] / times[0]) - 1 for times in others)])
         share = 2 * 0.05 / max(1, len(others))
-        ends = [ratio(own, times, share).high - 1 for times in others]
+        ends = [self.by.ratio(own, times, share).high - 1 for times in others]
         return max([0.0, *ends]) if not any(map(math.isnan, ends)) else math.nan
 
     @cached_property
@@ -213,8 +209,8 @@ class Recommendation(ABC):
 
     @cached_property
     def attempt(self) -> Attempt | None:
-        """The cost of seeing the gain; None where nothing is to change, or seeds are too few."""
-        if self.choice == BASELINE:
+        """The cost of seeing a mean gain; None where nothing is to change, or seeds are too few."""
+        if self.choice == BASELINE or self.by.quantile is not None:
             return None
         runs = 1 if self.certain else _runs(self.times[self.choice], self.times[BASELINE])
         if runs is None:
@@ -225,6 +221,11 @@ class Recommendation(ABC):
         """The advice for JSON."""
         return {
             "choice": self.choice,
+            "by": {
+                "quantile": self.by.quantile,
+                "seeds": self.by.seeds,
+                "seconds": self.states[OWN],
+            },
             "safe": self.safe,
             "alike": self.alike,
             "regret": self.regret,

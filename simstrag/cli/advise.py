@@ -85,6 +85,9 @@ def advise(
     seeds: Annotated[
         int | None, option("Number of seeds instead of the scenario's.", "N", min=2)
     ] = None,
+    quantile: Annotated[
+        float | None, option("Choose by this quantile of one run, not the mean.", "Q")
+    ] = None,
     power: Annotated[
         Path | None, option("Measured caps: CSV of power_limit, seconds, watts.", "FILE")
     ] = None,
@@ -123,7 +126,7 @@ def advise(
     given = given_options(context, OF_JOB)
     folder = out or Path("reports") / f"{'timeouts' if timeouts else 'advice'}-{job.stem}"
     if timeouts:
-        if others := given_options(context, ("policy", "change", "power", "jobs")):
+        if others := given_options(context, ("policy", "change", "quantile", "power", "jobs")):
             raise InputError(f"{others[0]} says nothing about timeouts; leave it out")
         from simstrag.cli.timeouts import advise_on_timeouts
 
@@ -135,13 +138,19 @@ def advise(
     options = {"policies": policy, "change": change, "seeds": seeds, "jobs": jobs}
     advise_on: Callable[[Count], Found]
     if _is_study(job):
+        if quantile is not None:
+            raise InputError(
+                f"--quantile: {job} is a study of jobs on a cluster, compared by mean completion "
+                "times; leave it out"
+            )
         if given or power is not None:
             raise InputError(f"{[*given, '--power'][0]}: {job} is a study of jobs on a cluster")
         advise_on = partial(_advise_on_cluster, job, folder, options)
     else:
         caps = None if power is None else read_power_caps(power)
         scenario = _scenario(job, described, given)
-        advise_on = partial(_advise_on_job, job, scenario, folder, options, caps)
+        own = options | {"quantile": quantile}
+        advise_on = partial(_advise_on_job, job, scenario, folder, own, caps)
     with capture_warnings() as warnings, show_count(quiet, after=10.0) as show:
         advice, banner, points, page = advise_on(show)
         document = advice.to_dict() | {"power": [point._asdict() for point in points]}

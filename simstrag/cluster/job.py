@@ -23,7 +23,7 @@ from simstrag.learning.update_rule import UpdateRule
 from simstrag.plan import NEVER, Plan
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.runs.run import Run
-from simstrag.timing.noise import Noise, keys
+from simstrag.timing.noise import keys
 from simstrag.view import View
 
 Ints = npt.NDArray[np.int64]
@@ -96,8 +96,9 @@ class RunningJob:
         self.colocates_as = workload.colocates_as
         inputs = self.scenario.inputs
         self.costs = costs = JobCosts(workload, inputs, placement.workers)
-        self.shares, self.most, self.quickest = costs.shares, costs.most, costs.quickest
-        self._noise = Noise(self.seed, inputs.step.noise)
+        self._noise = self.scenario.noise_of(self.seed)
+        self.shares, self.most = costs.shares, costs.most
+        self.quickest = costs.quickest(self._noise)
         self.slowdowns = Slowdowns.none(job.workers)
         policy, self.gate, self.delayed = policies.load(job.policy), gate, 0.0
         self._use: CountsUse | None = None

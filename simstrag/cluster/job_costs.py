@@ -133,12 +133,11 @@ class JobCosts:
         seconds: Floats = self.step_seconds(plan, s) + moved * s.net
         return seconds
 
-    @property
-    def quickest(self) -> float:
+    def quickest(self, noise: Noise) -> float:
         """No step of a nominal batch takes fewer seconds in any precision, with any noise."""
-        step, factor = self._step, 1.0
-        if step.noise is not None:
-            tables = step.noise.quantiles, step.noise.marginal
+        step, drawn, factor = self._step, noise.distribution, 1.0
+        if drawn is not None:
+            tables = drawn.quantiles, drawn.marginal
             factor = min(float(table.min()) for table in tables if table.size)
         least = self._least_seconds if step.amp is None else min(step.gpu, step.amp[1])
         return max(least * factor * (1 - step.fixed_share), 0.0)

@@ -149,10 +149,13 @@ def unslowed_warning(scenario: Scenario, ends: Mapping[int, float]) -> str | Non
 
 
 def unused_noise_warning(scenario: Scenario) -> str | None:
-    """The warning of an autocorrelation that no step has, because all durations are recorded."""
-    if scenario.noise is None or not scenario.noise.lag1 or not scenario.replays:
+    """The warning of noise that no step has, because all durations are recorded."""
+    named = {} if scenario.noise is None else scenario.noise.model_dump(exclude_unset=True)
+    idle = " and ".join(f"noise.{key}" for key, value in named.items() if value)
+    if not idle or not scenario.replays:
         return None
-    return "noise.lag1 has no effect: all steps take their recorded durations, which have no noise"
+    have = "have" if " and " in idle else "has"
+    return f"{idle} {have} no effect: all steps take their recorded durations, which have no noise"
 
 
 def _known(time: float) -> float | None:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.experiments.paired_statistics import Array, ratio
+from simstrag.experiments.criterion import MEAN, Criterion
+from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.runner import BASELINE
 
 State = tuple[str, float]
 """A setting that was simulated: the key of a constant, and its value."""
 Times = Mapping[State, Mapping[str, float]]
-"""Mean seconds of the policies in each setting."""
+"""Mean seconds of the policies in each setting, or a quantile."""
 Samples = Mapping[State, Mapping[str, Array]]
 """Seconds of the policies in each setting under its seeds, in one order for all policies."""
 OWN: State = ("", math.nan)
@@ -64,11 +65,10 @@ def gaining(times: Mapping[str, float]) -> list[str]:
     return [name for name, t in times.items() if t <= (1 - MODEL_ERROR) * times[BASELINE]]
 
 
-def mean_times(samples: Samples) -> dict[State, dict[str, float]]:
-    """The mean seconds of samples."""
+def mean_times(samples: Samples, by: Criterion = MEAN) -> dict[State, dict[str, float]]:
+    """The mean seconds of samples, or a quantile."""
     return {
-        state: {name: float(np.mean(of)) for name, of in times.items()}
-        for state, times in samples.items()
+        state: {name: by.of(of) for name, of in times.items()} for state, times in samples.items()
     }
 
 
@@ -87,20 +87,23 @@ class Choice:
     alike: tuple[str, ...]
 
 
-def choose(samples: Samples, candidates: Collection[str], lanes: Mapping[str, str]) -> Choice:
+def choose(
+    samples: Samples, candidates: Collection[str], lanes: Mapping[str, str], by: Criterion = MEAN
+) -> Choice:
     """The candidate that changes training least, of those that are not told apart from the best.
 
     lanes: of each policy but bsp, which changes nothing.
+    by: what times are compared by.
 
     >>> times = {"bsp": np.array([9.0, 9.2]), "drain": np.array([6.1, 6.2])}
     >>> samples = {OWN: times | {"asgd": np.array([6.0, 6.2])}}
     >>> choose(samples, ("bsp", "drain", "asgd"), {"drain": "A", "asgd": "C"})
     Choice(policy='drain', best='asgd', alike=('drain', 'asgd'))
     """
-    regrets = worst_regrets(mean_times(samples))
+    regrets = worst_regrets(mean_times(samples, by))
     best = min(candidates, key=lambda name: regrets[name].worst)
     alike = tuple(
-        name for name in candidates if not _told_apart(samples, name, best, regrets[best].worst)
+        name for name in candidates if not _told_apart(samples, name, best, regrets[best].worst, by)
     )
     policy = min(
         alike,
@@ -111,41 +114,41 @@ def choose(samples: Samples, candidates: Collection[str], lanes: Mapping[str, st
     return Choice(policy, best, alike)
 
 
-def as_fast(samples: Samples, choice: Choice) -> tuple[str, ...]:
+def as_fast(samples: Samples, choice: Choice, by: Criterion = MEAN) -> tuple[str, ...]:
     """The policies of `alike` whose times are shown to be within `MODEL_ERROR` of the choice's."""
     times = samples[OWN]
     rivals = (name for name in choice.alike if name not in (choice.policy, BASELINE))
     return tuple(
         name
         for name in rivals
-        if not _is_longer(times[name], times[choice.policy], shown=False)
-        and not _is_longer(times[choice.policy], times[name], shown=False)
+        if not _is_longer(times[name], times[choice.policy], by, shown=False)
+        and not _is_longer(times[choice.policy], times[name], by, shown=False)
     )
 
 
-def _told_apart(samples: Samples, name: str, best: str, worst: float) -> bool:
+def _told_apart(samples: Samples, name: str, best: str, worst: float, by: Criterion) -> bool:
     """Whether a policy is shown to be slower than the best, or to have a larger worst regret.
 
     worst: the worst regret of the best.
     """
     if name == best:
         return False
-    if _is_longer(samples[OWN][name], samples[OWN][best]):
+    if _is_longer(samples[OWN][name], samples[OWN][best], by):
         return True
     settings = (times for times in samples.values() if name in times)
     return any(
-        _is_longer(times[name], (1 + worst) * min(times.values(), key=np.mean))
+        _is_longer(times[name], (1 + worst) * min(times.values(), key=by.of), by)
         for times in settings
     )
 
 
-def _is_longer(times: Array, others: Array, shown: bool = True) -> bool:
+def _is_longer(times: Array, others: Array, by: Criterion, shown: bool = True) -> bool:
     """Whether paired times are longer than others by more than `MODEL_ERROR`.
 
     shown: whether an interval must show it; else it is enough that none excludes it.
     """
     if not (np.isfinite(times).all() and np.isfinite(others).all()):
         return bool(np.mean(times) > np.mean(others))
-    found = ratio(times, others)
+    found = by.ratio(times, others)
     end = found.value if len(times) < 2 else found.low if shown else found.high
     return end > 1 + MODEL_ERROR

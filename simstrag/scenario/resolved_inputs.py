@@ -52,7 +52,8 @@ def step_of(
     microbatches: int,
 ) -> Step:
     """The step of a section, else of a profile, else the median of a trace's recorded durations."""
-    lag1 = 0.0 if correlation is None else correlation.lag1
+    stated = None if correlation is None else correlation.lag1
+    lag1 = stated or 0.0
     if section is not None and section.launch is not None and section.device is not None:
         return Step.overlapping(
             section.launch.full, section.device.full, section.launch.amp, section.device.amp,
@@ -71,7 +72,7 @@ def step_of(
     drawn = None
     if times.noise is not None:
         measured = times.noise.lag1_autocorrelation or 0.0
-        lag1 = measured if correlation is None else correlation.lag1
+        lag1 = measured if stated is None else stated
         drawn = noise.quantiles(times.noise.quantiles, lag1)
     fixed = 0.0 if times.fixed_share is None else times.fixed_share.value
     switch = times.amp_switch.value

@@ -54,7 +54,7 @@ from simstrag.scenario.sections import (
 )
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, server_on_link
 from simstrag.timing.contention import Contention
-from simstrag.timing.noise import Noise, offset
+from simstrag.timing.noise import Noise, constant, offset, pace_of
 from simstrag.timing.timing import Timing
 from simstrag.timing.worker import WorkerRanks
 from simstrag.trace.trace import COLUMNS, Trace, column_names
@@ -431,7 +431,8 @@ class Scenario(Section):
     def certain(self) -> bool:
         """Whether nothing is random, so that all seeds give the same run."""
         shifted = self.trace is not None and self.trace_per_seed == "shift"
-        return self.inputs.step.noise is None and not shifted and not self.learner.is_real
+        drawn = self.inputs.step.noise is not None or self.pace > 0
+        return not (drawn or shifted or self.learner.is_real)
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -453,7 +454,7 @@ class Scenario(Section):
 
     def timing(self, seed: int) -> Timing:
         """When things end in a run; seeds under the same trace share all but the noise."""
-        noise_of_seed = Noise(seed, self.inputs.step.noise)
+        noise_of_seed = self.noise_of(seed)
         if self.trace_per_seed == "shift":
             trace = self.inputs.contention
             shifted = None if trace is None else trace.shift(offset(seed) * trace.end)
@@ -461,6 +462,19 @@ class Scenario(Section):
         if self._timing is None:
             self._timing = self._timing_of(self.inputs.contention, noise_of_seed)
         return self._timing.under(noise_of_seed)
+
+    @property
+    def pace(self) -> float:
+        """The standard deviation of the pace of whole runs; 0 where every run has pace 1."""
+        return 0.0 if self.noise is None or self.replays else self.noise.pace
+
+    def noise_of(self, seed: int) -> Noise:
+        """The noise of the steps of a run, at its pace."""
+        drawn = self.inputs.step.noise
+        if self.pace:
+            pace = pace_of(seed, self.pace)
+            drawn = constant(pace) if drawn is None else drawn.at_pace(pace)
+        return Noise(seed, drawn)
 
     def _timing_of(self, trace: Trace | None, noise_of_seed: Noise) -> Timing:
         inputs, places, k = self.inputs, self.rank_places, self.ranks_per_node
@@ -524,7 +538,8 @@ class Scenario(Section):
             step = step_of(self.step, self.noise, times, trace, self.microbatches)
         except InputError as error:  # a lag 1 that the noise cannot have
             of_profile = f"lag1_autocorrelation of the profile {self.profile}"
-            key = of_profile if self.noise is None else "noise.lag1"
+            stated = self.noise is not None and self.noise.lag1 is not None
+            key = "noise.lag1" if stated else of_profile
             raise InputError(f"{self._source}: {key}: {error}") from None
         if self._shape is not None:
             step = step.of_worker(self._shape)

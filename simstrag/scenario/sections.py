@@ -172,12 +172,20 @@ class WorkerSection(Section):
 
 
 class NoiseSection(Section):
-    """How the noise of successive steps of a rank is correlated.
+    """How noise lasts: from step to step of a rank, and over a whole run of all ranks.
 
-    lag1: autocorrelation of its factors at a lag of one step; replaces that of a profile.
+    lag1: autocorrelation of the factors at a lag of one step; by default that of a profile, or 0.
+    pace: standard deviation, over runs, of a factor of mean 1 that all steps of a run have.
     """
 
-    lag1: Annotated[float, Field(gt=-1, lt=1)]
+    lag1: Annotated[float, Field(gt=-1, lt=1)] | None = None
+    pace: Share = 0.0
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("give lag1, pace or both")
+        return self
 
 
 class AllReduceSection(Section):

@@ -270,7 +270,7 @@ def bounds(scenario: Scenario, name: str) -> tuple[float, float]:
     if name == "step.amp_ratio" and 0 < share < 1:
         return low, max(low, (1 - MARGIN) / share)
     if name == "step.cv" and scenario.noise is not None and scenario.step is not None:
-        return low, _largest_cv(scenario.step, scenario.noise.lag1, high)
+        return low, _largest_cv(scenario.step, scenario.noise.lag1 or 0.0, high)
     if name == "noise.lag1":
         least, most = lag1_range(_independent(scenario))
         is_negative = value_of(scenario, name) < 0

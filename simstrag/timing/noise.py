@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from statistics import NormalDist
 from typing import NamedTuple
@@ -33,7 +33,7 @@ BLOCK = 1024
 """Steps after which the autoregressive process is started anew."""
 FORGOTTEN = 2.0**-30
 """Influence of a draw that is left out at the start of a block."""
-OFFSET_STREAM = 2**64 - 2  # no rank has this number
+OFFSET_STREAM, PACE_STREAM = 2**64 - 2, 2**64 - 3  # no rank has these numbers
 
 CELLS = 4096
 """Cells of equal probability; the first and the last are divided again into as many."""
@@ -79,6 +79,20 @@ def offset(seed: int) -> float:
     return float(keys(seed, [OFFSET_STREAM])[0] >> np.uint64(11)) * 2.0**-53
 
 
+def pace_of(seed: int, cv: float) -> float:
+    """The pace of a whole run, drawn once a seed: lognormal with mean 1 (rule 4a).
+
+    >>> pace_of(1, 0.0), pace_of(1, 0.1) == pace_of(1, 0.1)
+    (1.0, True)
+    """
+    return Noise(seed, lognormal(cv)).factor(PACE_STREAM, 0)
+
+
+def constant(factor: float) -> Distribution:
+    """The same factor for every step."""
+    return Distribution(np.full((3, CELLS + 1), factor), np.empty(0))
+
+
 def share_seen(seeds: Iterable[int], length: float) -> float:
     """The share of a trace that runs see under `trace_per_seed: shift`.
 
@@ -120,6 +134,11 @@ class Distribution:
         while self.rho and influence > FORGOTTEN:
             draws, influence = draws + 1, influence * abs(self.rho)
         return draws
+
+    def at_pace(self, pace: float) -> Distribution:
+        """The distribution of the factors times the pace of a run."""
+        scaled = "marginal" if self.rho else "quantiles"
+        return replace(self, **{scaled: getattr(self, scaled) * pace})
 
     def factors(self, key: int, first: int, n: int) -> Floats:
         """The factors of steps `first` to `first + n - 1`, where `first` begins a block."""

@@ -18,7 +18,7 @@ from simstrag.errors import InputError
 from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step, amp_gain
 from simstrag.timing.contention import Contention
-from simstrag.timing.noise import Noise
+from simstrag.timing.noise import Distribution, Noise
 from simstrag.trace.slowdown import ONE, Piecewise, finish
 from simstrag.trace.step_functions import Ints, Pieces, combine
 from simstrag.trace.trace import RESOURCES
@@ -282,6 +282,11 @@ class Timing:
     def seed(self) -> int:
         """The seed of the noise."""
         return self._noise.seed
+
+    @property
+    def drawn(self) -> Distribution | None:
+        """The distribution of the noise of the run, at its pace; None for none."""
+        return self._noise.distribution
 
     def net(self, rank: int, loaded: bool) -> Piecewise | None:
         """The slowdown of a rank's network over time, if there is any."""

@@ -34,8 +34,8 @@ class Loading:
         self._fragments = 0  # of the all-reduces in `seconds_of`
         self._durations(timing)
         self._load(timing)
-        if timing.step.noise is not None:
-            self._noise(timing.seed, timing.step.noise)
+        if timing.drawn is not None:
+            self._noise(timing.seed, timing.drawn)
 
     def _load(self, timing: Timing) -> None:
         """Constants and step functions, in place of any others."""
