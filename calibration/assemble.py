@@ -13,7 +13,7 @@ from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate,
 from simstrag.calibration.fits.device_estimates import DeviceSteps
 from simstrag.calibration.fits.held_out import summarize_errors
 from simstrag.calibration.fits.noise_scale import noise_scales
-from simstrag.calibration.fits.pace_estimate import lasting_pace
+from simstrag.calibration.fits.pace_estimate import clean_steps, lasting_pace
 from simstrag.calibration.fits.visit_statistics import (
     clip,
     estimate,
@@ -205,10 +205,7 @@ def _step_times(
         ),
         amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
         noise=cell.noise,
-        pace=lasting_pace(
-            [visit.samples["seconds"] for visit in visits]
-            for visits in samples.by_cell("step").values()
-        ),
+        pace=lasting_pace(clean_steps(samples)),
     )
 
 

@@ -27,7 +27,7 @@ from simstrag.validation.distributions import (
     order_ranks,
     run_quantiles,
 )
-from simstrag.validation.prediction import Predictor, draw_pace
+from simstrag.validation.prediction import Predictor
 from simstrag.validation.real_runs import RunOutcome
 from simstrag.validation.tables import answer, distributions_table, quantiles_table
 from simstrag.validation.validation import Validation, compare_distributions
@@ -105,13 +105,6 @@ def test_steps_have_intervals_by_whole_runs() -> None:
     (median, *_) = run_quantiles(spread)
     half = 1.96 * math.sqrt(math.pi / 2 / 200)
     assert (median.high - median.low) / 2 == pytest.approx(half, rel=0.35)
-
-
-def test_a_pace_has_mean_1_and_the_spread_that_was_asked_for() -> None:
-    drawn = np.array([draw_pace(seed, 0.05) for seed in range(2000)])
-    assert drawn.mean() == pytest.approx(1.0, abs=0.004)
-    assert drawn.std() == pytest.approx(0.05, rel=0.06)
-    assert draw_pace(3, 0.05) == draw_pace(3, 0.05)
 
 
 def paced(spread: float | None) -> Profile:

@@ -68,6 +68,11 @@ class Distance(NamedTuple):
     real: tuple[Quantile, ...]
     simulated: tuple[Quantile, ...]
 
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether one law rarely leaves its samples so far apart."""
+        return self.p <= OUTSIDE
+
 
 class Distributions(NamedTuple):
     """The distributions of one case.

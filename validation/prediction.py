@@ -30,7 +30,6 @@ from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
-from simstrag.timing.noise import stream
 from simstrag.trace.trace import Trace
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, windows
 from simstrag.validation.distributions import SEEDS as DRAWN
@@ -45,9 +44,6 @@ ADAPTED = 4
 
 GRID = 60
 """Intervals of the time grid on which the pace of a run is recorded."""
-
-PACE_STREAM = 2**64 - 3
-"""Number of the random numbers that give a run its pace; no rank has it."""
 
 ITEM = {False: 4, True: 8}
 """Bytes of a parameter, by whether the precision pair is the fp64/fp32 stand-in."""
@@ -142,14 +138,10 @@ class Predictor:
         The pace is the profile's `step.pace`; without one all runs have the profile's.
         """
         assert self.profile.step is not None
-        known, found = self.profile.step.pace, []
-        if known is not None:
-            self._take("pace of a run, relative standard deviation", known)
-        for seed in range(seeds):
-            pace = None if known is None else [draw_pace(seed, known.value)] * self.cores
-            (run,) = self.simulate(case, plan.schedule(case), [seed], pace, record_steps=True)
-            found.append(sample(run, plan.samples(case)))
-        return found
+        known = self.profile.step.pace
+        pace = 0.0 if known is None else self._take("pace of a run, standard deviation", known)
+        runs = self.simulate(case, plan.schedule(case), seeds, pace=pace, record_steps=True)
+        return [sample(run, plan.samples(case)) for run in runs]
 
     def adapt(
         self, predicted: Prediction, plan: ValidationPlan, paces: Mapping[int, Sequence[float]]
@@ -173,17 +165,20 @@ class Predictor:
         self,
         case: Case,
         schedule: Schedule,
-        seeds: int | Sequence[int],
+        seeds: int,
         slower: Sequence[float] | None = None,
+        pace: float = 0.0,
         record_gradients: bool = False,
         record_steps: bool = False,
     ) -> list[Run]:
-        """Runs of a case under seeds; the policy gets the hints of `hinting`.
+        """Runs of a case under seeds 0, 1, ...; the policy gets the hints of `hinting`.
 
-        seeds: a number means 0, 1, ...
         slower: step time on each core relative to the profile.
+        pace: `noise.pace` of the scenario.
         """
         scenario, hints = self._scenario_of(case, schedule, slower), None
+        if pace:
+            scenario = scenario.replaced(noise={"pace": pace})
         if case.shards > 1:  # no profile has steps of replicas: policies measure
             hints = profile_hints(None, self.workload.batch * case.shards, scenario.samples)
         elif self.hinting is not None:
@@ -194,7 +189,7 @@ class Predictor:
                 scenario, case.policy, seed, record_steps=record_steps,
                 record_gradients=record_gradients, hints=hints,
             )
-            for seed in (range(seeds) if isinstance(seeds, int) else seeds)
+            for seed in range(seeds)
         ]  # fmt: skip
 
     def _scenario_of(
@@ -427,16 +422,6 @@ class Predictor:
         if not any(each.ranks for each in self.profile.transfers):  # only bytes were moved
             times["service"] += self._take("update, part of the service", self._update(), "s")
         return times
-
-
-def draw_pace(seed: int, spread: float) -> float:
-    """The pace of one run: a lognormal factor of mean 1 on all its steps.
-
-    spread: its coefficient of variation.
-    """
-    variance = math.log1p(spread * spread)
-    drawn = float(stream(seed, PACE_STREAM).standard_normal())
-    return math.exp(math.sqrt(variance) * drawn - variance / 2)
 
 
 def synchronous(case: Case, hints: Hints) -> bool:

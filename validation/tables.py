@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.number_format import MISSING, estimate, number, percent
+from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent, plural
 from simstrag.validation.case_results import COMPARED, Result, median_error
 from simstrag.validation.cases import SCHEDULES
 from simstrag.validation.distributions import Distance, Quantile
@@ -41,11 +41,15 @@ def answer(result: Result) -> list[str]:
         )
     if result.distributions:
         inside, runs = result.inside
+        distances = (
+            f"{name}s {number(result.median_distance(name), 2)} (more than chance in "
+            f"{sum(getattr(found, name).beyond_chance for _, found in result.distributions)})"
+            for name in COMPARED
+        )
         sentences.append(
-            "Kolmogorov-Smirnov distance of real and simulated runs, median over cases: makespans "
-            f"{number(result.median_distance('makespan'), 2)}, steps "
-            f"{number(result.median_distance('step'), 2)}; {inside} of {runs} real runs ended in "
-            "the simulated nine-of-ten interval."
+            f"Kolmogorov-Smirnov distance of real and simulated runs, median over "
+            f"{plural(len(result.distributions), 'case')}: {join(list(distances))}; {inside} of "
+            f"{runs} real runs ended in the simulated nine-of-ten interval."
         )
     words = [w.step.word for each in result.cases for w in each.windows if w.step]
     if words:

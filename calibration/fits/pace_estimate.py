@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from simstrag.calibration.cells import Part
 from simstrag.calibration.fits.visit_statistics import lag1_autocorrelation, round_digits
+from simstrag.calibration.samples import Samples
 from simstrag.profile.quantity import Quantity
 
 FEWEST_FREEDOM = 10
 """Least degrees of freedom between visits; with ten a standard deviation is known to a quarter."""
+
+
+CLEAN: dict[Part, str] = {"step": "seconds", "contention": "clean"}
+"""Series of steps without load, by the part of their cell: those of steps, and those just before a
+load begins."""
+
+
+def clean_steps(samples: Samples) -> Iterator[list[tuple[float, ...]]]:
+    """The steps without load of each calm visit, by cell."""
+    for part, series in CLEAN.items():
+        for visits in samples.by_cell(part).values():
+            yield [visit.samples[series] for visit in visits]
 
 
 def lasting_pace(cells: Iterable[Sequence[Sequence[float]]]) -> Quantity | None:
