@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import write_tables
-from benchmarks.tables import Table, show
+from benchmarks.tables import Table
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
 from simstrag.calibration.cells import MeasurementCell, Part
 from simstrag.cli.progress import show_count, show_seconds
@@ -265,7 +265,8 @@ def main() -> int:
     row = {name: "" if v is None else str(v) for name, v in row_of(result, profile).items()}
     folder.rename(FOLDER / f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}")
     print(" ".join(answer(result)))
-    show([table_of([row])])
+    header, cells = table_of([row]).header, _cells(row)
+    print("\n".join(f"{name}: {cell}" for name, cell in zip(header, cells, strict=True) if cell))
     if not asked.quick:
         append_row(row)
         write_page()
