@@ -205,7 +205,7 @@ def _step_times(
         ),
         amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
         noise=cell.noise,
-        pace=lasting_pace(clean_steps(samples)),
+        pace=lasting_pace(clean_steps(samples, *nominal)),
     )
 
 
@@ -229,7 +229,13 @@ def _overlapping_times(
         device=PrecisionSeconds(full=full, amp=amp),
         amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
         noise=cell.noise,
-        pace=lasting_pace([step.seconds for step in steps] for steps in device.counted.values()),
+        pace=lasting_pace(
+            [
+                [step.seconds for step in steps]
+                for at, steps in device.counted.items()
+                if (at.precision, at.batch) == nominal
+            ]
+        ),
     )
 
 

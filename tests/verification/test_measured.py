@@ -54,7 +54,7 @@ def test_the_samples_make_the_profile() -> None:
     written = numbers((FOLDER / "profile.json").read_text(encoding="utf-8"))
     derived = numbers(derive(FOLDER).text)
     later = {".allreduce.ranks.0", ".allreduce.smallest", ".allreduce.largest"}
-    later |= {f".step.pace.{name}" for name in ("value", "kind", "n", "note")}
+    later |= {f".step.pace.{name}" for name in ("value", "kind", "low", "high", "n", "note")}
     assert derived.keys() - written.keys() <= later, "the profile format has them since then"
     for key in [key for key in written if key.endswith(".noise.note")]:
         then = "; simulated draws are independent and do not honour that"  # the format went on then
