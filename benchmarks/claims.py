@@ -26,7 +26,7 @@ from simstrag.claims.scoreboard import FOUND, ClaimResult, Scoreboard, judge
 PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
 
 
-def made(folder: Path, jobs: int) -> tuple[Scoreboard, Mapping[str, float]]:
+def run_claims(folder: Path, jobs: int) -> tuple[Scoreboard, Mapping[str, float]]:
     """The board, and by claim the seconds in which its runs were computed."""
     log = folder / "made.json"
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--write", action="store_true", help=f"replace the table of {PAGE.name}")
     given = parser.parse_args()
-    found = table(*made(given.folder, given.jobs))
+    found = table(*run_claims(given.folder, given.jobs))
     show([found])
     if given.write:
         write_tables("board", [found], describe_machine(), PAGE)

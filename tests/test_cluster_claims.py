@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +14,15 @@ from simstrag.claims import judge
 from simstrag.claims.claim import Claim, Entrant
 from simstrag.claims.cluster_claims import (
     CLUSTER_CLAIMS,
+    DRAWS,
     MODELS,
     QUICK_DRAWS,
     TRAINED_SAMPLES,
     draw,
 )
-from simstrag.claims.cluster_sweep import simulate_draw, train_draw
+from simstrag.claims.cluster_sweep import ClusterTrial, asked_runs, simulate_draw, train_draw
+from simstrag.claims.measures import PointRuns
+from simstrag.claims.scoreboard import _cluster_trial
 from simstrag.cluster.study import ClusterStudy
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.scenario.scenario import Scenario
@@ -71,6 +76,19 @@ def test_every_entrant_of_a_claim_is_known(claim: Claim) -> None:
     )  # fmt: skip
 
 
+def test_parts_run_in_the_nearest_setting_alone_and_rivals_on_the_whole_map() -> None:
+    claim = CLUSTER_CLAIMS[0]
+    runs = [*asked_runs(claim, "formula", quick=False)]
+    by_place: dict[tuple[int, ...], set[str]] = {}
+    for run in runs:
+        by_place.setdefault(run.place, set()).add(run.entrant)
+    judged = {claim.policy, *claim.rivals}
+    parts = {entrant for _, entrant in claim.parts}
+    assert by_place.pop((1, 0)) == judged | {*claim.beside} | parts
+    assert [*by_place.values()] == [judged] * 5
+    assert len(runs) == DRAWS * (len(judged | {*claim.beside} | parts) + 5 * len(judged))
+
+
 def test_a_row_is_judged_over_draws_which_the_folder_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +121,55 @@ def test_a_row_is_judged_over_draws_which_the_folder_keeps(
     told: list[str] = []
     judge(folder=tmp_path, quick=True, on_progress=lambda _, __, what: told.append(what))
     assert told == ["found finished"]
+
+
+def summaries(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Of entrants that took so long in each draw."""
+    return {
+        name: [{"time_to_target": each, "makespan": each, "stragglers": 0} for each in times]
+        for name, times in seconds.items()
+    }
+
+
+SMALL = replace(CLUSTER_CLAIMS[1], rivals=("lb_bsp",), parts=(("alone", "star_h:form=ring"),))
+OWN, TIMES = SMALL.policy, (10.0, 11.0, 13.0)
+FOUND = summaries({OWN: TIMES, "lb_bsp": (21.0, 20.0, 27.0), "bsp": (20.0, 22.0, 26.0)})
+PLACES = [(k, j) for k in range(3) for j in range(2)]
+
+
+def test_a_point_of_a_cluster_s_map_has_the_interval_of_one_among_six() -> None:
+    trial = _cluster_trial(SMALL, "formula", False, ClusterTrial(dict.fromkeys(PLACES, FOUND), {}))
+    outside = {p.place: 0.05 if p.place == (1, 0) else 0.05 / 6 for p in trial.points}
+    assert [*outside] == PLACES
+    for point in trial.points:
+        runs = PointRuns(FOUND, (), True, outside[point.place])
+        assert point.estimate == SMALL.measure.of(runs, OWN, ["lb_bsp"])
+    assert trial.here.estimate.value == pytest.approx(1 - 34 / 68)
+    assert [one.saved.value for one in trial.entrants][:1] == [0.0]
+
+
+def test_a_part_that_fails_leaves_the_verdict_and_a_rival_that_fails_does_not() -> None:
+    part, rival = {(1, 0): {"star_h:form=ring": "lost"}}, {(1, 0): {"lb_bsp": "lost"}}
+    whole, cut = (
+        _cluster_trial(SMALL, "formula", False, ClusterTrial(dict.fromkeys(PLACES, FOUND), failed))
+        for failed in (part, rival)
+    )
+    assert (whole.here.failed, whole.here.estimate.value) == (False, 0.5)
+    assert (cut.here.failed, cut.here.note) == (True, "lb_bsp failed: lost")
+
+
+def test_accuracies_of_entrants_end_at_one() -> None:
+    runs = {
+        name: [{**run, "accuracy": 0.9 + 0.045 * k} for k, run in enumerate(own)]
+        for name, own in FOUND.items()
+    }
+    trial = _cluster_trial(SMALL, "real", False, ClusterTrial({(0, 0): runs}, {}))
+    assert {one.accuracy.high for one in trial.entrants} == {1.0}
+
+
+def test_a_claim_with_draws_needs_an_entrant_beside() -> None:
+    with pytest.raises(ValueError, match="star-cluster-ring: a claim with draws has an entrant"):
+        replace(SMALL, beside=())
 
 
 def test_a_job_of_a_cluster_trains_by_the_gradients_that_its_run_applied() -> None:

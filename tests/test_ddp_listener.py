@@ -129,8 +129,9 @@ def test_a_stranger_is_dropped_at_its_deadline(echo: Echo, monkeypatch: pytest.M
     monkeypatch.setattr(module, "HANDSHAKE", 0.2)
     stranger = echo.stranger()
     assert len(stranger.recv(CHALLENGE.size)) == CHALLENGE.size
-    stranger.sendall(b"x")
-    assert stranger.recv(1) == b""
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # it was dropped before
+        stranger.sendall(b"x")
+        assert stranger.recv(1) == b""
 
 
 @pytest.mark.usefixtures("patient")

@@ -38,6 +38,8 @@ __all__ = ["ranks"]
 USUAL, LATE, STEPS = 0.02, 0.06, 12
 """Seconds of each forward, by which rank 1 is late in it, and the steps that are recorded."""
 
+OPTIMIZER = 0.01
+"""Seconds of each step after its backward."""
 EXACT = 5e-6
 """Seconds by which the sum of a step's rows differs from what was told: they have six decimals."""
 
@@ -282,31 +284,55 @@ def test_a_bare_model_and_a_folder_with_a_record_are_refused(ranks: Ranks, tmp_p
 
 
 def rank_accumulates(rank: int, world: int, folder: str, wrapper: str, unused: bool) -> None:
-    model = nn.Linear(8, 1)
+    """Two micro-steps in each step, of which the first reduces no gradients, and an evaluation."""
     is_ddp = wrapper == "DistributedDataParallel"
-    if is_ddp:
-        model = DistributedDataParallel(model, find_unused_parameters=unused)
-    else:
-        fully_shard(model)
-    x = torch.randn(4, 8)
-    with record(model, folder, look_every=0):
-        for step in range(20):
-            if not is_ddp:
-                model.set_requires_gradient_sync(step % 2 == 0)  # type: ignore[operator]
-            with model.no_sync() if is_ddp and step % 2 else contextlib.nullcontext():  # type: ignore
-                mse_loss(model(x), torch.ones(4, 1)).backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
-                model(x)
+    with virtual_time() as clock:
+        model: Any = Layer(clock.compute, USUAL + LATE * (rank == 1))
+        if is_ddp:
+            model = DistributedDataParallel(model, find_unused_parameters=unused)
+        else:
+            fully_shard(model)
+        x, y = torch.randn(4, 8), torch.ones(4, 8)
+        with record(model, folder, look_every=0):
+            for number in range(2 * (STEPS + 3)):
+                is_synced = bool(number % 2)
+                if not is_ddp:
+                    model.set_requires_gradient_sync(is_synced)
+                with model.no_sync() if is_ddp and not is_synced else contextlib.nullcontext():
+                    mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+                clock.compute(OPTIMIZER * is_synced)
 
 
 @pytest.mark.parametrize(
     ("wrapper", "unused"), [(WRAPPERS[0], False), (WRAPPERS[0], True), (WRAPPERS[1], False)]
 )
-def test_a_backward_without_reduction_and_an_evaluation_end_no_step(
+def test_a_step_has_the_computing_of_all_its_micro_steps(
     wrapper: str, unused: bool, ranks: Ranks, tmp_path: Path
 ) -> None:
     ranks.run(rank_accumulates, 2, str(tmp_path / "run"), wrapper, unused)
-    assert len(np.unique(read_record(tmp_path / "run").step)) == 10 - 3
+    found = read_record(tmp_path / "run")
+    assert len(np.unique(found.step)) == STEPS
+    before, computing, waiting = (seconds_of(found, stage) for stage in (BEFORE, *PART))
+    assert before == pytest.approx(np.full((STEPS, 2), OPTIMIZER), abs=EXACT)
+    assert computing == pytest.approx(2 * np.tile([USUAL, USUAL + LATE], (STEPS, 1)), abs=EXACT)
+    assert waiting == pytest.approx(2 * np.tile([LATE, 0], (STEPS, 1)), abs=EXACT)
+
+
+def rank_evaluates(rank: int, world: int, folder: str, wrapper: str) -> None:
+    """An evaluation after each step."""
+    model = wrapped(wrapper)
+    x = torch.randn(4, 8)
+    with record(model, folder, look_every=0):
+        for _ in range(STEPS + 3):
+            mse_loss(model(x), torch.ones(4, 1)).backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                model(x)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_an_evaluation_ends_no_step(wrapper: str, ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(rank_evaluates, 2, str(tmp_path / "run"), wrapper)
+    assert len(np.unique(read_record(tmp_path / "run").step)) == STEPS
 
 
 def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:

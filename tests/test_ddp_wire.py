@@ -43,12 +43,14 @@ def frame(size: int) -> bytes:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Wire, Wire]]:
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[Wire, Wire]]:
+    """Both ends of a connection, which have patience unless a test gives them a stall limit."""
+    limit = getattr(request, "param", 120.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
     with near, far:
-        yield Wire(near, STALL, "the server", FromServer), Wire(far, STALL, "rank 3", FromRank)
+        yield Wire(near, limit, "the server", FromServer), Wire(far, limit, "rank 3", FromRank)
 
 
 def test_a_message_arrives_as_it_was_sent_its_buffer_in_the_memory_of_a_tensor(
@@ -89,6 +91,7 @@ def test_the_end_inside_a_frame_is_a_fault(ends: tuple[Wire, Wire], sent: int) -
         far.receive()
 
 
+@pytest.mark.parametrize("ends", [STALL], indirect=True)
 def test_silence_inside_a_frame_ends_at_the_stall_limit(ends: tuple[Wire, Wire]) -> None:
     near, far = ends
     near.connection.sendall(frame(8))
@@ -96,6 +99,7 @@ def test_silence_inside_a_frame_ends_at_the_stall_limit(ends: tuple[Wire, Wire])
         far.receive(memoryview(bytearray(8)))
 
 
+@pytest.mark.parametrize("ends", [STALL], indirect=True)
 def test_a_side_that_takes_nothing_in_ends_a_send(ends: tuple[Wire, Wire]) -> None:
     near, _ = ends
     with pytest.raises(ConnectionError, match=r"the server took nothing in for 0.3 s"):

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp.collector.step_marks import StepSeconds
@@ -129,14 +129,20 @@ def test_no_rank_records_where_one_cannot_and_all_train_on(ranks: Ranks, tmp_pat
 
 def rank_that_is_late(rank: int, world: int) -> tuple[bool, bool, str]:
     """Whether the first model is recorded, whose training one rank begins late, and the second."""
-    said: list[str] = []
-    first_model.warn = said.append  # type: ignore[assignment]
+    said, store = list[str](), _get_default_store()
+
+    def warn(sentence: str) -> None:
+        said.append(sentence)
+        store.set("rank 0 has given up", "")
+
+    first_model.warn = warn
     recorded, patience = list[bool](), first_model.PATIENCE
     try:
-        for first_model.PATIENCE, late in ((0.2, 0.6), (patience, 0.0)):
+        for first_model.PATIENCE, is_late in ((0.2, rank == 1), (1e3, False)):
             first = FirstModelRecorder(None)
             model = DistributedDataParallel(nn.Linear(4, 1))
-            time.sleep(late * rank)
+            if is_late:
+                store.wait(["rank 0 has given up"])
             for _ in range(2):
                 model(torch.ones(2, 4)).mean().backward()
             recorded.append(first.recorder is not None)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.run_spread import coverage
 from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.brief import LINES, Brief
@@ -91,6 +92,13 @@ def test_two_runs_give_no_interval_but_one_of_a_certain_job_does() -> None:
     assert math.isnan(predict_run(np.array([1.0, 2.0])).low)
     certain = predict_run(np.array([3.0]), certain=True)
     assert (certain.low, certain.high, certain.law) == (3.0, 3.0, CERTAIN)
+
+
+def test_the_measured_coverage_is_that_of_a_known_law() -> None:
+    rng = np.random.default_rng(0)
+    times = np.exp(0.1 * rng.normal(size=400))
+    for n in (3, 20):
+        assert coverage(times, n, rng) == pytest.approx(0.9, abs=0.03)
 
 
 # -- in words --------------------------------------------------------------------------------------

@@ -39,9 +39,9 @@ def claims_table(board: Scoreboard) -> Table:
         for row in board.rows
     )
     notes = (
-        "Formula and trained are of the nearest setting, with 95 % intervals over seeds; a dash is "
-        "no result; of a claim about an average, over all points of its map. A claim holds where "
-        "the whole interval lies above the number.",
+        "Formula and trained are of the nearest setting, with 95 % intervals over seeds or draws "
+        "of jobs; a dash is no result; of a claim about an average, over all points of its map. A "
+        "claim holds where the whole interval lies above the number.",
     )
     return Table(HEADERS, rows, len(HEADERS), (), notes, wraps=5, least=("claimed",))
 
@@ -60,8 +60,9 @@ def entrants_table(rows: Sequence[ClaimResult]) -> Table:
     )  # fmt: skip
     notes = (
         "Time is a job's from its start to its target, the mean of all jobs; intervals (95 %) are "
-        "over draws of the jobs. Saved is against synchronous training, the first row. Stragglers "
-        "are gradients of slow ranks. An entrant is a policy for all jobs | placer | manager.",
+        "over draws of the jobs. Saved is against synchronous training, bsp, of the same claim and "
+        "learner. Stragglers are gradients of slow ranks. An entrant is a policy for all jobs | "
+        "placer | manager.",
     )
     least = ("claim", "missed", "learner", "stragglers (\N{PER MILLE SIGN})")
     return Table(ENTRANTS, cells, 4, (), notes, wraps=3, least=least)

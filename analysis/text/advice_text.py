@@ -205,7 +205,8 @@ def _choice_by_quantile(advice: Advice, name: str) -> str:
     """The choice by a quantile, and within which time that share of its runs ends."""
     bsp, own = advice.times[BASELINE], advice.states[OWN]
     assert advice.by.quantile is not None
-    within = f"{100 * advice.by.quantile:g} % of runs end within {seconds(own[advice.choice])}"
+    end = "end" if len(advice.answer.decision.s.times) == 1 else "reach the target"
+    within = f"{100 * advice.by.quantile:g} % of runs {end} within {seconds(own[advice.choice])}"
     if not advice.certain and advice.seeds < advice.by.seeds:
         within += f" (roughly: {advice.seeds} seeds, and it takes {advice.by.seeds})"
     if advice.choice != BASELINE:

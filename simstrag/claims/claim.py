@@ -98,8 +98,9 @@ class Claim:
     trained_rivals: further ones, whose updates have no formula.
     untestable: the reason why nothing can be said; empty where something can.
     draw: of a claim about jobs that share a cluster, the keys of a cluster study from the number
-        of a draw of its jobs and the values of the map; its policies are entrants.
-    beside: entrants that are measured too, and not judged.
+        of a draw of its jobs, `trained=` and the keys of the map; a quick scoreboard gives `jobs=`
+        and `seconds=`.  Its policies are entrants.
+    beside: entrants that are measured too, and not judged; time is saved against the first.
     parts: what its policy is made of: words and an entrant each, in the nearest setting alone.
     """
 
@@ -123,6 +124,10 @@ class Claim:
     beside: tuple[str, ...] = ()
     parts: tuple[tuple[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.draw and not self.beside:
+            raise ValueError(f"{self.name}: a claim with draws has an entrant beside, such as bsp")
+
     @property
     def learners(self) -> tuple[Learner, ...]:
         """The learners that can answer."""
@@ -142,14 +147,18 @@ class Claim:
     def drawn_axes(self, learner: Learner, quick: bool) -> tuple[MapAxis, ...]:
         """The axes of a learner's points; training has a map only where the formula has none.
 
-        What the trained scenario states itself is not varied.
+        What the trained scenario states itself is not varied.  Of jobs that share a cluster a quick
+        scoreboard has no map: they are few and short.
         """
+        if self.draw and quick:
+            return ()
         if learner != self.learners[0]:
             return tuple(axis.nearest() for axis in self.axes if axis.key not in self.real)
         return tuple(axis.coarse() for axis in self.axes) if quick else self.axes
 
     def study(self, learner: Learner, quick: bool) -> dict[str, Any]:
-        """The keys of the study, for `sweep`."""
+        """The keys of the study, for `sweep`; a claim with draws has none."""
+        assert self.draw is None, f"{self.name} has draws in place of a study"
         grid = {axis.key: [*axis.values] for axis in self.drawn_axes(learner, quick)}
         if self.measure.needs_clean:
             grid[SEVERITY] = [0.0, *grid[SEVERITY]]
@@ -161,10 +170,8 @@ class Claim:
         seeds = SEEDS[learner][quick]
         return {"scenario": scenario, "grid": grid, "policies": policies, "seeds": seeds}
 
-    def count_runs(self, quick: bool) -> int:
-        """How many runs its studies have."""
-        studies = [self.study(learner, quick) for learner in self.tried(quick)]
-        return sum(
-            math.prod(map(len, study["grid"].values())) * len(study["policies"]) * study["seeds"]
-            for study in studies
-        )
+    def count_runs(self, learner: Learner, quick: bool) -> int:
+        """How many runs its study has."""
+        study = self.study(learner, quick)
+        points = math.prod(map(len, study["grid"].values()))
+        return points * len(study["policies"]) * int(study["seeds"])

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simstrag.claims.claim import Claim, Entrant, Learner, MapAxis
+from simstrag.claims.claim import Claim, Entrant, Learner
 from simstrag.claims.cluster_claims import (
     DRAWS,
-    MAP_DRAWS,
     QUICK_DRAWS,
     SHORT,
     TARGET,
@@ -29,6 +28,7 @@ from simstrag.cluster.study import ClusterStudy
 from simstrag.documents.file_io import refuse_file
 from simstrag.engine.real_training import train
 from simstrag.engine.recorder import Recorder
+from simstrag.errors import SimstragError
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
 from simstrag.experiments.runner import digest_of_policy, key_of
@@ -59,23 +59,29 @@ class ClusterTrial:
     """The runs of a claim under one learner.
 
     summaries: of each point.
-    failed: the error of a run at a point.
+    failed: at a point, the error of a run by its entrant, which has no summaries there.
     """
 
     summaries: Mapping[tuple[int, ...], Summaries]
-    failed: Mapping[tuple[int, ...], str]
+    failed: Mapping[tuple[int, ...], Mapping[str, str]]
 
 
-def drawn_axes(claim: Claim, learner: Learner, quick: bool) -> tuple[MapAxis, ...]:
-    """The map, which only the formula has; a quick one has no axes and few, short jobs."""
-    if quick:
-        return ()
-    return claim.axes if learner == "formula" else tuple(axis.nearest() for axis in claim.axes)
+class AskedRun(NamedTuple):
+    """A run of a claim.
+
+    place: index along each axis of the map.
+    values: at that place.
+    """
+
+    place: tuple[int, ...]
+    values: Mapping[str, Any]
+    entrant: str
+    draw: int
 
 
-def planned(claim: Claim, learner: Learner, quick: bool) -> Iterator[tuple[Any, ...]]:
-    """Place, values, entrant and draw of every run; parts in the nearest setting alone."""
-    axes = drawn_axes(claim, learner, quick)
+def asked_runs(claim: Claim, learner: Learner, quick: bool) -> Iterator[AskedRun]:
+    """Every run of a claim; parts in the nearest setting alone."""
+    axes = claim.drawn_axes(learner, quick)
     here = tuple(axis.here for axis in axes)
     judged = dict.fromkeys((claim.policy, *claim.rivals_under(learner)))
     shown = judged | dict.fromkeys(claim.beside)
@@ -83,9 +89,9 @@ def planned(claim: Claim, learner: Learner, quick: bool) -> Iterator[tuple[Any, 
         shown |= dict.fromkeys(entrant for _, entrant in claim.parts)
     for place in itertools.product(*(range(len(axis.values)) for axis in axes)):
         values = {axis.key: axis.values[k] for axis, k in zip(axes, place, strict=True)}
-        draws = QUICK_DRAWS if quick else DRAWS if place == here else MAP_DRAWS
-        for entrant, draw in itertools.product(shown if place == here else judged, range(draws)):
-            yield place, dict(SHORT) if quick else values, entrant, draw
+        entrants = shown if place == here else judged
+        for entrant, draw in itertools.product(entrants, range(QUICK_DRAWS if quick else DRAWS)):
+            yield AskedRun(place, dict(SHORT) if quick else values, entrant, draw)
 
 
 def run_draws(
@@ -96,7 +102,7 @@ def run_draws(
     trained = claim.real if learner == "real" else None
     studies: dict[tuple[tuple[int, ...], int], tuple[Mapping[str, Any], str]] = {}
     runs = []
-    for place, values, entrant, draw in planned(claim, learner, quick):
+    for place, values, entrant, draw in asked_runs(claim, learner, quick):
         if (place, draw) not in studies:
             keys = claim.draw(draw, trained=trained is not None, **values)
             studies[place, draw] = keys, f"{ClusterStudy.of(keys).digest} {plain(trained)}"
@@ -118,11 +124,14 @@ def run_draws(
     finally:
         backend.shut_down()
     summaries: dict[tuple[int, ...], Summaries] = defaultdict(lambda: defaultdict(list))
-    failed: dict[tuple[int, ...], str] = {}
+    failed = defaultdict[tuple[int, ...], dict[str, str]](dict)
     for run, done in kept.outcomes().items():
         if done["error"]:
-            failed.setdefault(run.place, f"{run.entrant} failed: {done['error']}")
+            failed[run.place].setdefault(run.entrant, done["error"])
         summaries[run.place][run.entrant].append(done["summary"])
+    for place, errors in failed.items():
+        for entrant in errors:
+            del summaries[place][entrant]
     return ClusterTrial(summaries, failed)
 
 
@@ -184,6 +193,8 @@ def train_draw(
         study, entrant.policy, entrant.placer, draw, manager=entrant.manager, alone=False,
         record=False, recorders={0: Recorder(keep_gradients=True, storage=log)}, on_end=note,
     )  # fmt: skip
+    if not seeds:
+        raise SimstragError(f"the job that trains has not ended by {study.horizon:g} s")
     step = study.workloads[run.jobs[0]["workload"]].scenario["step"]
     case = Scenario.of({"workers": WORKERS, "samples": TRAINED_SAMPLES, "step": step, **keys})
     found = train(case, seeds[0], log, rules).evaluations

@@ -91,7 +91,7 @@ def speedups(runs: PointRuns, policy: str, rival: str) -> Array:
 
 def _mean_of_speedups(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:
     each = np.mean([speedups(runs, policy, rival) for rival in rivals], axis=0)
-    return paired_statistics.difference(each, np.zeros(len(each)), runs.outside)
+    return paired_statistics.mean(each, runs.outside)
 
 
 def _least_saving(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estimate:

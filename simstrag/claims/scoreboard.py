@@ -21,8 +21,7 @@ from simstrag.claims.claim import SEVERITY, TARGETS, Claim, Entrant, Learner, Ma
 from simstrag.claims.cluster_sweep import (
     ClusterTrial,
     Summaries,
-    drawn_axes,
-    planned,
+    asked_runs,
     run_draws,
 )
 from simstrag.claims.identities import Identity, identities
@@ -33,7 +32,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.paired_statistics import Estimate, within
 from simstrag.experiments.sweep import Sweep, sweep
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import plain
@@ -310,7 +309,12 @@ def judge(
             raise InputError(f"there is no claim '{name}'; known: {', '.join(known)}{hint}")
     wanted = {each if isinstance(each, str) else each.name: each for each in only or known}
     claims = [known[each] if isinstance(each, str) else each for each in wanted.values()]
-    total, done = sum(_count_runs(claim, quick) for claim in claims), 0
+    total, done = (
+        sum(
+            _count_runs(claim, learner, quick) for claim in claims for learner in claim.tried(quick)
+        ),
+        0,
+    )
     report = on_progress or (lambda *_: None)
     rows = []
     for claim in claims:
@@ -326,7 +330,7 @@ def judge(
                 if claim.draw is not None:
                     drawn = run_draws(claim, learner, quick, kept, cores, show)
                     trials[learner] = _cluster_trial(claim, learner, quick, drawn)
-                    done += len(list(planned(claim, learner, quick)))
+                    done += _count_runs(claim, learner, quick)
                     continue
                 found = sweep(claim.study(learner, quick), kept, jobs=cores, on_progress=show)
             except KeyboardInterrupt:
@@ -388,39 +392,42 @@ def _holds(found: Estimate, number: float) -> bool | None:
     return True if found.low > number else below
 
 
-def _count_runs(claim: Claim, quick: bool) -> int:
-    if claim.draw is None:
-        return claim.count_runs(quick)
-    return sum(len(list(planned(claim, learner, quick))) for learner in claim.tried(quick))
+def _count_runs(claim: Claim, learner: Learner, quick: bool) -> int:
+    if claim.draw:
+        return sum(1 for _ in asked_runs(claim, learner, quick))
+    return claim.count_runs(learner, quick)
 
 
 def _cluster_trial(claim: Claim, learner: Learner, quick: bool, found: ClusterTrial) -> Trial:
-    axes = drawn_axes(claim, learner, quick)
+    axes = claim.drawn_axes(learner, quick)
     here, points = tuple(axis.here for axis in axes), []
+    judged = (claim.policy, *claim.rivals_under(learner))
     for place, summaries in found.summaries.items():
-        if error := found.failed.get(place):
-            points.append(Reached(place, UNKNOWN, {}, error, None))
+        errors = found.failed.get(place, {})
+        if lost := next((name for name in judged if name in errors), None):
+            points.append(Reached(place, UNKNOWN, {}, f"{lost} failed: {errors[lost]}", None))
             continue
         outside = 0.05 if place == here else 0.05 / len(found.summaries)
         runs = PointRuns(summaries, (), has_target=True, outside=outside)
         points.append(reach(claim, place, runs, learner))
-    entrants = () if here in found.failed else _entrant_times(claim, learner, found.summaries[here])
+    entrants = _entrant_times(claim, learner, found.summaries[here])
     return Trial(learner, axes, tuple(points), entrants=entrants)
 
 
 def _entrant_times(claim: Claim, learner: Learner, summaries: Summaries) -> tuple[EntrantTime, ...]:
-    """Of all that ran: those beside, the rivals, then the parts."""
+    """Of all whose runs ended: those beside, the rivals, then the parts."""
     runs, words = PointRuns(summaries, (), has_target=True), {e: w for w, e in claim.parts}
-    order = dict.fromkeys((*claim.beside, *summaries))
+    order = dict.fromkeys(name for name in (*claim.beside, *summaries) if name in summaries)
+    reference = claim.beside[:1] if claim.beside[0] in summaries else ()
     parts = [entrant for _, entrant in claim.parts if entrant in order]
     return tuple(
         EntrantTime(
             words.get(entrant, Entrant.of(entrant).policy), entrant,
             paired_statistics.mean(runs.times(entrant)),
-            claim.measure.of(runs, entrant, claim.beside[:1]),
+            claim.measure.of(runs, entrant, reference) if reference else UNKNOWN,
             float(runs.column(entrant, "stragglers").mean()),
-            paired_statistics.mean(runs.column(entrant, "accuracy")) if learner == "real"
-            else UNKNOWN, runs.misses(entrant),
+            within(paired_statistics.mean(runs.column(entrant, "accuracy")), 0.0, 1.0)
+            if learner == "real" else UNKNOWN, runs.misses(entrant),
         )
         for entrant in (*(e for e in order if e not in parts), *parts)
     )  # fmt: skip

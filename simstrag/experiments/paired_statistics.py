@@ -31,13 +31,13 @@ class Estimate(NamedTuple):
     high: float
 
 
-def mean(times: Array) -> Estimate:
+def mean(times: Array, outside: float = 0.05) -> Estimate:
     """The mean of times, with Student's interval from 0 up.
 
     >>> mean(np.array([2.0, 2.0, 2.0])), mean(np.array([1.0, 9.0])).low
     (Estimate(value=2.0, low=2.0, high=2.0), 0.0)
     """
-    return within(difference(times, np.zeros(len(times))), 0.0)
+    return within(difference(times, np.zeros(len(times)), outside), 0.0)
 
 
 def difference(times: Array, baseline: Array, outside: float = 0.05) -> Estimate:

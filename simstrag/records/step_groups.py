@@ -2,7 +2,10 @@
 
 A rank's seconds follow one another on its own clock.  The members of a group leave a collective
 together, so that in each step every rank's clock is moved by what brings these ends closest
-together, in least squares.  No clocks of hosts are compared.
+together.  No clocks of hosts are compared.
+
+A rank that computes on before it awaits a collective leaves it later than the others.  Such ends
+are far apart, so that the sum of distances counts, not of their squares: the others decide.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ from simstrag.records.record import Floats, Ints
 
 if TYPE_CHECKING:
     import pandas as pd
+
+ROUNDS, SOME, NEAR = 20, 20, 1e-5
+"""Rounds in which collectives count by one over the distance of their ends, the most steps, about,
+that tell these distances, and the seconds below which ends are together."""
 
 
 def aligned(frame: pd.DataFrame, ranks: int, parts: int) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -44,13 +51,42 @@ def offsets(ends: Floats, members: Ints) -> Floats:
     >>> ends = np.array([[[5.0], [3.0], [7.0], [6.0]]])
     >>> offsets(ends, np.array([[0], [0], [1], [1]])).round(6).tolist()
     [[-1.0, 1.0, -0.5, 0.5]]
+
+    Of three collectives, rank 1 awaits one 9 s after its end:
+
+    >>> ends = np.array([[[1.0, 2.0, 3.0], [1.5, 11.5, 3.5]]])
+    >>> offsets(ends, np.zeros((2, 3), np.int64)).round(2).tolist()
+    [[0.25, -0.25]]
     """
-    ranks = len(members)
-    apart, total = np.zeros((len(ends), ranks)), np.zeros((ranks, ranks))
-    for groups in np.unique(members[:, (members >= 0).all(axis=0)], axis=1).T:
-        same = groups[:, None] == groups
-        away = np.eye(ranks) - same / same.sum(axis=1)  # from the mean of the group
-        waits = (members == groups[:, None]).all(axis=0)
-        total += waits.sum() * away
-        apart += ends[:, :, waits].sum(axis=2) @ away
-    return np.asarray(-apart @ np.linalg.pinv(total, hermitian=True))
+    waits = np.flatnonzero((members >= 0).all(axis=0))
+    if not len(waits):
+        return np.zeros(ends.shape[:2])
+    groups, which = np.unique(members[:, waits], axis=1, return_inverse=True)
+    own = groups.T[which.ravel()]
+    aways = [_from_mean(np.eye(len(members)), each) for each in groups.T]
+    times = ends.transpose(2, 0, 1)[waits]
+    some = times[:, :: -(-len(ends) // SOME)]
+
+    def move(times: Floats, weights: Floats) -> Floats:
+        total = np.tensordot(np.bincount(which.ravel(), weights, len(aways)), aways, 1)
+        pairs = zip(times, own, weights, strict=True)
+        apart = sum(weight * _from_mean(each, k) for each, k, weight in pairs)
+        return np.asarray(-apart @ np.linalg.pinv(total, hermitian=True))
+
+    weights = np.ones(len(waits))
+    for _ in range(ROUNDS):
+        left = some + move(some, weights)
+        pairs = zip(left, own, strict=True)
+        far = np.array([np.median(np.abs(_from_mean(*pair)).max(axis=1)) for pair in pairs])
+        if far.max() <= NEAR:
+            break
+        weights = 1 / np.maximum(far, NEAR)
+    return move(times, weights)
+
+
+def _from_mean(times: Floats, groups: Ints) -> Floats:
+    """Each rank's time from the mean of its group; ranks are the last axis."""
+    _, place, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order, first = np.argsort(place, kind="stable"), counts.cumsum() - counts
+    sums = np.add.reduceat(times[..., order], first, axis=-1)
+    return np.asarray(times - (sums / counts)[..., place])
