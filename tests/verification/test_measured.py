@@ -20,6 +20,7 @@ import pytest
 from scipy import stats
 
 from simstrag.calibration.calibrate import derive
+from simstrag.experiments.run_spread import predict_run
 from simstrag.profile.profile import Profile
 from simstrag.validation.cases import Case, ValidationPlan
 from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judge, mitigations
@@ -83,10 +84,8 @@ def test_the_plan_is_made_by_its_seed_and_of_what_was_calibrated_before(
     assert drawn == written
 
 
-@pytest.mark.parametrize("name", ["both-2-korel", "both-2-asgd", "one-4-bsp"])
-def test_profile_and_plan_make_the_simulated_makespans(
-    name: str, found: dict[str, Any], profile: Profile, begun: Profile
-) -> None:
+def plan_of(found: dict[str, Any], profile: Profile) -> ValidationPlan:
+    """The plan that was written."""
     written = found["plan"]
     cases = tuple(Case(**each) for each in written["cases"])
     schedules = {
@@ -94,8 +93,15 @@ def test_profile_and_plan_make_the_simulated_makespans(
         for each in copy.deepcopy(written["schedules"])
     }
     known = {key: written[key] for key in ("workload", "batch", "precision", "seed", "cores")}
-    plan = ValidationPlan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
-    case = next(each for each in cases if each.name == name)
+    return ValidationPlan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
+
+
+@pytest.mark.parametrize("name", ["both-2-korel", "both-2-asgd", "one-4-bsp"])
+def test_profile_and_plan_make_the_simulated_makespans(
+    name: str, found: dict[str, Any], profile: Profile, begun: Profile
+) -> None:
+    plan = plan_of(found, profile)
+    case = next(each for each in plan.cases if each.name == name)
     told = Predictor(begun, plan.cores)
     predictor = Predictor(profile, plan.cores, hinting=told)
     predicted = predictor.predict(case, plan, seeds=20)
@@ -105,6 +111,27 @@ def test_profile_and_plan_make_the_simulated_makespans(
     assert np.mean(now) == pytest.approx(np.mean(then), rel=1e-3), "docs/measured.md says so"
     assert stats.ttest_ind(now, then, equal_var=False).pvalue > LUCK
     assert judge(real, now).word == said["makespan"]["word"]
+
+
+def test_real_runs_end_as_often_where_one_run_ends_in_nine_of_ten_cases_as_the_page_says(
+    found: dict[str, Any], profile: Profile, begun: Profile
+) -> None:
+    plan, derived = plan_of(found, profile), derive(FOLDER).step
+    assert derived is not None
+    assert derived.pace is not None
+    assert profile.step is not None
+    assert derived.pace.value == pytest.approx(0.026, abs=5e-4)
+    step = profile.step.model_copy(update={"pace": derived.pace})
+    paced = profile.model_copy(update={"step": step})
+    predictor = Predictor(paced, plan.cores, hinting=Predictor(begun, plan.cores))
+    inside = 0
+    for case, said in zip(plan.cases, found["cases"], strict=True):
+        assert case.name == said["case"]
+        spread = predict_run(
+            np.array([run.makespan for run in predictor.draw_runs(case, plan, seeds=100)])
+        )
+        inside += sum(spread.low <= run["makespan"] <= spread.high for run in said["real"])
+    assert inside == pytest.approx(54, abs=6), "with 400 seeds; 100 tell the ends roughly"
 
 
 def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
