@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
 from simstrag.records.record import Floats, Ints
 
@@ -71,8 +72,10 @@ def offsets(ends: Floats, members: Ints) -> Floats:
         total = np.tensordot(np.bincount(which.ravel(), weights, len(aways)), aways, 1)
         pairs = zip(times, own, weights, strict=True)
         apart = sum(weight * _from_mean(each, k) for each, k, weight in pairs)
-        return np.asarray(-apart @ np.linalg.pinv(total, hermitian=True))
+        return np.asarray(-np.linalg.solve(total + free, apart.T).T)
 
+    _, connected = connected_components(sum(map(np.abs, aways)))
+    free = np.eye(len(members)) - _from_mean(np.eye(len(members)), connected)
     weights = np.ones(len(waits))
     for _ in range(ROUNDS):
         left = some + move(some, weights)
