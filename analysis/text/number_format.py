@@ -141,18 +141,18 @@ def estimate(
     return shown if ends[0] == ends[1] else f"{shown} ({between.join(ends)})"
 
 
-def between(low: float, high: float, least: int = -9) -> str:
+def between(low: float, high: float, least: int = -9) -> tuple[str, str]:
     """Two ends that differ, to the decimal place of the first digit of half their distance.
 
     least: decimal places at least.
 
     >>> between(101.34, 118.71), between(0.4971, 0.5213), between(1234.0, 1890.0)
-    ('101 and 119', '0.50 and 0.52', '1230 and 1890')
+    (('101', '119'), ('0.50', '0.52'), ('1230', '1890'))
     >>> between(101.34, 118.71, least=1)
-    '101.3 and 118.7'
+    ('101.3', '118.7')
     """
     places = max(decimals(high, low, high), least)
-    return " and ".join(_fixed(end, places, False) for end in (low, high))
+    return _fixed(low, places, False), _fixed(high, places, False)
 
 
 def decimals(value: float, low: float, high: float) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from simstrag.analysis.derived.standings import TIMES, Standings
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import prose
-from simstrag.analysis.text.number_format import MISSING, between, decimals, number, plural
+from simstrag.analysis.text.number_format import MISSING, between, decimals, number, percent, plural
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.run_spread import FEWEST, NONE, NORMAL, RANKED, SHARE, RunSpread
@@ -23,15 +23,19 @@ def describe_one_run(s: Standings, policy: str) -> str:
     runs = spread.runs + spread.missed
     missed = f"{spread.missed} of {plural(runs, 'run')} missed the target" if spread.missed else ""
     if spread.law == NONE:
-        return f"No interval for one run: it takes {FEWEST} seeds{missed and f', and {missed}'}."
+        needed = f"{FEWEST} runs that reach the target" if missed else f"{FEWEST} seeds"
+        return f"No interval for one run: it takes {needed}{missed and f', and {missed}'}."
     ends = "ends" if len(s.times) == 1 else "reaches the target"
     if spread.low == spread.high:
         end = f"Every run of this job {ends} after {number(spread.low)} s"
         return f"{end}, except that {missed}." if missed else f"{end}."
-    text = f"One run of this job {ends} between {_between(spread, mean)} s in {CASES}"
+    between = " and ".join(_between(spread, mean))
+    text = f"One run of this job {ends} between {between} s in {CASES}"
+    if missed:
+        text = f"Of the runs that reach the target nine of ten do so between {between} s"
     if spread.law == NORMAL:
         text += f" (by a normal law of {spread.runs} seeds)"
-    return f"{text}; {missed or f'the mean is {prose(mean)} s'}."
+    return f"{text}{_without_pace(s)}; {missed or f'the mean is {prose(mean)} s'}."
 
 
 def one_run(s: Standings, policy: str) -> dict[str, Any]:
@@ -51,8 +55,10 @@ def spread_table(s: Standings) -> Table:
     headers = (
         "policy", f"mean {TIMES[s.decides]} (s)", f"{share} of runs from (s)", "to (s)", "by",
     )  # fmt: skip
+    all_end = not any(spread.missed for spread in spreads.values())
+    which = "One further run" if all_end else "A further run that reaches the target"
     notes = [
-        f"One further run ends between both with a probability of {share}; half of the others end "
+        f"{which} ends between both with a probability of {share}; half of the others end "
         "before, half after. The interval in brackets is of the mean, at 95 %; more seeds make it "
         "narrower, and not the spread of runs."
     ]
@@ -61,8 +67,10 @@ def spread_table(s: Standings) -> Table:
             f"With fewer than {RANKED} runs, logarithms of times are assumed to be normal; from "
             f"{RANKED} on, the order of the times says it."
         )
-    if any(spread.missed for spread in spreads.values()):
+    if not all_end:
         notes.append("Runs that missed the target are counted, and are in no interval.")
+    if left_out := _without_pace(s):
+        notes.append(f"The spread is{left_out}.")
     return Table(headers, rows, 1, (), tuple(notes))
 
 
@@ -73,7 +81,20 @@ def _basis(spread: RunSpread) -> str:
     return f"{law}{plural(spread.runs, 'run')}{missed}"
 
 
-def _between(spread: RunSpread, mean: Estimate) -> str:
+def _without_pace(s: Standings) -> str:
+    """What a scenario leaves out of the spread that its profile has measured."""
+    scenario = s.comparison.scenario
+    step = None if scenario.inputs.profile is None else scenario.inputs.profile.step
+    pace = None if step is None else step.pace
+    if pace is None or not pace.value or scenario.pace or scenario.step or scenario.replays:
+        return ""
+    return (
+        f", without the {percent(pace.value)} % by which the profile's runs differ in pace "
+        "(noise.pace)"
+    )
+
+
+def _between(spread: RunSpread, mean: Estimate) -> tuple[str, str]:
     """Both ends, with as many decimal places as the mean or more."""
     known = all(map(math.isfinite, mean))
     places = [decimals(*mean)] if known and mean.low < mean.high else []
@@ -83,7 +104,7 @@ def _between(spread: RunSpread, mean: Estimate) -> str:
 def _ends(spread: RunSpread, mean: Estimate) -> tuple[Number, Number]:
     if math.isnan(spread.low):
         return Number(MISSING, None), Number(MISSING, None)
-    low, _, high = _between(spread, mean).partition(" and ")
+    low, high = _between(spread, mean)
     return Number(low, spread.low), Number(high, spread.high)
 
 

@@ -1,9 +1,9 @@
 """Where one further run ends in nine of ten cases: the spread of runs, apart from their mean.
 
-Runs are one a seed: each has its own noise, its own pace and, where seeds begin at different
-moments of the trace, its own contention.  The interval is a prediction interval, wider than that of
-the mean, which shrinks with the seeds while this one does not.  Runs that missed the target have no
-end: they are counted, and the interval is of the others.
+Runs are one a seed: each has its own noise; where `noise.pace` is stated, its own pace; and where
+seeds begin at different moments of the trace, its own contention.  The interval is a prediction
+interval, wider than that of the mean, which shrinks with the seeds while this one does not.  Runs
+that missed the target have no end: they are counted, and the interval is of the others.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def predict_run(times: Array, certain: bool = False) -> RunSpread:
     times: seconds of the runs, one a seed; NaN or infinite where a run missed the target.
     certain: whether nothing is random, so that one run says it.
 
-    From `RANKED` runs on the ends are order statistics, interpolated at ranks 0.05 (n + 1) and
-    0.95 (n + 1), which holds for any continuous law.  With fewer, logarithms count as normal:
-    mean ± Student's t times their deviation times sqrt(1 + 1/n).
+    From `RANKED` runs on the ends are order statistics at ranks 0.05 (n + 1) and 0.95 (n + 1),
+    which holds for any continuous law, and about so where they lie between two ranks.  With fewer,
+    logarithms count as normal: mean ± Student's t times their deviation times sqrt(1 + 1/n).
 
     >>> spread = predict_run(np.arange(1.0, 40.0))
     >>> spread.low, spread.high, spread.law
