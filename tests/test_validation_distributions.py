@@ -107,6 +107,13 @@ def test_steps_have_intervals_by_whole_runs() -> None:
     assert (median.high - median.low) / 2 == pytest.approx(half, rel=0.35)
 
 
+def test_quantiles_of_steps_have_no_interval_where_few_runs_lie_beyond() -> None:
+    runs = [np.full(10, x) for x in RNG.normal(size=50)]
+    known = [[not math.isnan(q.low) for q in run_quantiles(runs[:n])] for n in (9, 10, 49, 50)]
+    assert known == [[False] * 3, [True, False, False], [True, False, False], [True, True, False]]
+    assert all(math.isfinite(q.value) for q in run_quantiles(runs))
+
+
 def paced(spread: float | None) -> Profile:
     step = digits_profile().step
     assert step is not None

@@ -29,6 +29,8 @@ LEVELS = (0.5, 0.9, 0.99)
 OUTSIDE = 0.05
 """Share of pairs from one law that lie farther apart than the chance level, and outside of an
 interval."""
+BEYOND = 5
+"""Runs beyond a quantile of steps below which it has no interval."""
 ROUNDS = 499
 """Permutations and resamples."""
 
@@ -188,7 +190,11 @@ def order_quantiles(values: Floats) -> tuple[Quantile, ...]:
 
 
 def run_quantiles(runs: Sequence[Floats]) -> tuple[Quantile, ...]:
-    """Quantiles of the pooled values, with intervals by resampling whole runs (percentiles)."""
+    """Quantiles of the pooled values, with intervals by resampling whole runs (percentiles).
+
+    Few runs hardly vary in their tails, so an end is given where `BEYOND` runs lie beyond the
+    level: with 10 runs such an interval of a 99 % quantile would hold it in a third of cases.
+    """
     values = np.concatenate(runs)
     order = np.argsort(values)
     values, owner = values[order], np.repeat(np.arange(len(runs)), list(map(len, runs)))[order]
@@ -200,6 +206,7 @@ def run_quantiles(runs: Sequence[Floats]) -> tuple[Quantile, ...]:
     ends = np.quantile(drawn, (OUTSIDE / 2, 1 - OUTSIDE / 2), axis=0)
     points = np.quantile(values, LEVELS)
     return tuple(
-        Quantile(level, float(point), float(low), float(high))
-        for level, point, low, high in zip(LEVELS, points, *ends, strict=True)
+        Quantile(level, float(point), *(map(float, end) if known else (math.nan, math.nan)))
+        for level, point, *end in zip(LEVELS, points, *ends, strict=True)
+        for known in [len(runs) * (1 - level) >= BEYOND - 1e-9]
     )
