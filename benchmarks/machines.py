@@ -51,11 +51,13 @@ FIRST_BATCH, MULTIPLE, TRIES = 256, 16, 5
 a neighbour makes a step longer, never shorter."""
 GAIN = 1.05
 """Gain of bf16 from which korel, which needs it, is the third case; asgd is it otherwise."""
-CALIBRATING, RUNNING = 0.38, 0.58
-"""Shares of the minutes; the rest is to choose the batch and to simulate."""
+CALIBRATING, RUNNING = {False: 0.38, True: 0.55}, {False: 0.58, True: 0.4}
+"""Shares of the minutes, by whether it is a short try; the rest is to choose the batch and to
+simulate."""
 REPETITIONS = {False: 20, True: 2}
-"""Real runs of each case, by whether it is a short try."""
-QUICK_LEVELS = (0.0, 1.0, 3.0)
+"""Real runs of each case."""
+QUICK_LEVELS = (0.0, 1.0, 2.0, 3.0)
+"""Levels of load that a short try calibrates with."""
 
 COLUMNS = (
     "date", "processor", "family_model_stepping", "cores", "flags", "threads_per_core", "torch",
@@ -90,14 +92,11 @@ class Setting:
 
     @property
     def request(self) -> CalibrationRequest:
-        """The calibration: steps of three batches, since each cell tells of the pace."""
+        """The calibration, which `cells` restricts."""
         parts: tuple[Part, ...] = ("step", "contention", "lockstep")
-        near = MULTIPLE * round(self.batch / 64)
-        batches = tuple(sorted({max(MULTIPLE, self.batch - near), self.batch, self.batch + near}))
         return CalibrationRequest(
-            "digits", "cpu", (*parts, "server") if self.policy == "asgd" else parts,
-            (self.batch,) if self.quick or len(batches) < 3 else batches, ("fp32", "bf16"),
-            CALIBRATING * self.minutes,
+            "digits", "cpu", (*parts, "server") if self.policy == "asgd" else parts, (self.batch,),
+            ("fp32", "bf16"), CALIBRATING[self.quick] * self.minutes,
         )  # fmt: skip
 
     def cells(self, folder: Path) -> list[MeasurementCell]:
@@ -108,9 +107,11 @@ class Setting:
     def _reads(self, cell: MeasurementCell) -> bool:
         if cell.part == "step":
             return cell.precision in self.request.precisions
+        if self.quick and cell.level not in QUICK_LEVELS:
+            return False
         if cell.part == "contention":
             return (cell.precision, cell.load) == ("fp32", "cpu")
-        return cell.ranks == 2 and (not self.quick or cell.level in QUICK_LEVELS)
+        return cell.ranks == 2
 
 
 def choose() -> tuple[int, str]:
@@ -138,7 +139,8 @@ def measure(folder: Path, setting: Setting) -> tuple[Result, Profile]:
         found = validate(
             calibration, place, [setting.policy], [2],
             steps=round((0.2 if setting.quick else 1.0) * RUN / STEP),
-            repetitions=REPETITIONS[setting.quick], minutes=RUNNING * setting.minutes,
+            repetitions=REPETITIONS[setting.quick],
+            minutes=RUNNING[setting.quick] * setting.minutes,
             on_run=run, on_plan=_say,
         )  # fmt: skip
     found.write("make validate-here")
