@@ -19,6 +19,7 @@ from simstrag.claims.measures import MEAN_OF_SPEEDUPS, SPEEDUP, PointRuns
 from simstrag.claims.scoreboard import ClaimResult, ClaimVerdict, Reached, Trial, averaged, reach
 from simstrag.cli.commands import EXAMPLES
 from simstrag.errors import InputError
+from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.study import Study
 from simstrag.scenario.scenario import Scenario
 from tests.commands import Call
@@ -204,7 +205,7 @@ def test_an_average_is_that_of_the_table_of_speedups_with_the_largest_of_each(
     assert {n: p.versus[n].value for n, p in trial.average.largest.items()} == {"bsp": 4, "ssp": 8}
     assert trial.verdict == ClaimVerdict.MEAN
     found = " ".join(sentences(ClaimResult(average, {"formula": trial})))
-    assert "2 scenarios and 2 methods is 4.000×; the geometric mean" in found  # noqa: RUF001 - meant
+    assert "2 scenarios and 2 methods is 4.000×, the geometric mean" in found  # noqa: RUF001 - meant
     assert "largest over ssp is 8.00×, at slowdown 1.5×" in found  # noqa: RUF001
 
 
@@ -224,3 +225,28 @@ def test_an_average_over_a_point_that_misses_its_target_is_not_known(average: Cl
     points = tuple(reach(average, place, at) for place, at in runs.items())
     found = averaged(average, points, runs)
     assert (math.isnan(found.estimate.value), found.holds) == (True, False)
+
+
+def held_at(claim: Claim, *places: tuple[int, int]) -> Trial:
+    """On a map of three by two."""
+    first, second = claim.axes[0].coarse(), claim.axes[1].coarse()
+    two = replace(second, values=second.values[:2], labels=("low", "high"), here=0)
+    points = [
+        Reached((a, b), Estimate(0, 0, 0), {}, "", (a, b) in places)
+        for a in range(3) for b in range(2)
+    ]  # fmt: skip
+    return Trial("formula", (first, two), tuple(points))
+
+
+def test_a_region_names_no_point_at_which_the_claim_does_not_hold() -> None:
+    claim = CLAIMS[0]
+    block = held_at(claim, (0, 0), (1, 0), (0, 1), (1, 1))
+    assert block.region == (
+        "4 of 6 points: slowdown 1.25\N{MULTIPLICATION SIGN} to 2\N{MULTIPLICATION SIGN}; "
+        "gain of reduced precision low to high"
+    )
+    stairs = held_at(claim, (0, 0), (0, 1), (2, 1))
+    assert stairs.region == (
+        "3 of 6 points: slowdown 1.25\N{MULTIPLICATION SIGN} at low; "
+        "1.25\N{MULTIPLICATION SIGN}, 4\N{MULTIPLICATION SIGN} at high"
+    )

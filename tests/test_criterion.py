@@ -80,14 +80,14 @@ def test_a_run_that_missed_its_target_has_no_quantile_below_infinity() -> None:
     assert Criterion(0.5).of(np.array([1.0, 2.0, math.inf])) == math.inf
 
 
-@pytest.mark.parametrize(("share", "seeds"), [(0.5, 4), (0.9, 20), (0.1, 20), (0.99, 200)])
+@pytest.mark.parametrize(("share", "seeds"), [(0.5, 4), (0.9, 20), (0.99, 200)])
 def test_two_runs_beyond_it_carry_a_quantile(share: float, seeds: int) -> None:
     assert Criterion(share).seeds == seeds
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, math.nan])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0, -1.0, math.nan])
 def test_a_quantile_is_a_share(share: float) -> None:
-    with pytest.raises(InputError, match="give one between 0 and 1"):
+    with pytest.raises(InputError, match=r"give one from 0\.5 to below 1"):
         advise(job(), ["lb_bsp"], quantile=share)
 
 

@@ -171,6 +171,7 @@ def test_the_spread_of_a_profile_with_a_pace_says_that_it_is_without_it() -> Non
     case = {"workers": 2, "samples": 256 * 20, "profile": str(profile), "seeds": 3}
     case |= {"learner": {"batch": 128}}
     left_out = ", without the 6.97 % by which the profile's runs differ in pace (noise.pace); the"
-    for noise, is_told in (({}, True), ({"noise": {"pace": 0.07}}, False)):
+    stated = ({"noise": {"pace": pace}} for pace in (0.07, 0))
+    for noise, is_told in (({}, True), *((each, False) for each in stated)):
         s = standings(compare(Scenario.of(case | noise), ["bsp"], sensitivity=False, jobs=1))
         assert (left_out in describe_one_run(s, "bsp")) is is_told

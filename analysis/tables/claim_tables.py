@@ -43,7 +43,7 @@ def claims_table(board: Scoreboard) -> Table:
         "of jobs; a dash is no result; of a claim about an average, over all points of its map. A "
         "claim holds where the whole interval lies above the number.",
     )
-    return Table(HEADERS, rows, len(HEADERS), (), notes, wraps=5, least=("claimed",))
+    return Table(HEADERS, rows, len(HEADERS), (), notes, wraps=5)
 
 
 def entrants_table(rows: Sequence[ClaimResult]) -> Table:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
 from simstrag.claims.claim import Claim
+from simstrag.claims.cluster_claims import QUICK_DRAWS, SHORT
 from simstrag.claims.scoreboard import (
     ClaimResult,
     ClaimVerdict,
@@ -75,6 +76,11 @@ def sentences(row: ClaimResult) -> Iterator[str]:
             best = trial.best
             value = value_text(claim, best.estimate.value)
             yield f"The most on the map is {value}, at {trial.describe(best)}."
+    if claim.draw and any(not trial.axes for trial in row.trials.values()):
+        yield (
+            f"Tried with {SHORT['jobs']} jobs of about {SHORT['seconds']:g} s in place of the "
+            f"scenario's, in {QUICK_DRAWS} draws."
+        )
     if claim.untestable:
         yield f"It cannot be tested: {claim.untestable}."
     elif isinstance(claim.real, str):
@@ -88,10 +94,10 @@ def _average(claim: Claim, trial: Trial, found: MapAverage) -> Iterator[str]:
     over = f"over {len(trial.points)} scenarios and {len(claim.rivals)} methods"
     if not found.largest:
         notes = dict.fromkeys(point.note for point in trial.points if point.note)
-        yield f"The average {over} is not known: {'; '.join(notes)}."
+        yield f"The mean {over} is not known: {'; '.join(notes)}."
         return
     yield (
-        f"The average {over} is {estimate_text(claim, found.estimate)}; the geometric mean is "
+        f"The arithmetic mean {over} is {estimate_text(claim, found.estimate)}, the geometric mean "
         f"{value_text(claim, found.geometric)}."
     )
     for name, point in found.largest.items():

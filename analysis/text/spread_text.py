@@ -86,7 +86,8 @@ def _without_pace(s: Standings) -> str:
     scenario = s.comparison.scenario
     step = None if scenario.inputs.profile is None else scenario.inputs.profile.step
     pace = None if step is None else step.pace
-    if pace is None or not pace.value or scenario.pace or scenario.step or scenario.replays:
+    stated = scenario.noise is not None and "pace" in scenario.noise.model_fields_set
+    if pace is None or not pace.value or stated or scenario.step or scenario.replays:
         return ""
     return (
         f", without the {percent(pace.value)} % by which the profile's runs differ in pace "

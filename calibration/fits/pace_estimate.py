@@ -58,6 +58,7 @@ def lasting_pace(cells: Sequence[Visits]) -> Quantity | None:
     between = float(means.var(ddof=1))
     noise = float(np.mean([_variance_of_mean(v, _unbiased(r or 0.0, len(v))) for v in visits]))
     low, high = (_root(each - noise) for each in _interval(between, rounds - 1))
+    both = "of which noise explains" if noise < between else "and noise alone would by"
     known = "" if r is not None else (
         " as if successive steps were independent, since no visit is long enough to tell; at most"
         " this"
@@ -65,8 +66,8 @@ def lasting_pace(cells: Sequence[Visits]) -> Quantity | None:
     return Quantity(
         value=round_digits(_root(between - noise)), kind="measured", low=round_digits(low),
         high=round_digits(high), n=len(visits),
-        note=f"visits differ by {math.sqrt(between):.2%} (standard deviation), of which noise "
-        f"explains {math.sqrt(noise):.2%}{known}. Changes that outlast a visit and not a run are "
+        note=f"visits differ by {math.sqrt(between):.2%} (standard deviation), {both} "
+        f"{math.sqrt(noise):.2%}{known}. Changes that outlast a visit and not a run are "
         f"in it; interval by {rounds} rounds",
     )  # fmt: skip
 

@@ -223,7 +223,7 @@ class Recommendation(ABC):
             "choice": self.choice,
             "by": {
                 "quantile": self.by.quantile,
-                "seeds": self.by.seeds,
+                "seeds_needed": self.by.seeds,
                 "seconds": self.states[OWN],
             },
             "safe": self.safe,

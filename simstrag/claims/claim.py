@@ -9,7 +9,7 @@ trained for real.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -55,6 +55,17 @@ class MapAxis:
     def nearest(self) -> MapAxis:
         """The axis with the nearest setting alone."""
         return self._of([self.here])
+
+    def span(self, places: Sequence[int]) -> str:
+        """The labels at ascending places, neighbours as a range.
+
+        >>> MapAxis("workers", "workers", (2, 4, 8, 16), ("2", "4", "8", "16"), 2).span([0, 1, 3])
+        '2 to 4, 16'
+        """
+        starts = [k for k in places if k - 1 not in places]
+        ends = [k for k in places if k + 1 not in places]
+        pairs = [(self.labels[a], self.labels[b]) for a, b in zip(starts, ends, strict=True)]
+        return ", ".join(low if low == high else f"{low} to {high}" for low, high in pairs)
 
     def _of(self, kept: list[int]) -> MapAxis:
         values, labels = (tuple(each[k] for k in kept) for each in (self.values, self.labels))

@@ -174,7 +174,7 @@ H200: dict[str, Any] = {
     "trace_end": "loop",
     "trace_per_seed": "shift",
 }
-H200_LEVEL = slowdown(LEVELS, 1.62, "slowdown of the device, as measured beside gemm")
+H200_LEVEL = slowdown(LEVELS, 1.62, "slowdown of the device")
 H200_SHARE = MapAxis(
     "share of time with contention", "trace",
     tuple(turns(share, slowdown=1.62) for share in SHARES),

@@ -181,14 +181,23 @@ class Trial:
 
     @property
     def region(self) -> str:
-        """Where the claim holds: how many points, and the values of each axis that they span."""
+        """Where the claim holds: how many points, and the values of the axes.
+
+        Values of each axis where it holds at all of their pairs; else those of the first axis for
+        each value of the second.
+        """
         held = [point.place for point in self.points if point.holds]
         if not held or len(self.points) == 1 or self.average:
             return ""
-        spans = []
-        for axis, places in zip(self.axes, zip(*held, strict=True), strict=True):
-            low, high = axis.labels[min(places)], axis.labels[max(places)]
-            spans.append(f"{axis.name} {low if low == high else f'{low} to {high}'}")
+        sides = [sorted({*places}) for places in zip(*held, strict=True)]
+        if math.prod(map(len, sides)) == len(held):
+            pairs = zip(self.axes, sides, strict=True)
+            spans = [f"{axis.name} {axis.span(side)}" for axis, side in pairs]
+        else:
+            first, second = self.axes
+            columns = {k: [a for a, b in held if b == k] for k in sides[1]}
+            rows = [f"{first.span(c)} at {second.labels[k]}" for k, c in columns.items()]
+            spans = [f"{first.name} {rows[0]}", *rows[1:]]
         return f"{len(held)} of {len(self.points)} points: {'; '.join(spans)}"
 
     def describe(self, point: Reached) -> str:

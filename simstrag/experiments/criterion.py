@@ -35,7 +35,7 @@ BEYOND = 2
 class Criterion:
     """The mean of times, or a quantile.
 
-    quantile: between 0 and 1; None for the mean.  Raises `InputError` for another.
+    quantile: from 0.5 to below 1; None for the mean.  Raises `InputError` for another.
 
     >>> round(Criterion(0.9).of(np.arange(1.0, 100.0)), 1), Criterion(0.9).seeds
     (89.6, 20)
@@ -44,8 +44,10 @@ class Criterion:
     quantile: float | None = None
 
     def __post_init__(self) -> None:
-        if self.quantile is not None and not 0 < self.quantile < 1:
-            raise InputError(f"quantile {self.quantile:g}: give one between 0 and 1, such as 0.9")
+        if self.quantile is not None and not 0.5 <= self.quantile < 1:
+            raise InputError(
+                f"quantile {self.quantile:g}: give one from 0.5 to below 1, such as 0.9"
+            )
 
     def __str__(self) -> str:
         return "mean" if self.quantile is None else f"{100 * self.quantile:g} % quantile"
@@ -55,7 +57,7 @@ class Criterion:
         """The fewest seeds that carry it."""
         if self.quantile is None:
             return 2
-        return math.ceil(round(BEYOND / min(self.quantile, 1 - self.quantile), 6))
+        return math.ceil(round(BEYOND / (1 - self.quantile), 6))
 
     def of(self, times: Array) -> float:
         """The mean or quantile; of a run that missed its target it is that run's inf or NaN."""
