@@ -30,8 +30,8 @@ from simstrag.validation.policy_worlds import World
 ALLOWED = {
     "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy", "simstrag.ties",
     *(f"simstrag.policies.estimators.{name}" for name in (
-        "columns", "detectors", "gradient_noise_tables", "mode_choice", "modes", "predictors",
-        "shares", "slow_ranks", "time_to_progress", "windows",
+        "columns", "detectors", "gradient_noise_tables", "gradient_trees", "mode_choice", "modes",
+        "predictors", "shares", "slow_ranks", "time_to_progress", "windows",
     )),
 }  # fmt: skip
 IMPURE = {"datetime", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}

@@ -57,6 +57,7 @@ def predict_run(times: Array, certain: bool = False) -> RunSpread:
     which holds for any continuous law, and about so where they lie between two ranks.  With fewer,
     logarithms count as normal: mean ± Student's t times their deviation times sqrt(1 + 1/n).
 
+    >>> import numpy as np
     >>> spread = predict_run(np.arange(1.0, 40.0))
     >>> spread.low, spread.high, spread.law
     (2.0, 38.0, 'order statistics')
