@@ -59,7 +59,7 @@ def predict_run(times: Array, certain: bool = False) -> RunSpread:
 
     >>> import numpy as np
     >>> spread = predict_run(np.arange(1.0, 40.0))
-    >>> spread.low, spread.high, spread.law
+    >>> round(spread.low, 6), round(spread.high, 6), spread.law
     (2.0, 38.0, 'order statistics')
     """
     ended = np.asarray(times, dtype=np.float64)
