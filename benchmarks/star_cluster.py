@@ -1,27 +1,35 @@
 """STAR in its own setting without the map, and what c_tau decides there.
 
-    python -m benchmarks.star_cluster FOLDER [--jobs N] [--c-tau 0 1 4]
+    python -m benchmarks.star_cluster FOLDER [--jobs N] [--write]
 
-Prints, for each cost of staleness, how long jobs take under every entrant of the two claims of
-`simstrag.claims.cluster_claims` in the nearest setting.  At 1, the stated one, the parts of STAR
-and the trained job are there, too.  Runs are kept in the folder, and the same command goes on.
+Prints how long jobs take under every entrant of the two claims of `simstrag.claims.cluster_claims`
+in the nearest setting, also of the parts of STAR and of the job that trains; and how long at other
+costs of staleness.  Runs are kept in the folder, and the same command goes on.  `--write` replaces
+the tables of docs/star.md.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from simstrag.analysis.tables.claim_tables import claims_table, entrants_table
-from simstrag.analysis.tables.table import Table
+from benchmarks.results import describe_machine, write_tables
+from benchmarks.tables import Table, show
+from simstrag.analysis.tables.claim_tables import entrants_table
+from simstrag.analysis.tables.table import Number
+from simstrag.analysis.text.claim_text import LEARNERS, estimate_text
+from simstrag.analysis.text.number_format import MISSING
 from simstrag.claims import judge
 from simstrag.claims.claim import Claim
 from simstrag.claims.cluster_claims import CLUSTER_CLAIMS, draw
+from simstrag.claims.scoreboard import Scoreboard
 
+PAGE = Path(__file__).parents[1] / "docs" / "star.md"
 STATED = 1.0
+C_TAUS = (0.0, STATED, 4.0)
 
 
 def of_c_tau(claim: Claim, c_tau: float) -> Claim:
@@ -34,11 +42,43 @@ def of_c_tau(claim: Claim, c_tau: float) -> Claim:
     )
 
 
-def print_table(table: Table) -> None:
-    """Print a table as Markdown."""
-    for cells in (table.headers, ["---"] * len(table.headers), *table.rows):
-        print("| " + " | ".join(cell.replace(" | ", ", ") for cell in cells) + " |")
-    print(flush=True)
+def run_boards(folder: Path, jobs: int | None, c_taus: Sequence[float]) -> dict[float, Scoreboard]:
+    """The two claims at each cost of staleness."""
+    return {
+        c_tau: judge(
+            [of_c_tau(claim, c_tau) for claim in CLUSTER_CLAIMS], folder / f"c_tau-{c_tau:g}",
+            jobs=jobs,
+        ) for c_tau in c_taus
+    }  # fmt: skip
+
+
+def entrants(board: Scoreboard) -> Iterator[Table]:
+    """A table of each claim and learner, without columns that nothing is known of."""
+    found = entrants_table(board.rows)
+    groups = dict.fromkeys(tuple(map(str, cells[:2])) for cells in found.rows)
+    for claim, learner in groups:
+        rows = [
+            [*map(str, r[2:])] for r in found.rows if (str(r[0]), str(r[1])) == (claim, learner)
+        ]
+        known = [k for k in range(len(rows[0])) if {row[k] for row in rows} - {MISSING, "0"}]
+        header = [found.headers[2 + k] for k in known]
+        picked = [tuple(row[k].replace(" | ", ", ") for k in known) for row in rows]
+        yield Table(f"{claim}, {LEARNERS[learner]}", tuple(header), picked)
+
+
+def by_c_tau(boards: Mapping[float, Scoreboard]) -> Iterator[Table]:
+    """What the two claims come to at each cost of staleness, and the seconds of their entrants."""
+    for k, claim in enumerate(CLUSTER_CLAIMS):
+        trials = [board.rows[k].trials["formula"] for board in boards.values()]
+        judged = (*claim.beside, *claim.rivals, claim.policy)
+        times = [{one.entrant: one.seconds for one in trial.entrants} for trial in trials]
+        rows = [
+            (name.replace(" | ", ", "), *(str(Number.estimate(own[name])) for own in times))
+            for name in judged
+        ]
+        found = (estimate_text(claim, trial.here.estimate) for trial in trials)
+        header = (f"{claim.name}, s", *(f"c_tau {c:g}" for c in boards))
+        yield Table("By the cost of staleness", header, [*rows, (claim.measure.words, *found)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,14 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int)
-    parser.add_argument("--c-tau", type=float, nargs="+", default=[STATED, 0.0, 4.0])
+    parser.add_argument("--write", action="store_true", help=f"replace the tables of {PAGE.name}")
     options = parser.parse_args(arguments)
-    for c_tau in options.c_tau:
-        claims = [of_c_tau(claim, c_tau) for claim in CLUSTER_CLAIMS]
-        board = judge(claims, options.folder / f"c_tau-{c_tau:g}", jobs=options.jobs)
-        print(f"c_tau {c_tau:g}\n")
-        print_table(claims_table(board))
-        print_table(entrants_table(board.rows))
+    boards = run_boards(options.folder, options.jobs, C_TAUS)
+    found = [*entrants(boards[STATED]), *by_c_tau(boards)]
+    show(found)
+    if options.write:
+        write_tables("star-cluster", found, describe_machine(), PAGE)
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ def test_the_tables_of_shared_nodes_have_their_rows(
 
 
 def test_the_sensitivity_of_star_to_c_tau_has_a_row_for_each_entrant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(number: int, cores: float, jobs: int, **keys: Any) -> dict[str, Any]:
         assert (cores, jobs) == (1.0, 24)
@@ -230,7 +230,11 @@ def test_the_sensitivity_of_star_to_c_tau_has_a_row_for_each_entrant(
     monkeypatch.setattr(star_cluster, "draw", short)
     monkeypatch.setattr(star_cluster, "CLUSTER_CLAIMS", star_cluster.CLUSTER_CLAIMS[1:])
     monkeypatch.setattr("simstrag.claims.cluster_sweep.DRAWS", 2)
-    star_cluster.main([str(tmp_path), "--jobs", "1", "--c-tau", "0"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "c_tau 0"
-    assert sum("star-cluster-ring" in line for line in lines) == 1 + 5
+    boards = star_cluster.run_boards(tmp_path, 1, (0.0, 4.0))
+    (costs,) = star_cluster.by_c_tau(boards)
+    assert costs.header == ("star-cluster-ring, s", "c_tau 0", "c_tau 4")
+    assert [row[0] for row in costs.rows][:2] == ["bsp", "lb_bsp"]
+    (times,) = star_cluster.entrants(boards[0.0])
+    assert times.title == "star-cluster-ring, by the formula"
+    assert len(times.rows) == len(costs.rows) - 1 == 5
+    assert (times.header[0], times.header[2]) == ("what", "time (s)")
