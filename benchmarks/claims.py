@@ -43,9 +43,9 @@ def run_claims(folder: Path, jobs: int) -> tuple[Scoreboard, Mapping[str, float]
 
 def _timed(name: str, folder: Path, jobs: int) -> tuple[ClaimResult, float]:
     """A row and the seconds that it took; 0 where all of its runs were found finished."""
-    told, begun = set[str](), time.perf_counter()
-    board = judge([name], folder, jobs=jobs, on_progress=lambda _, __, what: told.add(what))
-    return board.rows[0], time.perf_counter() - begun if told - {FOUND} else 0.0
+    reports, start = set[str](), time.perf_counter()
+    board = judge([name], folder, jobs=jobs, on_progress=lambda _, __, what: reports.add(what))
+    return board.rows[0], time.perf_counter() - start if reports - {FOUND} else 0.0
 
 
 def table(board: Scoreboard, seconds: Mapping[str, float]) -> Table:

@@ -65,7 +65,7 @@ COLUMNS = (
     "missed", "median_error", "worst_error", "worst_case", "ks_makespan", "ks_step", "inside",
     "commit",
 )  # fmt: skip
-"""Of machines.csv; a field that nobody measured is empty."""
+"""Columns of machines.csv; the field of a quantity that was not measured is empty."""
 
 Row = Mapping[str, str]
 

@@ -1,7 +1,7 @@
 """Runs examples of frameworks on two ranks each: `python -m tests.example_ranks FOLDER NAME...`.
 
 Importing torch and the frameworks is most of what an example costs, so one process imports them all
-and forks the ranks.  These record on told time: what an example sleeps it computes, and nothing
+and forks the ranks.  The ranks record on a virtual clock: sleep counts as computing, and nothing
 else takes time.
 """
 

@@ -118,9 +118,9 @@ def test_a_row_is_judged_over_draws_which_the_folder_keeps(
     assert "+ placer: whole" in page
     (shown,) = board.document["claims"]
     assert shown["formula"]["entrants"][-1]["seconds"]["value"] == pytest.approx(own)
-    told: list[str] = []
-    judge(folder=tmp_path, quick=True, on_progress=lambda _, __, what: told.append(what))
-    assert told == ["found finished"]
+    reports: list[str] = []
+    judge(folder=tmp_path, quick=True, on_progress=lambda _, __, what: reports.append(what))
+    assert reports == ["found finished"]
 
 
 def summaries(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[Mapping[str, Any]]]:

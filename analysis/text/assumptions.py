@@ -46,7 +46,7 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     if scenario.pace:
         yield (
             "Every run has a pace, one factor of all its steps, with a standard deviation of "
-            f"{percent(scenario.pace)} %; policies are not told, and know the step at pace 1."
+            f"{percent(scenario.pace)} %; policies know the step at pace 1 alone."
         )
     if times is not None and times.compute.kind == "fitted":
         yield (
