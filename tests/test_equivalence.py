@@ -19,6 +19,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policies import names
 from simstrag.policies.asgd import Asgd
+from simstrag.policies.fewer import Fewer
 from simstrag.policies.ringmaster import Ringmaster
 from simstrag.policy import Plan, Policy, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
@@ -251,6 +252,22 @@ def test_both_engines_agree_on_every_policy_while_ranks_fail(
 ) -> None:
     failures = data.draw(failing(scenario.workers), label="failures")
     assert_agreement(scenario.replaced(failures=failures), policy, seed)
+
+
+@quickly
+@given(restart=st.sampled_from((0.0, 0.3)), rank=st.integers(0, 2))
+def test_a_restart_to_a_plan_with_reviews_shows_the_steps_before_its_checkpoint(
+    restart: float, rank: int
+) -> None:
+    declared = {
+        "workers": 3, "updates": 14, "step": {"compute": 0.5}, "learner": {"batch": 1},
+        "failures": {
+            "on_fault": "restart", "restart": restart, "checkpoint": {"updates": 3},
+            "events": [{"time": 5.75, "rank": rank}],
+        },
+    }  # fmt: skip
+    # the plan of 10 updates has no reviews; that of the checkpoint, at 9, has
+    assert_agreement(Scenario.of(declared), Fewer(), 0)
 
 
 @quickly

@@ -252,10 +252,10 @@ class Kernel:
         m, old, memory = self._machine, self.plan, self.memory
         for name, value in saved.fields.items():
             m[name] = value
-        for name, table in saved.tables.items():
-            getattr(memory, name)[:] = table
         m["now"], m["entering"] = at, 1
         self._adopt(saved.plan, saved.plan.changes(old))
+        for name, table in saved.tables.items():  # after a plan that may blank them
+            getattr(memory, name)[:] = table
         self._file(saved.plan, old)
         self._native.find_least(memory.address)
         self._native.start_waiting(memory.address, at)
