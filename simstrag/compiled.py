@@ -22,8 +22,9 @@ Array = npt.NDArray[Any]
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 LIBRARY = Path(__file__).parent / "engine" / "native" / f"kernel{SUFFIX}"
 LOOPS: dict[str, tuple[Any, str]] = {
-    "medians": (ctypes.c_int, "ppiiip"),
-    "enter_rows": (None, "pppiippipp"),
+    "medians": (ctypes.c_int, "ppiiiiip"),
+    "enter_rows": (ctypes.c_int, "pppiippippp"),
+    "row_medians": (ctypes.c_int, "piipp"),
     "correctly_rounded_sum": (ctypes.c_double, "pi"),
     "ward_sizes": (ctypes.c_int64, "piffp"),
 }

@@ -26,7 +26,7 @@ def medians(values: Floats, skip: bool) -> Floats:
     if native is None or not rows.size:
         return _medians(rows, skip)
     result = np.empty(rows.shape[1:])
-    if not native.medians(address(rows), None, len(rows), result.size, skip, address(result)):
+    if not native.medians(address(rows), None, 1, 0, len(rows), result.size, skip, address(result)):
         raise MemoryError
     median: Floats = result[()]
     return median

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from simstrag.aggregation import Compensation, Outer, Screen
+from simstrag.block import Block
 from simstrag.errors import PlanError
 from simstrag.plan import Damping, Plan, Precision, Review, Weigh
 from simstrag.quorum import ALL, Late, Quorum, Via
@@ -17,9 +18,11 @@ from simstrag.view import WINDOW, Hints, OverlappingStep, View
 __all__ = [
     "ALL",
     "WINDOW",
+    "Block",
     "Compensation",
     "Damping",
     "Hints",
+    "JudgesBlocks",
     "Late",
     "Outer",
     "OverlappingStep",
@@ -64,5 +67,25 @@ class Policy(Protocol):
         Raises `PlanError` at the first call for a hint that it needs and the view lacks: hints do
         not come later, and real ranks then do not start.  Other facts that are None or NaN are not
         known yet: a later call goes on without them.
+        """
+        ...
+
+
+@runtime_checkable
+class JudgesBlocks(Policy, Protocol):
+    """A policy that looks at many reviews at once while its plan stays.
+
+    It decides as if `plan` had been called at every review.  Only a simulation shows blocks, and
+    none to a policy that reads the truth or telemetry.
+
+    Optional member:
+    reviews_ahead: reviews that the next block may have, int; 1 or less asks `plan`.
+    """
+
+    def first_change(self, block: Block) -> int:
+        """How many reviews of a block, from the first on, certainly leave the plan as it is.
+
+        Too low a number costs time alone.  After it the policy is as if it had been asked at
+        these reviews; `plan` is called at the next one, if the block has more.
         """
         ...

@@ -12,6 +12,7 @@ SATELLITES = ("analysis", "calibration", "traces", "validation")
 """Packages of `simstrag` whose files stand beside it, linked into it."""
 CONTRACT = {
     "aggregation",
+    "block",
     "checks",
     "compiled",
     "errors",

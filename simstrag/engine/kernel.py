@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.block import Block
 from simstrag.compiled import address, loops
 from simstrag.engine.native import standing
 from simstrag.engine.native.library import library
@@ -24,6 +25,7 @@ from simstrag.engine.native.memory import SHOWN, Memory
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.rule_state import Limits
 from simstrag.engine.rules import check_refiling
+from simstrag.errors import InputError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import COMPARED, Plan
 from simstrag.timing.timing import Timing
@@ -38,7 +40,6 @@ FIELDS = ("version", "samples", "now")
 """Fields of the job that views show, read faster through arrays of their own."""
 BUDGET = 1 << 22
 """Gradients after which native code returns, so that Python sees Ctrl-C and reports progress."""
-
 
 SAVED = (
     "version", "samples", "booked", "began_at", "own", "stale", "stale_samples", "makespan",
@@ -58,10 +59,20 @@ class Stop(enum.Enum):
     CHECKPOINT = "CHECKPOINT"
 
 
+ANSWERED = ("REDUCE", "SERVE", "PAUSE")
+"""Stops after which reviews are passed by as before."""
+CUTS = ("FLUSH", "ROOM", "DURATIONS", "OVERRUN")
+"""Stops that end a block of reviews before."""
+
+
+STOPS = frozenset(stop.value for stop in Stop)
+
+
 class _Saved(NamedTuple):
     """A checkpoint."""
 
     plan: Plan
+    reviewed: npt.NDArray[np.int64]
     fields: dict[str, Any]
     tables: dict[str, npt.NDArray[Any]]
 
@@ -95,11 +106,8 @@ class Kernel:
         m = self._machine = self.memory.job
         self._hung: set[int] = set()  # failed ranks that are still in the plan
         self._fields = [self.memory.record[name] for name in FIELDS]
-        shown = {name: getattr(self.memory, f"shown_{name}") for name in SHOWN}
-        self._shown = {
-            name: (np.dtype(bool) if table.dtype == np.int8 else table.dtype, address(table))
-            for name, table in shown.items()
-        }
+        self._find_shown()
+        self._reviewed = self.memory.known.copy()  # at the last review
         m["workers"], m["batch"] = world_size, learner.batch
         m["noise_scale"], m["c_tau"] = learner.noise_scale, learner.c_tau
         m["straggler_ratio"] = straggler_ratio
@@ -117,6 +125,14 @@ class Kernel:
         self.plan = plan
         self._adopt(plan, set(COMPARED))
         self._file(plan, None)
+
+    def _find_shown(self) -> None:
+        """Where the tables of what a view shows are, and their types."""
+        shown = {name: getattr(self.memory, f"shown_{name}") for name in SHOWN}
+        self._shown = {
+            name: (np.dtype(bool) if table.dtype == np.int8 else table.dtype, address(table))
+            for name, table in shown.items()
+        }
 
     @property
     def now(self) -> float:
@@ -146,12 +162,82 @@ class Kernel:
         """Go on to the next moment at which the driver must act; events at `until` included."""
         while True:
             stop = self._stops[self._native.advance(self.memory.address, until)]
-            if stop in ("REVIEW", "CHECKPOINT"):
-                return Stop(stop)
-            if stop in ("DONE", "HORIZON", "STALLED"):
-                self._take_over(least=0 if stop == "DONE" else 0.5)
-                return Stop(stop)
+            if stop in STOPS:
+                return self._stopped(Stop(stop))
             self._answer(stop)
+
+    def _stopped(self, stop: Stop) -> Stop:
+        if stop not in (Stop.REVIEW, Stop.CHECKPOINT):
+            self._take_over(least=0 if stop is Stop.DONE else 0.5)
+        return stop
+
+    # -- reviews that are passed by (rule 20b) ------------------------------------------------
+
+    def look_ahead(self) -> int:
+        """Make room for reviews to pass by, before the first step; for how many."""
+        most = self.memory.look_ahead()
+        self._find_shown()
+        return most
+
+    def pass_reviews(self, reviews: int, until: float) -> Stop | None:
+        """Go on as `advance` does, and pass reviews by; stop at the last of so many.
+
+        None, and nothing has happened, where not one can be passed by.  `accept` or `go_back`
+        follows.
+        """
+        self.memory.hold()
+        stop = self._pass(reviews, until)
+        if stop is None:  # of those that passed the last one is a stop
+            passed = int(self._machine["passed"])
+            self._native.go_back(self.memory.address)
+            stop = self._pass(passed, until) if passed else None
+        return stop
+
+    def accept(self, stop: Stop) -> None:
+        """The plan stays at all reviews that passed by before this stop."""
+        m = self._machine
+        if m["passed"]:
+            self._reviewed = self.memory.passed_steps[m["passed"] - 1].copy()
+        m["ahead"] = m["holding"] = 0
+        self._stopped(stop)
+
+    def go_back(self, kept: int) -> None:
+        """Back to the review at which the plan does not stay, the first after so many."""
+        self._native.go_back(self.memory.address)
+        stop = self._pass(kept + 1, math.inf)
+        assert stop is Stop.REVIEW
+        self._machine["ahead"] = self._machine["holding"] = 0
+
+    def _pass(self, reviews: int, until: float) -> Stop | None:
+        m = self._machine
+        m["ahead"], m["passed"], m["overrun"] = reviews, 0, 0
+        while (word := self._stops[self._native.advance(self.memory.address, until)]) in ANSWERED:
+            try:
+                self._answer(word)
+            except InputError:  # asked one by one, the policy may prevent it
+                return None
+        return None if word in CUTS else Stop(word)
+
+    def passed(self, hints: Hints) -> Block:
+        """What the reviews show that passed by."""
+        memory, rows = self.memory, int(self._machine["passed"])
+        steps = memory.passed_steps[:rows].copy()
+        new = np.empty_like(steps)
+        np.subtract(steps[1:], steps[:-1], out=new[1:])
+        np.subtract(steps[:1], self._reviewed, out=new[:1])
+        facts = (memory.passed_versions, memory.passed_samples, memory.passed_times)
+        versions, samples, times = (fact[:rows].copy() for fact in facts)
+
+        def tell(name: str) -> npt.NDArray[Any]:
+            dtype, table = self._shown[name]
+            newest = np.empty(steps.shape, dtype)
+            self._native.newest_passed(memory.address, table, dtype.itemsize, address(newest))
+            return newest
+
+        def tell_medians(name: str, columns: int, skip: bool) -> Floats:
+            return self._medians_of(name, steps, columns, skip)
+
+        return Block(hints, versions, samples, times, steps, new, tell, tell_medians)
 
     def replan(self, plan: Plan) -> None:
         """Answer a review with a resolved plan; its releases and starts follow in `advance`."""
@@ -236,7 +322,7 @@ class Kernel:
         """A checkpoint of the present state, for `restart`."""
         memory = self.memory
         tables = {name: getattr(memory, name).copy() for name in SAVED_TABLES}
-        return _Saved(self.plan, {name: memory.job[name] for name in SAVED}, tables)
+        return _Saved(self.plan, self._reviewed, {name: memory.job[name] for name in SAVED}, tables)
 
     def mark(self, version: float, time: float) -> None:
         """The next checkpoint is due at the first update at or past a version or a time."""
@@ -254,6 +340,7 @@ class Kernel:
             m[name] = value
         m["now"], m["entering"] = at, 1
         self._adopt(saved.plan, saved.plan.changes(old))
+        self._reviewed = saved.reviewed
         for name, table in saved.tables.items():  # after a plan that may blank them
             getattr(memory, name)[:] = table
         self._file(saved.plan, old)
@@ -308,7 +395,7 @@ class Kernel:
         refused: whether the last plan was.
         """
         version, samples, now = [field.item() for field in self._fields]
-        steps = self.memory.known.copy()
+        self._reviewed = steps = self.memory.known.copy()
         return View.of(
             self._tell, version, samples, now, steps, hints, truth, self._tell_medians, refused
         )
@@ -326,13 +413,20 @@ class Kernel:
 
     def _tell_medians(self, name: str, columns: int, skip: bool) -> Floats:
         """`View.medians`, of the tables themselves."""
-        (_, table), n = self._shown[name], len(self.memory.known)
-        medians = np.empty(n)
+        return self._medians_of(name, self.memory.known, columns, skip)
+
+    def _medians_of(
+        self, name: str, steps: npt.NDArray[np.int64], columns: int, skip: bool
+    ) -> Floats:
+        """Medians of the last columns before so many steps of each rank; a row for each of them."""
+        medians, n = np.empty(steps.shape), steps.shape[-1]
+        _, table = self._shown[name]
         if not columns:
             medians.fill(math.nan)
         elif not self._loops.medians(
-            table, address(self.memory.known), columns, n, skip, address(medians)
-        ):
+            table, address(steps), steps.size // n, int(self._machine["ring"]), columns, n, skip,
+            address(medians),
+        ):  # fmt: skip
             raise MemoryError
         return medians
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Generator
 from dataclasses import asdict
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,14 @@ from simstrag.engine.kernel import Kernel, Stop, Truth
 from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.plain import Plain
 from simstrag.engine.recorder import Recorder
+from simstrag.engine.reviews import Reviews
 from simstrag.engine.rule_state import Limits
 from simstrag.engine.summary import summarise, unslowed_warning, unused_noise_warning
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.learning.training import Trained
 from simstrag.learning.update_rule import UpdateRule
-from simstrag.policy import Hints, Plan, Policy, View
+from simstrag.policy import Hints, JudgesBlocks, Plan, Policy, View
 from simstrag.runs.run import TABLES, Run, provenance
 from simstrag.scenario.beyond_measured import beyond_measured, doubts
 from simstrag.scenario.scenario import Scenario
@@ -91,6 +92,10 @@ class Simulation:
             self.recorder, scenario.straggler_ratio,
         )  # fmt: skip
         self._shown_truth = self._truth(self.kernel.truth)
+        others_look = permit is not None or telemetry is not None or self.oracle
+        self._reviews = None
+        if isinstance(self.kernel, Kernel) and isinstance(policy, JudgesBlocks) and not others_look:
+            self._reviews = Reviews(self.kernel)
         if self._failures is not None:
             self._failures.begin(self)
 
@@ -112,15 +117,24 @@ class Simulation:
     def _advance(self, until: float) -> bool:
         """The same, while no rank fails, is lost or comes back."""
         kernel, failures = self.kernel, self._failures
-        while (stop := kernel.advance(until)) in (Stop.REVIEW, Stop.CHECKPOINT):
+        while (stop := self._go_on(until)) in (Stop.REVIEW, Stop.CHECKPOINT):
             if stop is Stop.REVIEW:
-                kernel.replan(self._ask(kernel.view(self.hints, self._shown_truth, self._refused)))
+                plan = self._ask(kernel.view(self.hints, self._shown_truth, self._refused))
+                if self._reviews is not None:
+                    self._reviews.answered(plan is kernel.plan)
+                kernel.replan(plan)
             else:
                 assert failures is not None
                 failures.save(self)
         if stop is Stop.STALLED and not (failures is not None and failures.awaits):
             raise self._stalled()
         return stop is Stop.DONE
+
+    def _go_on(self, until: float) -> Stop:
+        """Go on to the next moment at which the policy, or this, must act."""
+        if self._reviews is None:
+            return self.kernel.advance(until)
+        return self._reviews.advance(cast(JudgesBlocks, self.policy), self.hints, until)
 
     @property
     def full_plan(self) -> Plan:

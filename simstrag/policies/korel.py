@@ -28,16 +28,16 @@ import numpy.typing as npt
 
 from simstrag.policies.estimators.detectors import (
     Baseline,
+    Limit,
     baseline,
-    bounds_of_medians,
     find_suspects,
     full_precision_time,
+    may_stand_out,
     median,
     robust_z,
-    steps_without_outlier,
 )
 from simstrag.policies.estimators.windows import Windows
-from simstrag.policy import WINDOW, Hints, Plan, Review, View
+from simstrag.policy import WINDOW, Block, Hints, Plan, Review, View
 from simstrag.ties import is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
@@ -45,8 +45,6 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")
 EVERY_UPDATE = Review(updates=1)
-RETRY = 4
-"""Checks until the next search for a quiet time, after one in vain."""
 NEVER = 1 << 60
 """More updates than any run has."""
 
@@ -85,9 +83,7 @@ class _State:
     raw: the last W raw times of each rank, all in one precision (A.9.4), so that their
         full-precision equivalents are in the same order.
     trials: the running trial of each rank that has one.
-    quiet_until: the last version at which no check can need an action, under `hints`.
-    reach: the last answer of `steps_without_outlier`; the next one is one more at most.
-    retry: the first version to ask it again, after it said -1.
+    version: of the last check.
     timer: the first version at which an efficacy test or a probe may be due.
     acted: whether ranks have changed mode or begun or ended trials since the plan.
     """
@@ -99,12 +95,8 @@ class _State:
     plan: Plan
     trials: dict[int, _Trial] = field(default_factory=dict)
     version: int = -1
-    quiet_until: int = -1
-    reach: int = -1
-    retry: int = 0
     timer: int = NEVER
     acted: bool = False
-    hints: Hints | None = None
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
 
@@ -175,19 +167,44 @@ class Korel:
         if view.version <= state.version:  # A.9.1
             return state.plan
         state.version = view.version
-        if view.version <= state.quiet_until and view.hints is state.hints:
-            return state.plan  # the next check records the times of this one, too
         self._record_times(state, view)
-        state.hints, state.quiet_until = view.hints, -1
-        idle = not state.trials and state.version < state.timer
-        looks_ahead = idle and state.version >= state.retry
-        if looks_ahead:
-            self._look_ahead(state, view)
-        if state.quiet_until < state.version:
-            self._judge(state, view, may_be_calm=idle and not looks_ahead)
-        else:
-            _clear_counts(state)
+        self._judge(state, self._medians(state, state.raw.middles(), view.hints), view.hints)
         return state.plan
+
+    @property
+    def reviews_ahead(self) -> int:
+        """Reviews before the next test or probe; none in a trial."""
+        state = self.state_
+        return 0 if state is None or state.trials else state.timer - 1 - state.version
+
+    def first_change(self, block: Block) -> int:
+        state = self.state_
+        if not self.reviews_ahead or np.count_nonzero(block.new != 1):
+            return 0  # ranks that are lost take no steps
+        assert state is not None
+        rows = min(len(block), self.reviews_ahead)
+        values, amp, cancelled = (
+            block.newest(name)[:rows] for name in ("local_times", "amp", "lower_bound")
+        )
+        usable = ~(cancelled | np.isnan(values)) & (amp == state.ranks["in_amp"])
+        ahead, steps = state.raw.copy(), block.steps[:rows]
+        x = self._medians(state, ahead.follow_rows(steps, values, usable), block.hints)
+        entered = 0
+        for k in self._restless(state, x, block.hints).nonzero()[0].tolist():
+            if k > entered:
+                _clear_counts(state)
+            those = slice(entered, k + 1)
+            state.raw.follow_rows(steps[those], values[those], usable[those])
+            state.ranks["steps"] += np.count_nonzero(usable[those], axis=0)
+            entered, state.version, before = k + 1, int(block.versions[k]), state.plan
+            self._judge(state, x[k], block.hints)
+            if state.plan is not before:
+                return k  # `plan` knows its answer there
+        if entered < rows:
+            _clear_counts(state)
+        state.raw, state.version = ahead, int(block.versions[rows - 1])
+        state.ranks["steps"] += np.count_nonzero(usable[entered:], axis=0)
+        return rows
 
     def summary(self) -> dict[str, int | float]:
         """Counts of all actions; switches are all changes of mode, on and off."""
@@ -229,60 +246,46 @@ class Korel:
         usable &= amp == state.ranks["in_amp"]
         state.ranks["steps"] += state.raw.follow(view.steps, times, usable)
 
-    def _equivalents(self, state: _State, view: View) -> Floats:
-        """The equivalents of all times in the windows, shape (W, N), ascending; NaN for none."""
-        if not len(state.amp):
-            return state.raw.ordered
-        times = state.raw.ordered.copy()
-        times[:, state.amp] = self._equivalent(times.take(state.amp, axis=1), view)
-        return times
-
-    def _look_ahead(self, state: _State, view: View) -> None:
-        """Find the last version at which no check can need an action.
-
-        An update brings one time of each rank.
-        """
-        most = min(state.reach + 1, WINDOW - 1)  # the view after these still shows all times
-        bounds = bounds_of_medians(state.raw.ordered, most)
+    def _medians(self, state: _State, middles: Floats, hints: Hints) -> Floats:
+        """The median of each window in full precision, from its middles; NaN for none."""
+        low, high = middles
+        x: Floats = (low + high) / 2
         if len(state.amp):
-            bounds[:, state.amp] = self._equivalent(bounds.take(state.amp, axis=1), view)
-        steps = state.reach = self._steps_without_outlier(state, bounds, view)
-        if steps < 0:
-            state.retry = state.version + RETRY
-        state.quiet_until = min(state.version + steps, state.timer - 1)
+            low, high = (self._equivalent(part[..., state.amp], hints) for part in middles)
+            x[..., state.amp] = (low + high) / 2
+        return x
 
-    def _steps_without_outlier(self, state: _State, bounds: Floats, view: View) -> int:
-        return steps_without_outlier(
-            bounds,
+    def _restless(self, state: _State, x: Floats, hints: Hints) -> Bools:
+        """Whether a rank may be suspect or well, by rows of medians; shape (R, N) to (R,)."""
+        return may_stand_out(
+            x,
             state.full,
             state.amp,
-            clean=view.hints.clean_seconds,
-            delta_on=self.delta_on,
-            delta_off=self.delta_off,
+            on=Limit(self.delta_on, self.z_on, self.f_floor),
+            off=Limit(self.delta_off, self.z_off, self.f_floor_off),
+            clean=hints.clean_seconds,
             guard=self.global_shift_guard,
         )
 
-    def _judge(self, state: _State, view: View, may_be_calm: bool) -> None:
-        """Judge all ranks; the first action of a rank ends its check (A.9.2).
-
-        may_be_calm: whether it is unknown that some rank may stand out, or needs an action.
-        """
-        x = state.raw.median(slice(None))
+    def _windows(self, state: _State, hints: Hints) -> Floats:
+        """All times in the windows in full precision, shape (N, W), ascending; NaN for none."""
+        times = state.raw.ordered
         if len(state.amp):
-            low, high = self._equivalent(state.raw.middles(state.amp), view)
-            x[state.amp] = (low + high) / 2
-        if may_be_calm and self._steps_without_outlier(state, x[np.newaxis], view) >= 0:
-            _clear_counts(state)
-            return
+            times = times.copy()
+            times[:, state.amp] = self._equivalent(times.take(state.amp, axis=1), hints)
+        return times.T
+
+    def _judge(self, state: _State, x: Floats, hints: Hints) -> None:
+        """Judge all ranks by their medians; the first action of a rank ends its check (A.9.2)."""
         against = baseline(
             x,
-            lambda: self._equivalents(state, view).T,
-            clean=view.hints.clean_seconds,
+            lambda: self._windows(state, hints),
+            clean=hints.clean_seconds,
             delta=self.delta_on,
             floor=self.f_floor,
             guard=self.global_shift_guard,
         )
-        slow = self._count_suspect(state, view, x, against)
+        slow = self._count_suspect(state, hints, x, against)
         acts, off = self._count_well(state, x, against)
         if not len(slow) and not len(acts):
             return
@@ -292,7 +295,7 @@ class Korel:
             in_trial = state.ranks["in_trial"][acts]
             for i in acts[in_trial].tolist():
                 self._judge_trial(state, i, state.trials[i], against)
-            self._act(state, view, acts[~in_trial], off[~in_trial], x, against)
+            self._act(state, hints, acts[~in_trial], off[~in_trial], x, against)
         if state.acted:
             state.acted, state.plan = False, self._next_plan(state)
         elif state.version < state.timer:
@@ -301,20 +304,19 @@ class Korel:
         state.timer = state.version + int(np.minimum.reduce(steps_left, initial=NEVER))
 
     def _act(
-        self, state: _State, view: View, which: Ints, off: Ints, x: Floats, against: Baseline
+        self, state: _State, hints: Hints, which: Ints, off: Ints, x: Floats, against: Baseline
     ) -> None:
         """Act on ranks in no trial; off: of each, good checks in a row with this one."""
         if not len(which):
             return
-        may_try = self._may_try(view, against)
+        may_try = self._may_try(hints, against)
         passed = self._test(state, which, may_try)
         which = self._recover(state, which[passed], off[passed], x)
         if may_try:
-            self._probe(state, view, which)
+            self._probe(state, hints, which)
 
-    def _equivalent(self, time: Floats, view: View) -> Floats:
+    def _equivalent(self, time: Floats, hints: Hints) -> Floats:
         """The full-precision equivalent (A.9.17); NaN where no ratio is known."""
-        hints = view.hints
         rho = hints.amp_ratio if self.rho is None else self.rho
         if rho is None:
             return np.full_like(time, math.nan)
@@ -322,17 +324,17 @@ class Korel:
             return hints.step.in_full(time)
         return full_precision_time(time, rho, hints.host_seconds, hints.clean_seconds)
 
-    def _may_help(self, x: Floats, view: View) -> Bools:
+    def _may_help(self, x: Floats, hints: Hints) -> Bools:
         """Whether AMP may shorten steps of ranks as the efficacy test wants it (A.9.10).
 
         By what launching and the device take in either precision, where that is known.
         """
-        step = view.hints.step
+        step = hints.step
         if step is None or step.amp_device is None or self.rho is not None:
             return np.ones(len(x), dtype=np.bool_)
         return is_less(step.reduced(x), self.efficacy * x)
 
-    def _count_suspect(self, state: _State, view: View, x: Floats, against: Baseline) -> Ints:
+    def _count_suspect(self, state: _State, hints: Hints, x: Floats, against: Baseline) -> Ints:
         """Count suspect checks in a row (A.9.10); return the ranks that go to AMP.
 
         A rank without an x has a count of 0.
@@ -340,7 +342,7 @@ class Korel:
         ranks = state.ranks
         which = state.full[find_suspects(x[state.full], against, self.z_on, self.delta_on)]
         which = which[state.version >= ranks["cooldown_until"][which]]
-        which = which[self._may_help(x[which], view)]
+        which = which[self._may_help(x[which], hints)]
         on = ranks["on_count"][which] + 1
         ranks["on_count"][:] = 0
         ranks["on_count"][which] = on
@@ -456,18 +458,18 @@ class Korel:
             self._deactivate(state, which[recovers], "recoveries")
         return which[~recovers]
 
-    def _probe(self, state: _State, view: View, which: Ints) -> None:
+    def _probe(self, state: _State, hints: Hints, which: Ints) -> None:
         """Start due probes (A.9.13); the first of two steps may include the switch's cost."""
         ranks = state.ranks
         due = which[ranks["steps"][which] >= ranks["probe_at"][which]]
         if not len(due):
             return
         ranks["probe_at"][due] = ranks["steps"][due] + self.P_probe
-        needed = 1 if view.hints.amp_switch == 0 else 2
+        needed = 1 if hints.amp_switch == 0 else 2
         self._start_trials(state, {i: _Trial(needed) for i in due.tolist()}, "probes")
 
-    def _may_try(self, view: View, against: Baseline) -> bool:
-        switch, clean = view.hints.amp_switch, view.hints.clean_seconds
+    def _may_try(self, hints: Hints, against: Baseline) -> bool:
+        switch, clean = hints.amp_switch, hints.clean_seconds
         step = against.reference if clean is None else clean
         return self.probes and not (switch is not None and is_less(self.dear * step, switch))
 

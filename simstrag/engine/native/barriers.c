@@ -204,9 +204,10 @@ static void restart(struct job *m, whole index) {
 
 /* Show the steps of all ranks as columns, if they have shown as many; whether it could. */
 COLUMNS static int show_all(struct job *m, const struct quorum_row *q) {
-    whole n = m->workers, *known = m->known, level = known[0], differ = 0, row = level % WINDOW * n;
+    whole n = m->workers, *known = m->known, level = known[0], differ = 0;
+    whole row = (level & (m->ring - 1)) * n;
     for (whole p = 0; p < n; p++) differ |= known[p] ^ level;
-    if (differ) return 0;
+    if (differ || (m->ahead && level - m->before[0] == m->ring - WINDOW)) return 0;
     const double *finish = field(m, FINISH), *reduced = field(m, AMP);
     double got = q->got, pull = got - q->pulled;
     double *seconds = m->shown_local_times + row, *fetched = m->shown_communication + row;

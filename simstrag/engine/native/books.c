@@ -41,7 +41,13 @@ static void close_cycle(struct job *m, whole rank) {
 /* One step more of a rank, in every table of what is shown. */
 static void show_step(struct job *m, whole rank, double seconds, double share, double communicated,
                       flag amp, flag cancelled) {
-    whole at = (m->known[rank]++ % WINDOW) * m->workers + rank;
+    whole k = m->known[rank];
+    if (m->ahead && k - m->before[rank] == m->ring - WINDOW) {
+        m->overrun = 1; /* the row is still shown at the review before the block */
+        return;
+    }
+    whole at = (k & (m->ring - 1)) * m->workers + rank;
+    m->known[rank] = k + 1;
     if (m->shows) {
         m->shown_local_times[at] = seconds;
         m->shown_communication[at] = communicated;

@@ -3,6 +3,7 @@
 /* In a barrier or race all members compute, or their collective is under way, or their update was
    just made. */
 static void disband(struct job *m, struct quorum_row *q) {
+    hold_others(m);
     q->lockstep = 0;
     if (q->shape == QUEUED) {
         disband_queue(m);

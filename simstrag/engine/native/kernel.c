@@ -13,6 +13,7 @@
 #include "fates.c"
 #include "order.c"
 #include "lockstep.c"
+#include "ahead.c"
 #include "barriers.c"
 #include "judging.c"
 #include "starts.c"
@@ -31,6 +32,7 @@
 
 /* What the driver is asked before the next event; GO_ON for nothing. */
 static int wanted(struct job *m) {
+    if (m->overrun) return OVERRUN;
     if (m->call >= 0) return REDUCE;
     if (m->asks_server) return SERVE;
     if (m->out >= 0) return DURATIONS;
@@ -83,7 +85,7 @@ static void go_on(struct job *m) {
 /* After a checkpoint; a review may be due at the same update. */
 static void go_on_saved(struct job *m) {
     m->saving = 0;
-    if (due(m)) m->stop = REVIEW;
+    if (due(m) && !pass_by(m)) m->stop = REVIEW;
     else let_go(m);
 }
 

@@ -26,6 +26,8 @@ LINE = 8
 """Numbers of a line of the cache, at which each row of `fields` begins."""
 APART = 136
 """Numbers between two rows of `fields`: a power of two would leave them few places in the cache."""
+MOST_SHOWN, CACHED = 256, 1 << 22
+"""Steps of each rank that tables may show, a power of two, and their bytes if ranks are many."""
 KEPT = 4
 """Gradients that a rank may keep before more room is made."""
 
@@ -40,6 +42,7 @@ class Memory:
     keep_steps, keep_fates: whether there are logs of steps and of gradients.
     """
 
+    held: Any
     kept: Any
     fate_log: Any
     _dtypes: Mapping[str, np.dtype[Any]] = MappingProxyType({})
@@ -60,12 +63,14 @@ class Memory:
             "closings": n + 1, "events": 4 * n + SPARE, "jobs": 4 * n + SPARE,
             "kept": (n, KEPT), "pieces": 0, "times": 0, "values": 0, "seconds_of": 1,
             "durations": 0, "quantiles": 0, "marginal": 0, "segments": (2, n),
-            "update_log": LOGGED, "member_log": log,
+            "passed_times": 0, "passed_versions": 0, "passed_samples": 0, "passed_steps": 0,
+            "held": 0, "update_log": LOGGED, "member_log": log,
             "step_log": log if keep_steps else 0, "fate_log": log * (KEPT + 1) if keep_fates else 0,
             **{f"shown_{name}": (WINDOW, n) for name in SHOWN},
         }  # fmt: skip
         for name, dtype in library.tables.items():
             setattr(self, name, np.zeros(sizes.get(name, n), dtype))
+        self.job["ring"] = WINDOW
         self.job["stride"] = stride = (n + APART) // LINE * LINE
         room = np.zeros(FIELDS * stride + LINE)
         self.fields = room[-room.ctypes.data // room.itemsize % LINE :]
@@ -93,6 +98,28 @@ class Memory:
         """Fill the windows of the views with NaN. A run without reviews never writes to them."""
         for table in (self.shown_local_times, self.shown_communication, self.shown_batch):
             table[:] = np.nan
+
+    def look_ahead(self) -> int:
+        """Make room for reviews that are passed by, before the first step; for how many."""
+        n, steps = len(self.ranks), sum(getattr(self, f"shown_{name}").itemsize for name in SHOWN)
+        ring = MOST_SHOWN
+        while ring > 2 * WINDOW and ring * n * steps > CACHED:
+            ring //= 2
+        self.job["ring"], most = ring, ring - WINDOW
+        for name in SHOWN:
+            setattr(self, f"shown_{name}", np.zeros((ring, n), self._dtypes[f"shown_{name}"]))
+        self.blank_windows()
+        for name, shape in (("times", most), ("versions", most), ("samples", most),
+                            ("steps", (most, n))):  # fmt: skip
+            setattr(self, f"passed_{name}", np.zeros(shape, self._dtypes[f"passed_{name}"]))
+        return most
+
+    def hold(self) -> None:
+        """Note the state of the job, for `go_back`."""
+        needed = self.native.held_bytes(self.address)
+        if needed > len(self.held):
+            self.held = np.empty(needed, np.int8)
+        self.native.hold(self.address)
 
     def make_room(self) -> None:
         """Let ranks keep twice as many gradients."""

@@ -45,9 +45,9 @@ enum { APPLIED, DROPPED, ABORTED, IN_FLIGHT };
 /* Why `advance` comes back.  REDUCE, SERVE: it asks when a collective, or a job that fuses groups,
    ends.  FLUSH: a log is full.  ROOM: a rank keeps more gradients than there is room for.
    DURATIONS: a rank has no recorded duration left.  PAUSE: it has worked for a while.  CHECKPOINT:
-   one is due. */
+   one is due.  OVERRUN: there is no room for what a policy is shown of reviews that passed. */
 #define STOPS(S) S(GO_ON) S(DONE) S(REVIEW) S(HORIZON) S(STALLED) S(REDUCE) S(SERVE) \
-    S(FLUSH) S(ROOM) S(DURATIONS) S(PAUSE) S(CHECKPOINT)
+    S(FLUSH) S(ROOM) S(DURATIONS) S(PAUSE) S(CHECKPOINT) S(OVERRUN)
 enum { STOPS(NAME) };
 
 #define SCALARS(F, A) \
@@ -76,6 +76,8 @@ enum { STOPS(NAME) };
     F(double, review_seconds) F(flag, on_block) \
     F(whole, reviewed_updates) F(whole, reviewed_samples) F(double, reviewed_time) \
     F(flag, reviewing) F(flag, has_asked) \
+    /* reviews to pass by, and those that were (ahead.c); rows of what a view shows, a power of two */ \
+    F(whole, ahead) F(whole, passed) F(flag, overrun) F(flag, holding) F(whole, ring) \
     /* from when on a checkpoint is due, and what the one cost that was just taken */ \
     F(double, mark_version) F(double, mark_time) F(double, cost) F(flag, saving) \
     /* ends */ \
@@ -187,21 +189,26 @@ RECORDS(DECLARE_RECORD)
    tournament between them (queues.c).  `kept`: gradients that ranks keep, oldest first.
    `keys`, `drawn`, `normal`: of each rank the key of its noise, how many factors it has drawn, and
    its last normal number.  `next_`: what the plan in force says of its next step.  `quantiles`, `marginal`: tables of noise.c.
-   `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the
-   tables after it, step k of a rank in row k modulo WINDOW. */
-#define TABLES(T) \
-    T(struct rank_row, ranks) T(struct quorum_row, quorums) \
-    T(struct closing_row, closings) T(struct event_row, events) \
-    T(struct event_row, jobs) T(struct event_row, entries) T(struct kept_row, kept) \
+   `known`: how many steps of each rank a policy was shown; the last of them stand in the tables
+   after it, step k of a rank in row k modulo `ring`.  `passed_`: of reviews that were passed by,
+   `before`: `known` at the one before them, and `held`: the state then (ahead.c). */
+#define RACING(T) \
+    T(double, fields) T(whole, segments) T(whole, drawn) T(double, normal) T(double, clean) \
+    T(whole, known)
+#define OTHERS(T) \
+    T(struct rank_row, ranks) T(struct quorum_row, quorums) T(struct closing_row, closings) \
+    T(struct event_row, events) T(struct event_row, jobs) T(struct kept_row, kept) \
+    T(double, arrivals) T(whole, winners)
+#define TABLES(T) RACING(T) OTHERS(T) T(struct event_row, entries) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
-    T(double, durations) T(word, keys) T(whole, drawn) T(double, normal) \
-    T(double, quantiles) T(double, marginal) T(double, fields) T(double, arrivals) T(double, clean) \
-    T(whole, segments) T(whole, winners) T(whole, lists) T(whole, scratch) T(whole, spare) \
-    T(flag, suspected) T(flag, taken) \
+    T(double, durations) T(word, keys) T(double, quantiles) T(double, marginal) \
+    T(whole, lists) T(whole, scratch) T(whole, spare) T(flag, suspected) T(flag, taken) \
     T(double, next_share) T(whole, next_samples) T(flag, next_amp) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
     T(struct fate_row, fate_log) \
-    T(whole, known) T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \
+    T(double, passed_times) T(whole, passed_versions) T(whole, passed_samples) \
+    T(whole, passed_steps) T(whole, before) T(flag, held) \
+    T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \
     T(flag, shown_amp) T(flag, shown_lower_bound)
 
 #define DECLARE_TABLE(type, name) type *name; whole name##_size;

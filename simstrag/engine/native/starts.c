@@ -168,7 +168,10 @@ static void release(struct job *m, whole first, whole lone) {
     }
     if (m->may_lockstep && m->quorums[0].shape == QUEUED) form_queue(m);
     m->has_asked = asks && m->on_block && !m->has_asked;
-    if (m->has_asked && m->stop == GO_ON) {
+    if (!m->has_asked || m->stop != GO_ON) return;
+    if (pass_by(m)) {
+        release(m, -1, -1);
+    } else {
         m->to_release = -1; m->stop = REVIEW;
     }
 }

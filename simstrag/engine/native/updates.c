@@ -92,7 +92,7 @@ static int conclude(struct job *m, const struct tally *t, whole n, whole token) 
     if (m->judged) judge(m);
     if (enough(m)) m->stop = DONE;
     else if (m->version >= m->mark_version || m->now >= m->mark_time) m->stop = CHECKPOINT;
-    else if (due(m)) m->stop = REVIEW;
+    else if (due(m) && !pass_by(m)) m->stop = REVIEW;
     return m->stop == GO_ON;
 }
 

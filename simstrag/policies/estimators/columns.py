@@ -32,24 +32,28 @@ def centre(values: Floats) -> Centre:
     >>> centre(np.array([3.0, 1.0, math.nan, 2.0, 9.0]))
     Centre(known=4, median=2.5, mad=1.0)
     """
-    ordered = np.array(values, np.float64)
-    ordered.sort()  # NaN to the end
-    known = len(ordered)
-    if known and math.isnan(ordered[-1]):
-        known -= int(np.count_nonzero(np.isnan(ordered)))
-        ordered = ordered[:known]
-    middle = _middle(ordered)
-    deviations = np.abs(ordered - middle)
-    deviations.sort()
-    return Centre(known, middle, _middle(deviations))
+    (known,), (median,) = medians_of_known(values[np.newaxis])
+    _, (mad,) = medians_of_known(np.abs(values - median)[np.newaxis])
+    return Centre(int(known), float(median), float(mad))
 
 
-def _middle(ordered: Floats) -> float:
-    """The median of ascending values; NaN of none."""
-    if not len(ordered):
-        return math.nan
-    half = len(ordered) // 2
-    return float(ordered[half - 1 if len(ordered) % 2 == 0 else half] + ordered[half]) / 2
+def medians_of_known(values: Floats) -> tuple[Ints, Floats]:
+    """Of rows, how many numbers are known, and their median; shape (R, N) to twice (R,).
+
+    >>> medians_of_known(np.array([[3.0, 1.0, 2.0], [3.0, math.nan, 2.0]]))
+    (array([3, 2]), array([2. , 2.5]))
+    """
+    native, (rows, n), values = loops(), values.shape, contiguous(values, np.float64)
+    if native is None or not n:
+        ordered = np.sort(values, axis=1)  # NaN to the end
+        known: Ints = n - np.count_nonzero(np.isnan(values), axis=1)
+        places = np.stack([np.maximum(known - 1, 0) // 2, np.minimum(known // 2, n - 1)], axis=1)
+        low, high = np.take_along_axis(ordered, places, axis=1).T
+        return known, (low + high) / 2
+    known, median = np.empty(rows, np.int64), np.empty(rows)
+    if not native.row_medians(address(values), rows, n, address(known), address(median)):
+        raise MemoryError
+    return known, median
 
 
 def correctly_rounded_sum(values: Floats) -> float:
@@ -67,7 +71,13 @@ def correctly_rounded_sum(values: Floats) -> float:
 
 
 def enter(
-    ordered: Floats, values: Floats, oldest: Ints, shown: Floats, usable: Bools, fresh: Ints
+    ordered: Floats,
+    values: Floats,
+    oldest: Ints,
+    shown: Floats,
+    usable: Bools,
+    fresh: Ints,
+    middles: Floats | None = None,
 ) -> Ints:
     """Enter new values in windows; return their number for each rank, shape (N,).
 
@@ -77,22 +87,28 @@ def enter(
     shown: shape (rows, N), values, the oldest first; a NaN enters as a gap.
     usable: shape (rows, N), whether a value may enter; overwritten.
     fresh: shape (N,), of how many rows from the newest on values may enter.
+    middles: shape (2, rows, N), where the two values go whose mean is the median of each window,
+        after each row; NaN where a value is missing.
     """
     native, (rows, n) = loops(), shown.shape
     shown, usable = contiguous(shown, np.float64), contiguous(usable, np.bool_)
     fresh = contiguous(fresh, np.int64)
     if native is None:
         usable &= np.arange(rows, 0, -1)[:, np.newaxis] <= fresh
-        for row, enters in zip(shown, usable, strict=True):
+        pair = [(len(ordered) - 1) // 2, len(ordered) // 2]
+        for k, (row, enters) in enumerate(zip(shown, usable, strict=True)):
             _enter_row(ordered, values, oldest, row, enters)
+            if middles is not None:
+                middles[:, k] = ordered[pair] + 0 * ordered[-1]
         count: Ints = np.count_nonzero(usable, axis=0)
         return count
     entered = np.zeros(n, dtype=np.int64)
-    if rows:
-        native.enter_rows(
-            address(ordered), address(values), address(oldest), len(ordered), n, address(shown),
-            address(usable), rows, address(fresh), address(entered),
-        )  # fmt: skip
+    if rows and not native.enter_rows(
+        address(ordered), address(values), address(oldest), len(ordered), n, address(shown),
+        address(usable), rows, address(fresh), address(entered),
+        None if middles is None else address(middles),
+    ):  # fmt: skip
+        raise MemoryError
     return entered
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.medians import medians
-from simstrag.policies.estimators.columns import centre
-from simstrag.ties import TOLERANCE, is_at_most, is_less
+from simstrag.policies.estimators.columns import centre, medians_of_known
+from simstrag.ties import is_at_most, is_less
 from simstrag.view import device_gain
 
 Floats = npt.NDArray[np.float64]
@@ -30,8 +30,8 @@ NORMAL_MAD = 1.4826
 NORMAL_MEDIAN = 1.2533
 """Standard error of the median of W normal values over sigma/sqrt(W), sqrt(pi/2)."""
 
-SLACK = 2 * TOLERANCE
-"""Relative; more than all that comparisons of ties, and rounding, can make of a bound."""
+MANY = 3
+"""Ranks whose median is a reference; two have equal deviations from theirs."""
 
 
 class Baseline(NamedTuple):
@@ -113,7 +113,7 @@ def baseline(
     if not count:
         return Baseline(math.nan, math.nan)
     shifted = guard and clean is not None and is_less((1 + delta) * clean, reference)
-    if count < 3 or shifted:
+    if count < MANY or shifted:
         unknown = np.isnan(x)
         reference = max(clean or 0.0, float(x[~unknown].min()))
         rows = windows()[~unknown]
@@ -141,90 +141,62 @@ def find_suspects(
     return beyond & enough
 
 
-def bounds_of_medians(ordered: Floats, most: int) -> Floats:
-    """Between what the medians of windows stay while new times come.
+class Limit(NamedTuple):
+    """Where ranks stand out: a share above the reference, a z, and its least scale as a share."""
 
-    With k new times each order statistic of a window moves by k places at most, so its median
-    stays between those k places down and up.
-
-    ordered: shape (W, N), the last times of each rank, ascending, then NaN for none.
-    most: the largest k of use.
-
-    Returns shape (2K+1, N), ascending: the bounds of k are the rows K-k and K+k.  K is `most`, or
-    less, so that no window becomes full meanwhile; NaN for a rank whose window is not full.
-
-    >>> bounds_of_medians(np.array([[1.0, 3.0], [2.0, 4.0], [9.0, 9.0]]), most=9)
-    array([[1., 3.],
-           [2., 4.],
-           [9., 9.]])
-    """
-    low, high = (len(ordered) - 1) // 2, len(ordered) // 2
-    most, unknown = min(most, low), np.isnan(ordered[-1])
-    some_are = np.count_nonzero(unknown) > 0
-    if some_are:  # these ranks take no part until their windows are full
-        missing = np.count_nonzero(np.isnan(ordered[:, unknown]), axis=0)
-        most = min(most, int(missing.min()) - 1)
-    bounds = ordered[low - most : low + most + 1] + ordered[high - most : high + most + 1]
-    bounds *= 0.5
-    if some_are:
-        bounds[:, unknown] = math.nan
-    return bounds
+    delta: float
+    z: float
+    floor: float
 
 
-def steps_without_outlier(
-    bounds: Floats,
+def may_stand_out(
+    x: Floats,
     fast: Ints,
     slow: Ints,
     *,
+    on: Limit,
+    off: Limit,
     clean: float | None,
-    delta_on: float,
-    delta_off: float,
     guard: bool = True,
-) -> int:
-    """Further steps of every rank with which no rank can be suspect, nor a slow rank well.
+) -> npt.NDArray[np.bool_]:
+    """Whether a fast rank may be suspect, or a slow one well.
 
-    If more than half of the ranks have a lower bound above a limit, the median over ranks is above
-    it.  No rank is suspect while the largest upper bound is less than 1+delta_on times the least
-    possible reference.  No slow rank is well while its lower bound is more than 1+delta_off times
-    the largest possible reference.  These bounds need neither a sort over ranks nor a scale.
+    Of the fast ranks the slowest is suspect first, of the slow ones the fastest is well first.
+    Where the median is no reference, the scale is left out.
 
-    bounds: shape (2K+1, N), `bounds_of_medians` in full precision.
+    x: shape (R, N), rows of medians of windows in full precision, NaN where one is not full.
     fast, slow: the ranks that do not count as slow now, and those that do.
-    clean, guard: as in `baseline`.
-    delta_on, delta_off: shares of the reference beyond which a rank may be suspect, and is not
-        well.
+    on: a suspect takes as much, by both tests.
+    off: a rank that is well takes no more, by both tests.
+    clean, guard: as in `baseline`, whose `delta` and `floor` are those of `on`.
 
-    Returns k <= K; 0 if that holds for the present times alone, -1 if not even that is certain.
+    Returns shape (R,).
 
-    >>> rules = {"clean": None, "delta_on": 0.1, "delta_off": 0.05}
-    >>> steady, ranks = np.full((10, 4), 1.0), (np.arange(4), np.arange(0))
-    >>> steps_without_outlier(bounds_of_medians(steady, most=9), *ranks, **rules)
-    4
-    >>> steady[6:, 3] = 1.2  # with one more such time the median is 1.1
-    >>> steps_without_outlier(bounds_of_medians(steady, most=9), *ranks, **rules)
-    0
+    >>> x = np.array([[1.0, 1.0, 1.0, 1.2], [1.0, 1.0, 1.0, 1.0], [1.0, 1.1, 1.2, 1.3]])
+    >>> on, off = Limit(0.1, 3.5, 0.01), Limit(0.05, 2.0, 0.02)
+    >>> may_stand_out(x, np.arange(4), np.arange(0), on=on, off=off, clean=None)
+    array([ True, False, False])
     """
-    most, n = len(bounds) // 2, bounds.shape[1]
-    unknown = np.isnan(bounds[most])
-    if np.count_nonzero(unknown):
-        fast, slow = fast[~unknown[fast]], slow[~unknown[slow]]
-        n = len(fast) + len(slow)
-    lower, upper = bounds[most::-1], bounds[most:]
-    contended = (1 + delta_on) * clean if guard and clean is not None else math.inf
-    above = np.maximum.reduce(upper.take(fast, axis=1), axis=1, initial=0.0)
-    above *= (1 + SLACK) / (1 + delta_on)
-    below = np.minimum.reduce(lower.take(slow, axis=1), axis=1, initial=math.inf)
-    below *= (1 - SLACK) / (1 + delta_off)
-    if n >= 3 and np.count_nonzero(upper[0] < contended) > n // 2:
-        below = np.minimum(below, contended)
-        holds = np.add.reduce(lower > above[:, np.newaxis], axis=1) > n // 2
-        holds &= np.add.reduce(upper < below[:, np.newaxis], axis=1) > n // 2
-    else:
-        least, last = np.fmin.reduce([lower, upper], axis=2, initial=math.inf)
-        holds = (np.maximum(clean or 0.0, least) > above) & (np.maximum(clean or 0.0, last) < below)
-        if n >= 3:
-            holds &= np.add.reduce(lower > contended * (1 + SLACK), axis=1) > n // 2
-    return int(np.count_nonzero(holds)) - 1
+    known, median = medians_of_known(x)
+    least = np.fmin.reduce(x, axis=1, initial=math.inf)
+    few = known < MANY
+    if guard and clean is not None:
+        few |= is_less((1 + on.delta) * clean, median)
+    reference = np.where(few, np.maximum(clean or 0.0, least), median)
+    top = np.fmax.reduce(x.take(fast, axis=1), axis=1, initial=-math.inf)
+    bottom = np.fmin.reduce(x.take(slow, axis=1), axis=1, initial=math.inf)
+    suspect = is_at_most((1 + on.delta) * reference, top)
+    well = is_at_most(bottom, (1 + off.delta) * reference)
+    (doubtful,) = ((suspect | well) & ~few).nonzero()
+    if len(doubtful):
+        reference, top, bottom = (part[doubtful] for part in (reference, top, bottom))
+        deviations = np.abs(x[doubtful] - reference[:, np.newaxis])
+        scale = np.maximum(NORMAL_MAD * medians_of_known(deviations)[1], on.floor * reference)
+        suspect[doubtful] &= is_less(on.z, (top - reference) / scale)
+        scale = np.maximum(scale, off.floor * reference)
+        well[doubtful] &= is_at_most((bottom - reference) / scale, off.z)
+    either: npt.NDArray[np.bool_] = suspect | well
+    return either
 
 
 def full_precision_time(

@@ -6,6 +6,7 @@ Korel leaves out times of another precision, so the windows of two ranks may hol
 from __future__ import annotations
 
 import math
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,7 @@ class Windows:
         self.ordered: Floats = np.full((width, ranks), math.nan)
         self._values: Floats = np.full(width * ranks, math.nan)
         self._oldest: Ints = np.arange(ranks)  # the place in `_values` of the value to leave next
-        rows = (width - 1) // 2, width // 2, width - 1
-        self._middles: Ints = np.array(rows)[:, np.newaxis] * ranks
+        self._rows = [(width - 1) // 2, width // 2, width - 1]
 
     def news(self, steps: Ints, rows: int) -> int:
         """The number of newest rows that hold a value not entered yet."""
@@ -55,6 +55,26 @@ class Windows:
         """
         fresh, self.seen = steps - self.seen, steps.copy()
         return enter(self.ordered, self._values, self._oldest, values, usable, fresh)
+
+    def follow_rows(self, steps: Ints, values: Floats, usable: Bools) -> Floats:
+        """Enter a value of each rank after the other; return the middles after each row.
+
+        steps: shape (rows, ranks), number of values of each rank so far, after each row.
+        values, usable: shape (rows, ranks), as of `follow`.
+
+        Returns shape (2, rows, ranks): the two values whose mean is the median; NaN for none.
+        """
+        middles = np.empty((2, *values.shape))
+        fresh, self.seen = np.full(len(self.seen), len(values)), steps[-1]
+        enter(self.ordered, self._values, self._oldest, values, usable, fresh, middles)
+        return middles
+
+    def copy(self) -> Windows:
+        """Windows with the same values."""
+        copied = copy(self)
+        for name in ("ordered", "_values", "_oldest"):
+            setattr(copied, name, getattr(self, name).copy())
+        return copied
 
     def latest(self, rows: int) -> Floats:
         """The last values of each rank, shape (rows, ranks), newest last; NaN for none."""
@@ -71,8 +91,8 @@ class Windows:
         """The median of some ranks; NaN where a value is missing."""
         return median_of_ordered(self.ordered[:, ranks])
 
-    def middles(self, ranks: Ints) -> Floats:
+    def middles(self) -> Floats:
         """The two values whose mean is the median of each rank, shape (2, ranks); NaN for none."""
-        values = self.ordered.take(self._middles + ranks)
+        values = self.ordered[self._rows]
         pair: Floats = values[:2] + 0 * values[2]  # NaN if the last is
         return pair
