@@ -27,9 +27,9 @@ from simstrag.advice.advise import advise
 from simstrag.advice.halving import ALIKE, CandidateRun, Search
 from simstrag.advice.recommendation import Recommendation
 from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.decision import OWN
 from simstrag.experiments.paired_statistics import ratio
 from simstrag.experiments.runner import Runner, RunTask
-from simstrag.experiments.worst_regret import OWN
 from simstrag.traces.generate import generate
 
 PAGE = ROOT / "docs" / "advice.md"
@@ -136,7 +136,7 @@ def draw(
     finalists = search.run(names)
     found = Drawn(
         samples={OWN: {name: times[name] for name in finalists}},
-        lanes=dict.fromkeys(finalists, "A"), trials=search.ordered, excluded={},
+        lane_of=dict.fromkeys(finalists, "A"), trials=search.ordered, excluded={},
     )  # fmt: skip
     shape_of = "Student's t" if heavy else "normal"
     return _outcome(f"drawn, scatter {scatter:.0%} ({shape_of})", found, names)

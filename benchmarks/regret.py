@@ -22,10 +22,10 @@ import pandas as pd
 from benchmarks.results import report
 from benchmarks.tables import Table
 from simstrag import Scenario, Trace, compare
-from simstrag.analysis.derived.decision import Decision
+from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.worst_regret import OWN
+from simstrag.experiments.decision import OWN
 from simstrag.traces.generate import generate
 from simstrag.traces.importers import import_trace
 from simstrag.traces.provenance import Labelled
@@ -174,7 +174,7 @@ PUBLIC: dict[str, Source] = {
 def judge(name: str, scenario: Scenario) -> Outcome:
     """Choose under `SEEDS`, and judge under `HELD_OUT`."""
     comparison = compare(scenario, seeds=SEEDS)
-    decision: Decision = comparison.answer.decision
+    decision: ComparisonDecision = comparison.answer.decision
     fastest = str(comparison.ranking["policy"][0])
     later = compare(scenario, seeds=HELD_OUT, sensitivity=False).answer.decision
     own = later.states[OWN]

@@ -18,7 +18,7 @@ from simstrag.cli.first_scenario import (
     write_first_scenario,
 )
 from simstrag.errors import InputError
-from simstrag.experiments.worst_regret import MODEL_ERROR, OWN
+from simstrag.experiments.decision import MODEL_ERROR, OWN
 from simstrag.scenario.scenario import Scenario
 from tests.commands import Call
 

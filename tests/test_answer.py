@@ -18,7 +18,7 @@ import pytest
 from simstrag import policies
 from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.comparison_charts import draw_thresholds
-from simstrag.analysis.derived.decision import _alternatives, decide
+from simstrag.analysis.derived.comparison_decision import decide
 from simstrag.analysis.derived.standings import Standings, standings
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.pages.templates import prose
@@ -29,9 +29,9 @@ from simstrag.analysis.text.sensitivity_text import C_TAU, Turn, thresholds
 from simstrag.errors import PlanError
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import C_TAUS, Comparison
+from simstrag.experiments.decision import MODEL_ERROR, OWN, Choice, alternatives
 from simstrag.experiments.runner import prepare
 from simstrag.experiments.sensitivity import COLUMNS
-from simstrag.experiments.worst_regret import MODEL_ERROR, OWN, Choice
 from simstrag.policies.korel import Korel
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES
@@ -179,7 +179,7 @@ def test_what_nothing_tells_apart_from_the_best_is_chosen_by_the_change_of_train
 ) -> None:
     """asgd changes the algorithm, korel the precision of some steps."""
     s = times_of(base, {"bsp": 100, "asgd": 80, "korel": 83}, at_4=80)
-    assert decide(s).choice == Choice("korel", "asgd", ("asgd", "korel"))
+    assert decide(s).safest == Choice("korel", "asgd", ("asgd", "korel"))
     assert answer(s).action.endswith(" asgd saves 20 %, and changes the algorithm.")
     even = answer(times_of(base, {"bsp": 100, "asgd": 80, "korel": 81}, at_4=80))
     assert " asgd is as fast, and changes the algorithm." in even.action
@@ -206,7 +206,7 @@ def test_a_constant_without_effect_never_changes_the_choice() -> None:
     for few in ([0, 2, 4], [1, 3, 5]):
         at = {name: times[few] for name, times in own.items()}
         samples = {OWN: own, ("learner.noise_scale", 400.0): at}
-        found = _alternatives(samples, "learner.noise_scale", ("bsp", "korel"), {"korel": "B"},
+        found = alternatives(samples, "learner.noise_scale", ("bsp", "korel"), {"korel": "B"},
                               ("korel",), few)  # fmt: skip
         assert {choice.policy for choice in found.values()} == {"korel"}
 
@@ -226,7 +226,7 @@ def test_a_policy_that_is_as_fast_with_a_larger_worst_regret_is_told_apart(
     ]
     extremes = pd.DataFrame(rows, columns=["quantity", "value", "policy", "seconds"])
     found = decide(standings(dataclasses.replace(s.comparison, extremes=extremes)))
-    assert found.choice == Choice("asgd", "asgd", ("asgd",))
+    assert found.safest == Choice("asgd", "asgd", ("asgd",))
 
 
 @pytest.mark.parametrize(("seconds", "safe"), [(95.3, "korel"), (95.5, "bsp")])

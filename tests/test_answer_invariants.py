@@ -15,8 +15,8 @@ from simstrag.analysis.derived.standings import NEGLIGIBLE, faster
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import percent
 from simstrag.experiments.comparison import BASELINE, Comparison
+from simstrag.experiments.decision import MODEL_ERROR, OWN
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.experiments.worst_regret import MODEL_ERROR, OWN
 from simstrag.policy import LANES
 
 POLICIES = ("asgd", "lb_bsp", "korel", "backup", "ssp", "cgp", "drain", "dropcompute", "local_sgd")
@@ -95,14 +95,14 @@ def _check_choice(d: Any, choice: str, found: Any) -> None:
     """The choice is a candidate of the least regret, and its words are its numbers."""
     s = d.s
     assert found["choice"] == d.safe in {*s.comparison.policies, BASELINE}
-    alike = d.choice.alike
-    assert {d.safe, d.choice.best} <= {*alike} <= {*d.candidates}
+    alike = d.safest.alike
+    assert {d.safe, d.safest.best} <= {*alike} <= {*d.candidates}
     least = min(d.regrets[name].worst for name in d.candidates)
-    assert d.regrets[d.choice.best].worst == least
+    assert d.regrets[d.safest.best].worst == least
     assert not [
         name for name in d.candidates
         if name not in alike and d.regrets[name].worst <= least + MODEL_ERROR
-        and d.states[OWN][name] <= (1 + MODEL_ERROR) * d.states[OWN][d.choice.best]
+        and d.states[OWN][name] <= (1 + MODEL_ERROR) * d.states[OWN][d.safest.best]
     ]  # fmt: skip
     changes = {name: "" if name == BASELINE else found["lane_of"][name] for name in alike}
     assert changes[d.safe] == min(changes.values())

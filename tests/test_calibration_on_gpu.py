@@ -38,8 +38,8 @@ class PlayedGpu(Cpu):
         super().__init__(cores()[-1])
         self.name, self.thread_series = "cuda:0", "host"
 
-    def mark(self) -> float:
-        return self.now
+    def mark(self) -> tuple[float, float]:
+        return self.now, 0.0
 
     def launches(self, job: TrainingTask, batch: Any, steps: int) -> Series:
         return {"launch": (LAUNCH,) * steps}

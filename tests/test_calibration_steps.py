@@ -99,8 +99,8 @@ class Counted(Cpu):
 
     now = 0.0
 
-    def mark(self) -> float:
-        return self.now
+    def mark(self) -> tuple[float, float]:
+        return self.now, 0.0
 
     def thread(self) -> float:
         return self.now / 2
@@ -290,8 +290,8 @@ class Launching(Traced):
 
     now = 0.0
 
-    def mark(self) -> float:
-        return self.now
+    def mark(self) -> tuple[float, float]:
+        return self.now, 0.0
 
     def launches(self, job: TrainingTask, batch: object, steps: int) -> Series:
         return {"launch": (0.003,) * steps}

@@ -18,7 +18,7 @@ from simstrag.analysis.text.advice_text import brief, candidates_table
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.criterion import MEAN, Criterion
-from simstrag.experiments.worst_regret import OWN
+from simstrag.experiments.decision import OWN
 from tests.commands import SCENARIO, TRACE, Call
 from tests.test_advice import job
 from tests.test_cluster_report import CERTAIN
@@ -32,7 +32,7 @@ def recommended(by: Criterion, seeds: int = 20) -> Drawn:
     times = {name: of[:seeds] for name, of in TIMES.items()}
     trials = tuple(CandidateResult(name, seeds, by.of(of), 0.0) for name, of in times.items())
     return Drawn(
-        samples={OWN: times}, lanes=dict.fromkeys(times, "A"), trials=trials, excluded={}, by=by
+        samples={OWN: times}, lane_of=dict.fromkeys(times, "A"), trials=trials, excluded={}, by=by
     )
 
 

@@ -6,9 +6,15 @@ import pytest
 import torch
 
 from simstrag.ddp import local_step_timer
-from simstrag.ddp.collector import step_marks
-from simstrag.ddp.local_step_timer import CpuStepTimer, cores_per_rank, measure_cores_per_rank
+from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds
+from simstrag.ddp.local_step_timer import (
+    StepTimer,
+    cores_per_rank,
+    measure_cores_per_rank,
+    shared_core_clock,
+)
 from simstrag.processes.affinity import cores
+from simstrag.workloads import clocks
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
@@ -23,6 +29,8 @@ class HostClocks:
     def monotonic(self) -> float:
         return self.now
 
+    perf_counter = monotonic
+
     def thread_time(self) -> float:
         return self.now / 2
 
@@ -34,7 +42,7 @@ class HostClocks:
 def host(monkeypatch: pytest.MonkeyPatch) -> HostClocks:
     """The clocks that timers read."""
     host = HostClocks()
-    for module in (local_step_timer, step_marks):
+    for module in (local_step_timer, clocks):
         monkeypatch.setattr(module, "time", host)
     return host
 
@@ -45,7 +53,7 @@ def test_time_between_steps_counts_and_time_after_the_last_gradient_does_not(
 ) -> None:
     """What other threads take is subtracted where they share the rank's core."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    clock = CpuStepTimer(cores)
+    clock = StepTimer(shared_core_clock(cores))
     host.now, host.others = 3.0, 0.25
     clock.ended()
     host.now = 5.0
@@ -60,12 +68,19 @@ def test_time_between_steps_counts_and_time_after_the_last_gradient_does_not(
 
 
 def test_marks_of_a_shared_core_leave_out_what_other_threads_take(host: HostClocks) -> None:
-    clock = step_marks.CpuClock("")
-    begin = clock.mark()
+    marks = StepMarks(clocks.HostClock("", corrected=True), settling=1)
+    marks.end()
     host.now, host.others = 3.0, 0.25
-    assert clock.between(begin, clock.mark()) == (3.0, 2.75)
-    host.others = 4.0
-    assert clock.between(begin, clock.mark()) == (3.0, 0.0)
+    marks.enter()
+    host.now, host.others = 4.0, 5.0
+    marks.end()
+    host.now, host.others = 5.0, 9.0
+    marks.enter()
+    marks.end()
+    assert list(marks.known()) == [
+        StepSeconds(1, 2.75, ((0.0, 1.25),)),
+        StepSeconds(2, 0.0, ((0.0, 1.0),)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +121,6 @@ def test_the_correction_is_a_choice_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, cores: float, threads: int, corrected: bool, reason: str
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    clock = CpuStepTimer(cores)
+    clock = shared_core_clock(cores)
     assert clock.corrected is corrected
     assert reason in clock.reason

@@ -22,7 +22,7 @@ from simstrag.ddp.allreduce.control_message import (
     unpack,
 )
 from simstrag.ddp.allreduce.hook import ProcessGroups, Reducer
-from simstrag.ddp.local_step_timer import CpuStepTimer
+from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
 from simstrag.policy import Plan, Precision
 from tests.ranks import Ranks, ranks
 
@@ -42,7 +42,7 @@ def batch_of(seed: int, samples: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def hooked(model: nn.Module, megabytes: float = 0.01) -> tuple[DistributedDataParallel, Reducer]:
-    reducer = Reducer(CpuStepTimer(cores=1.0))
+    reducer = Reducer(StepTimer(shared_core_clock(cores=1.0)))
     return reducer.wrap(model, bucket_cap_mb=megabytes), reducer
 
 

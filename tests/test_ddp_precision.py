@@ -17,7 +17,7 @@ from simstrag.ddp import precision as module
 from simstrag.ddp.allreduce.broadcast_and_average import digest
 from simstrag.ddp.allreduce.hook import Reducer
 from simstrag.ddp.journal.run_from_journal import run_of
-from simstrag.ddp.local_step_timer import CpuStepTimer
+from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
 from simstrag.ddp.precision import NumberFormats
 from simstrag.errors import InputError
 from simstrag.learning import loss_scale
@@ -46,7 +46,7 @@ class Rank:
     def __init__(self, precision: str) -> None:
         self.model = network()
         self.formats = NumberFormats(self.model, precision)
-        self.reducer = Reducer(CpuStepTimer(cores=1.0))
+        self.reducer = Reducer(StepTimer(shared_core_clock(cores=1.0)))
         self.ddp = self.reducer.wrap(self.formats.module)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
 

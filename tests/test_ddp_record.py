@@ -26,10 +26,11 @@ from simstrag.ddp.collector import step_marks
 from simstrag.ddp.collector.hooks import EndOfBackward
 from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _Looks, _StepFile
 from simstrag.ddp.collector.stand_ins import StandIns
-from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds, WallClock
+from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
 from simstrag.records.record import Record
+from simstrag.workloads.clocks import HostClock
 from tests.ranks import Ranks, ranks
 from tests.virtual_time import virtual_time
 
@@ -460,7 +461,7 @@ def test_what_a_write_leaves_is_written_next(tmp_path: Path) -> None:
 
 def test_a_backward_that_raises_ends_no_later_step() -> None:
     """Its callbacks never run, because the engine drops them; the forward is tried again."""
-    marks = StepMarks(WallClock(""), settling=1)
+    marks = StepMarks(HostClock(""), settling=1)
     watched, weight = EndOfBackward(marks), torch.ones(1, requires_grad=True)
 
     def step(fails: bool) -> None:
@@ -492,19 +493,22 @@ def test_a_rank_without_a_file_is_named(tmp_path: Path) -> None:
 class Told:
     """A clock whose marks are the seconds that a test gives."""
 
-    reason = ""
+    reason, immediate = "", True
 
-    def __init__(self, *seconds: float) -> None:
-        self.seconds = list(seconds)
+    def __init__(self, *marks: float) -> None:
+        self.marks = list(marks)
 
     def mark(self) -> float:
-        return self.seconds.pop(0)
+        return self.marks.pop(0)
 
     def is_past(self, mark: float) -> bool:
         return mark < 100
 
-    def between(self, begin: float, end: float) -> tuple[float, float]:
-        return end - begin, end - begin
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+    def taken(self, begin: float, end: float) -> float:
+        return 0.0
 
 
 def test_the_seconds_of_a_step_by_hand() -> None:
@@ -544,11 +548,11 @@ def test_waits_of_an_evaluation_are_none_of_the_next_step() -> None:
 
 def test_a_step_with_too_many_marks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_marks, "MOST", 20)
-    marks = StepMarks(WallClock(""), settling=1)
+    marks = StepMarks(HostClock(""), settling=1)
     marks.end()
     for waits in (100, 3):
         for _ in range(waits):
-            marks.waited(0, 0)
+            marks.waited(marks.mark(), marks.mark())
             marks.enter()
             marks.leave()
         assert len(marks._marks) < 24

@@ -226,7 +226,7 @@ def test_a_close_look_begins_in_a_window() -> None:
 def test_the_picture_of_the_whole_run_repeats_its_windows(comparison: Comparison) -> None:
     e = next(e for e in examples_of(comparison) if e.name == "asgd")
     assert e.run.excerpt is not None
-    rgba = mix_parts(e.steps, e.timing, range(WORKERS), e.end, e.run)
+    rgba = mix_parts(e, range(WORKERS), e.end)
     assert rgba.shape == (WORKERS, BINS, 4)
     middle = (np.arange(BINS) + 0.5) * e.end / BINS
     of_period = np.floor(middle / e.run.excerpt["period"])

@@ -63,14 +63,14 @@ def test_bars_last_as_long_as_the_parts_of_the_steps(
     examples: dict[str, Example], name: str, part: str
 ) -> None:
     e, scope = examples[name], scope_of(examples)
-    left, right = parts_of_steps(e.steps, e.timing)[part]
+    spans = parts_of_steps(e.steps, e.phases)[part]
     found = [
         right - left
         for data in drawn(e, scope, str(PAGE.paints[part].face))
         for left, right, word in zip(data["left"], data["right"], data["what"], strict=True)
         if "for nothing" not in word
     ]
-    assert sum(found) == pytest.approx(float(np.sum(right - left)), abs=2e-3)
+    assert sum(found) == pytest.approx(float(np.sum(spans.right - spans.left)), abs=2e-3)
 
 
 def test_a_rank_is_blocked_as_long_as_others_held_it_at_the_bound(

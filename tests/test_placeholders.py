@@ -10,12 +10,11 @@ import pytest
 
 import simstrag
 from simstrag import Scenario
-from simstrag.analysis.derived.decision import _alternatives
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
+from simstrag.experiments.decision import OWN, Choice, alternatives
 from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.placeholders import Placeholders
-from simstrag.experiments.worst_regret import OWN, Choice
 from simstrag.scenario.varied_constants import kind_of
 from tests.commands import Call
 
@@ -118,7 +117,7 @@ def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize(
-    ("value", "alternatives"),
+    ("value", "others"),
     [
         (seconds(80, 70), {"lb_bsp"}),  # another policy leads, and is still the choice
         (seconds(60, 90), {"lb_bsp", "asgd"}),
@@ -126,21 +125,21 @@ def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, Array]:
     ],
 )
 def test_a_placeholder_decides_if_another_policy_were_chosen_with_it_known(
-    value: dict[str, Array], alternatives: set[str]
+    value: dict[str, Array], others: set[str]
 ) -> None:
     """asgd has the best mean; lb_bsp is within the known error of it, and changes less."""
     lanes = {"lb_bsp": "A", "asgd": "C"}
     states = {OWN: seconds(78, 80), ("step.cv", 0.1): value}
     candidates = ("bsp", "asgd", "lb_bsp")
-    found = _alternatives(states, "step.cv", candidates, lanes, candidates)
-    assert choices(found) == alternatives
+    found = alternatives(states, "step.cv", candidates, lanes, candidates)
+    assert choices(found) == others
 
 
 def test_a_gain_that_may_be_noise_makes_no_alternative() -> None:
     lanes = {"lb_bsp": "A", "asgd": "C"}
     states = {OWN: seconds(99, 80), ("step.cv", 0.1): seconds(60, 90)}
     found = [
-        choices(_alternatives(states, "step.cv", ("bsp", "lb_bsp"), lanes, clear))
+        choices(alternatives(states, "step.cv", ("bsp", "lb_bsp"), lanes, clear))
         for clear in ({"lb_bsp"}, {"lb_bsp", "asgd"})
     ]
     assert found == [{"lb_bsp"}, {"lb_bsp", "asgd"}]
@@ -156,7 +155,7 @@ def test_what_is_not_known_stays_uncertain_where_a_placeholder_is_known() -> Non
     }
     candidates = ("bsp", "asgd", "lb_bsp")
     known = {
-        key: choices(_alternatives(states, key, candidates, lanes, candidates))
+        key: choices(alternatives(states, key, candidates, lanes, candidates))
         for key in ("step.cv", "learner.c_tau")
     }
     assert known == {"step.cv": {"lb_bsp"}, "learner.c_tau": {"asgd", "lb_bsp"}}
@@ -171,7 +170,7 @@ def test_a_regret_elsewhere_does_not_hide_that_a_placeholder_decides() -> None:
         ("step.cv", 0.1): seconds(103, 85),
     }
     clear = ("bsp", "lb_bsp")
-    found = _alternatives(states, "step.cv", ("bsp",), lanes, clear)
+    found = alternatives(states, "step.cv", ("bsp",), lanes, clear)
     assert choices(found) == {"bsp", "lb_bsp"}
 
 

@@ -33,8 +33,9 @@ from simstrag.ddp.collector import group_waits
 from simstrag.ddp.collector.group_waits import GroupWaits
 from simstrag.ddp.collector.groups import GroupLabels
 from simstrag.ddp.collector.stand_ins import StandIns
-from simstrag.ddp.collector.step_marks import StepMarks, WallClock
+from simstrag.ddp.collector.step_marks import StepMarks
 from simstrag.whatif.diagnosis import Diagnosis
+from simstrag.workloads.clocks import HostClock
 from tests.ranks import Ranks, ranks
 from tests.virtual_time import virtual_time
 
@@ -265,7 +266,7 @@ def test_a_slow_stage_is_named_where_it_is_slow_in_all_replicas(
 @contextlib.contextmanager
 def waits_of(model: nn.Module) -> Iterator[StepMarks]:
     """The marks of a model that is in no group."""
-    marks, stand_ins = StepMarks(WallClock(""), settling=1), StandIns()
+    marks, stand_ins = StepMarks(HostClock(""), settling=1), StandIns()
     GroupWaits(model, marks, GroupLabels([]), stand_ins)
     try:
         yield marks
@@ -301,7 +302,7 @@ def test_a_send_in_a_group_that_torch_does_not_know_is_no_wait(
 
 def test_works_that_nobody_waits_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_waits, "MOST_WORKS", 2)
-    waits = GroupWaits(nn.Linear(2, 1), StepMarks(WallClock("")), GroupLabels([]), StandIns())
+    waits = GroupWaits(nn.Linear(2, 1), StepMarks(HostClock("")), GroupLabels([]), StandIns())
     waits._stand_ins.close()
     works: list[Any] = [object() for _ in range(5)]
     for work in works:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from simstrag.analysis.charts.timeline import FADED, mix_parts, parts_of_steps
+from simstrag.analysis.derived.example_runs import example
+from simstrag.analysis.derived.phase_intervals import segments
 from simstrag.analysis.derived.steps import steps_of
-from simstrag.analysis.derived.timeline_excerpt import changes, choose, segments
+from simstrag.analysis.derived.timeline_excerpt import changes, choose
 from simstrag.analysis.derived.waiting import waiting
 from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
@@ -53,14 +55,14 @@ def run_of(policy: str, **changes: object) -> tuple[Scenario, Run]:
 class TestEveryPolicy:
     def test_the_derivation_reproduces_every_update(self, policy: str) -> None:
         made, run = run_of(policy)
-        found = waiting(run, steps_of(run), made.timing(3), run.summary["architecture"], WORKERS)
+        found = example(policy, run, made.timing(3), WORKERS).waiting
         assert found.reason == ""
         assert found.held.min() >= 0
         assert found.blocked.min() >= 0
 
     def test_no_more_waiting_is_given_away_than_there_was(self, policy: str) -> None:
         made, run = run_of(policy)
-        found = waiting(run, steps_of(run), made.timing(3), run.summary["architecture"], WORKERS)
+        found = example(policy, run, made.timing(3), WORKERS).waiting
         by_row = (found.held + found.blocked).sum(axis=1)
         assert np.all(by_row <= np.array(run.summary["wait_by_rank"]) + 1e-9)
 
@@ -73,24 +75,27 @@ class TestEveryPolicy:
 
     def test_parts_fill_the_time_of_every_rank(self, policy: str) -> None:
         made, run = run_of(policy)
-        steps = steps_of(run)
-        parts = parts_of_steps(steps, made.timing(3))
+        e = example(policy, run, made.timing(3), WORKERS)
+        steps, marks = e.steps, e.phases.marks
+        parts = parts_of_steps(steps, e.phases)
         for rank in range(WORKERS):
             own = np.flatnonzero(steps.rank == rank)
-            filled = sum(np.clip(b[own] - a[own], 0, None).sum() for a, b in parts.values())
+            spans = [part.chosen(steps.rank[part.row] == rank) for part in parts.values()]
+            assert min(float((each.right - each.left).min(initial=0)) for each in spans) >= 0
+            filled = sum(float((each.right - each.left).sum()) for each in spans)
             changed = np.count_nonzero(np.diff(steps.amp[own].astype(int)))
-            whole = steps.gap_end[own[-1]] - steps.start[own[0]]
+            whole = marks[own[-1], -1] - marks[own[0], 0]
             assert filled + 0.01 * changed == pytest.approx(whole, rel=1e-9)
 
 
 def test_work_thrown_away_is_paler_than_work_applied() -> None:
     made, run = run_of("backup:b=1")
-    steps = steps_of(run)
-    of = made.timing(3), range(WORKERS), float(run.updates["time"][-1])
-    as_it_was = mix_parts(steps, *of)[..., 3]
-    all_applied = mix_parts(dataclasses.replace(steps, applied=np.ones_like(steps.applied)), *of)[
-        ..., 3
-    ]
+    e = example("backup", run, made.timing(3), WORKERS)
+    steps = e.steps
+    applied = dataclasses.replace(steps, applied=np.ones_like(steps.applied))
+    as_it_was, all_applied = (
+        mix_parts(each, range(WORKERS), e.end)[..., 3] for each in (e, e._replace(steps=applied))
+    )
     paler = as_it_was < all_applied - 1e-9
     assert set(np.flatnonzero(paler.any(axis=1))) == set(steps.rank[steps.lost])
     assert (as_it_was[paler] / all_applied[paler]).min() == pytest.approx(FADED)
@@ -99,14 +104,14 @@ def test_work_thrown_away_is_paler_than_work_applied() -> None:
 def test_all_waiting_at_a_barrier_is_for_a_rank() -> None:
     for policy in ("bsp", "amp_all", "korel"):
         made, run = run_of(policy)
-        found = waiting(run, steps_of(run), made.timing(3), "all-reduce", WORKERS)
+        found = example(run.policy, run, made.timing(3), WORKERS).waiting
         assert found.held.sum(axis=1) == pytest.approx(run.summary["wait_by_rank"], rel=1e-9)
         assert found.elsewhere == pytest.approx(0.0, abs=1e-9)
 
 
 def test_nobody_waits_for_a_rank_in_asgd() -> None:
     made, run = run_of("asgd")
-    found = waiting(run, steps_of(run), made.timing(3), "server", WORKERS)
+    found = example(run.policy, run, made.timing(3), WORKERS).waiting
     assert not found.by_rank.any()
     assert found.elsewhere == pytest.approx(sum(run.summary["wait_by_rank"]))
 
@@ -119,7 +124,7 @@ def test_a_case_that_can_be_counted_by_hand() -> None:
     ]
     made = Scenario(workers=2, samples=2 * 128 * 3, step={"compute": 1.0}, trace=durations)
     run = simulate(made, "bsp", record_steps=True)
-    found = waiting(run, steps_of(run), made.timing(0), "all-reduce", 2)
+    found = example(run.policy, run, made.timing(0), 2).waiting
     assert found.held.tolist() == [[0.0, 3.0], [0.0, 0.0]]
     assert found.by_rank.tolist() == [0.0, 3.0]
 
@@ -129,14 +134,15 @@ def test_what_does_not_come_out_at_the_logged_times_is_not_shown() -> None:
     times = list(run.updates["time"])
     times[7] += 1e-3
     other = dataclasses.replace(run, updates={**run.updates, "time": times})
-    found = waiting(other, steps_of(other), made.timing(3), "all-reduce", WORKERS)
+    found = example(run.policy, other, made.timing(3), WORKERS).waiting
     assert "its steps alone do not give the times of its updates" in found.reason
     assert not found.held.any()
 
 
 def test_another_architecture_is_not_derived() -> None:
     made, run = run_of("bsp")
-    found = waiting(run, steps_of(run), made.timing(3), "leader", WORKERS)
+    e = example(run.policy, run, made.timing(3), WORKERS)
+    found = waiting(run, e.steps, e.phases, e.timing, "leader", WORKERS)
     assert "leader" in found.reason
 
 

@@ -35,7 +35,7 @@ BOXES = {
     "whatif": Box(0, 5, "what stragglers cost"),
     "ddp": Box(2, 4, "policies on real ranks"),
     "experiments": Box(4, 6, "compare, sweep, sensitivity"),
-    "workloads": Box(3, 10, "models and batches"),
+    "workloads": Box(3, 10, "models, batches, clocks"),
     "engine": Box(2, 7, "simulates one run"),
     "processes": Box(5, 7, "child processes, signals"),
     "scenario": Box(2, 8, "what is simulated"),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simstrag.analysis.derived.decision import Decision
+from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.analysis.derived.standings import Standing, Standings, faster
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
@@ -25,7 +25,7 @@ class GainRow(NamedTuple):
 
 
 def gain_rows(
-    d: Decision,
+    d: ComparisonDecision,
     saved: Callable[[Standings, Standing], Estimate],
     text_of: Callable[[Estimate], str],
 ) -> list[GainRow]:

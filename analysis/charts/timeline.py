@@ -19,6 +19,14 @@ from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import Bars, Chart, Events, Floats, Image, Mark, Rule
 from simstrag.analysis.charts.matplotlib_renderer import pixels
 from simstrag.analysis.derived.example_runs import Example
+from simstrag.analysis.derived.phase_intervals import (
+    COMMUNICATION,
+    COMPUTE,
+    WAITING,
+    Phases,
+    Spans,
+    segments,
+)
 from simstrag.analysis.derived.steps import RunSteps, fates_of, plan_changes, suspicions
 from simstrag.analysis.derived.timeline_excerpt import (
     CloseLook,
@@ -26,7 +34,6 @@ from simstrag.analysis.derived.timeline_excerpt import (
     changes,
     cycle_of,
     kept_of,
-    segments,
 )
 from simstrag.analysis.text.number_format import number
 from simstrag.runs.run import Run
@@ -51,7 +58,7 @@ PARTS = {
     "amp, lost": ("thrown away", 0.5, "computes step {step} in reduced precision, for nothing"),
     "wait": ("waiting", 0.16, "waits"),
     "blocked": ("waiting", 0.28, "is blocked"),
-    "communication": ("communication", 0.4, "communicates"),
+    "communication": ("communication", 0.4, "is busy with {how}"),
 }
 """Parts of a step: word in a legend, height, and tooltip."""
 FACTS = (("", "rank @rank @what"), ("", "@left{t} to @right{t} s@more"))
@@ -156,17 +163,20 @@ def _parts(e: Example, rows: dict[int, int], start: float, end: float) -> Iterat
         else f"{fate.word} in update {fate.update}, staleness {fate.update - 1 - version}"
         for fate, version in zip(fates_of(e.run, steps), steps.version.tolist(), strict=True)
     ]
-    for part, (left, right) in parts_of_steps(steps, e.timing).items():
-        near = np.isin(steps.rank, list(rows)) & (right > left) & (left < end) & (right > start)
-        kept = np.flatnonzero(near).tolist()
-        if kept:
+    for part, own in parts_of_steps(steps, e.phases).items():
+        near = np.isin(steps.rank[own.row], list(rows)) & (own.right > own.left)
+        kept = own.chosen(near & (own.left < end) & (own.right > start))
+        if len(kept.row):
             name, height, text = PARTS[part]
-            what = [text.format(step=steps.step[k]) for k in kept]
-            more = [f"; {fates[k]}" if "computes" in text else "" for k in kept]
-            ranks = steps.rank[kept].astype(np.int32)
+            what = [
+                text.format(step=steps.step[row], how=e.phases.word(row, kind))
+                for row, kind in zip(kept.row.tolist(), kept.kind.tolist(), strict=True)
+            ]
+            more = [f"; {fates[k]}" if "computes" in text else "" for k in kept.row.tolist()]
+            ranks = steps.rank[kept.row].astype(np.int32)
             columns = {"rank": ranks, "what": what, "more": more}
             row = np.array([rows[r] for r in ranks.tolist()], dtype=np.int32)
-            yield Bars(name, part, left[kept], right[kept], row, height, columns, FACTS)
+            yield Bars(name, part, kept.left, kept.right, row, height, columns, FACTS)
 
 
 def _slowdowns(
@@ -237,25 +247,20 @@ def _plan_changes(run: Run, start: float, end: float, ranks: int) -> list[Events
 # -- what it is drawn from -----------------------------------------------------------------------
 
 
-def parts_of_steps(steps: RunSteps, timing: Timing | None) -> dict[str, tuple[Floats, Floats]]:
-    """(from, to) of the parts of every step's time, by the keys of `PARTS`.
-
-    In a gap between two steps waiting comes first, then being blocked, then communication.  A part
-    that a step lacks is empty: its ends are equal.
-    """
-    ready = steps.finish + steps.wait
-    same_rank = np.append(steps.rank[1:] == steps.rank[:-1], False)
-    changes_precision = same_rank & (np.append(steps.amp[1:], False) != steps.amp)
-    switch = 0.0 if timing is None else timing.step.amp_switch
+def parts_of_steps(steps: RunSteps, phases: Phases) -> dict[str, Spans]:
+    """The parts of every step's time, by the keys of `PARTS`; a rank is blocked after it waits."""
+    computing, waiting = phases.spans(COMPUTE), phases.spans(*WAITING)
+    of_both = waiting.right - waiting.left
+    own, last = of_both[::2], np.minimum(steps.blocked, of_both[1::2])
+    blocked = np.stack([np.minimum(steps.blocked - last, own), last], axis=1).ravel()
     parts = {
-        "wait": (steps.finish, ready - steps.blocked),
-        "blocked": (ready - steps.blocked, ready),
-        "communication": (ready, steps.gap_end - switch * changes_precision),
+        "wait": waiting._replace(right=waiting.right - blocked),
+        "blocked": waiting._replace(left=waiting.right - blocked),
+        "communication": phases.spans(*COMMUNICATION),
     }
     for key, chosen in (("full", ~steps.amp), ("amp", steps.amp)):
-        for suffix, fate in (("", ~steps.lost), (", lost", steps.lost)):
-            stop = np.where(chosen & fate, steps.finish, steps.start)
-            parts[key + suffix] = steps.start, stop
+        parts[key] = computing.chosen(chosen & ~steps.lost)
+        parts[f"{key}, lost"] = computing.chosen(chosen & steps.lost)
     return {part: parts[part] for part in PARTS}
 
 
@@ -284,7 +289,7 @@ def slowdown_spans(
 def run_strip(e: Example, workers: int, until: float, shown: CloseLook) -> Chart:
     """What every rank did during the whole run."""
     ranks = range(workers) if e.run.excerpt is None else list(e.run.excerpt["ranks"])
-    rgba = mix_parts(e.steps, e.timing, ranks, until, e.run)
+    rgba = mix_parts(e, ranks, until)
     return _strip(f"The whole run of {e.name}", rgba, ranks, until, shown)
 
 
@@ -307,35 +312,28 @@ def _strip(label: str, rgba: Floats, ranks: Sequence[int], until: float, shown: 
     )  # fmt: skip
 
 
-def mix_parts(
-    steps: RunSteps,
-    timing: Timing | None,
-    ranks: Sequence[int],
-    until: float,
-    run: Run | None = None,
-) -> Floats:  # fmt: skip
+def mix_parts(e: Example, ranks: Sequence[int], until: float) -> Floats:
     """Colours mixed by their share of each bin, shape (ranks, BINS, 4), of 0..1.
 
-    Discarded work counts `FADED` of its share, so that the page shines through.
-    run: the run of the steps; the windows of an excerpt stand for their whole periods.
+    Discarded work counts `FADED` of its share, so that the page shines through.  The windows of an
+    excerpt stand for their whole periods.
     """
     edges = np.linspace(0.0, until, BINS + 1)
     low, high = edges[:-1], edges[1:]
-    excerpt = None if run is None else run.excerpt
+    excerpt = e.run.excerpt
     windows = excerpt is not None and excerpt["period"] is not None
-    if run is not None and excerpt is not None and windows:
-        middle, end, period = (low + high) / 2, float(run.updates["time"][-1]), excerpt["period"]
-        low = np.where(middle < end, np.floor(middle / period) * period, until)
+    if excerpt is not None and windows:
+        middle, period = (low + high) / 2, excerpt["period"]
+        low = np.where(middle < e.end, np.floor(middle / period) * period, until)
         high = low + excerpt["window"]
     rgba = np.zeros((len(ranks), BINS, 4))
     covered = np.zeros((len(ranks), BINS, 1))
-    parts = parts_of_steps(steps, timing)
+    parts = parts_of_steps(e.steps, e.phases)
     for row, rank in enumerate(ranks):
-        own = steps.rank == rank
-        for part, ends in parts.items():
+        for part, spans in parts.items():
             paint = spec.PAGE.paints[part]
-            left, right = (side[own] for side in ends)
-            whole = _share(left, right, low, high)
+            own = spans.chosen(e.steps.rank[spans.row] == rank)
+            whole = _share(own.left, own.right, low, high)
             share = (FADED if paint.face is None else 1.0) * whole
             rgba[row, :, :3] += share[:, None] * np.array(to_rgb(paint.face or paint.edge or ""))
             rgba[row, :, 3] += share

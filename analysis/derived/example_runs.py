@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simstrag.analysis.derived.phase_intervals import Phases, phases_of
 from simstrag.analysis.derived.steps import Bools, Floats, RunSteps, steps_of
 from simstrag.analysis.derived.waiting import Waiting, waiting
 from simstrag.analysis.tables.comparison_tables import CONTROL
@@ -28,6 +29,7 @@ class Example(NamedTuple):
     name: str
     run: Run
     steps: RunSteps
+    phases: Phases
     timing: Timing | None
     waiting: Waiting
 
@@ -80,8 +82,9 @@ class Example(NamedTuple):
 def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example:
     """A run that kept its steps, and what follows from them."""
     steps = steps_of(run)
-    waited = waiting(run, steps, timing, run.summary["architecture"], workers)
-    return Example(name, run, steps, timing, waited)
+    phases = phases_of(run, steps, timing)
+    waited = waiting(run, steps, phases, timing, run.summary["architecture"], workers)
+    return Example(name, run, steps, phases, timing, waited)
 
 
 def examples_of(comparison: Comparison) -> list[Example]:

@@ -8,6 +8,7 @@ unknown, waiting comes first, and `Phases.assumed` says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,15 +24,35 @@ from simstrag.analysis.derived.steps import (
     suspicions,
     update_times,
 )
-from simstrag.analysis.derived.timeline_excerpt import segments
-from simstrag.analysis.derived.waiting import TOLERANCE, arrivals, services
 from simstrag.runs.run import Run
+from simstrag.timing.contention import Contention
 from simstrag.timing.timing import Timing
+from simstrag.trace.slowdown import Piecewise
 
 KINDS = ("pull", "switch", "compute", "push", "wait", "exchange", "wait")
 """Phase k of a step lies between its marks k and k + 1; a phase that a step lacks is empty."""
+COMPUTE = KINDS.index("compute")
+WAITING = [k for k, name in enumerate(KINDS) if name == "wait"]
+COMMUNICATION = [k for k, name in enumerate(KINDS) if name in ("pull", "push", "exchange")]
+
+TOLERANCE = 1e-9
 
 COLLECTIVE = ("all-reduce", "model averaging")
+
+
+class Spans(NamedTuple):
+    """Phases of some kinds: begin and end in seconds, in order along each rank.
+
+    row: of the step.
+    """
+
+    left: Floats
+    right: Floats
+    kind: Ints
+    row: Ints
+
+    def chosen(self, rows: Bools) -> Spans:
+        return Spans(self.left[rows], self.right[rows], self.kind[rows], self.row[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,14 +76,37 @@ class Phases:
         """Whether the services of any gradients are known."""
         return not np.isnan(self.served).all()
 
+    @property
+    def pushed(self) -> Floats:
+        """When each gradient came to the server, where its service is known."""
+        return self.marks[:, KINDS.index("push") + 1]
+
+    def spans(self, *kinds: int) -> Spans:
+        """The phases of these kinds, which are in order, of each step in turn."""
+        left, right = (self.marks[:, [kind + k for kind in kinds]].ravel() for k in (0, 1))
+        n = len(self.marks)
+        return Spans(left, right, np.tile(kinds, n), np.repeat(np.arange(n), len(kinds)))
+
+    def word(self, row: int, kind: int) -> str:
+        """The name of a phase of a step."""
+        if KINDS[kind] != "exchange":
+            return KINDS[kind]
+        return "communication" if self.assumed[row] else self.exchange
+
 
 def phases_of(run: Run, steps: RunSteps, timing: Timing | None) -> Phases:
-    """The phases of all recorded steps; pushes and pulls are distinguished only with a timing."""
-    way, communication, last = run.summary["architecture"], steps.communication, steps.last
+    """The phases of all recorded steps.
+
+    Pushes and pulls are distinguished only with a timing, and not in an excerpt.
+    """
+    way, communication = run.summary["architecture"], steps.communication
     finish, begin = steps.finish, np.minimum(steps.start, steps.finish)
-    pulled, got = begin.copy(), begin.copy()
-    leave = np.append(begin[1:], 0.0)
-    leave[last] = np.maximum(steps.gap_end, finish)[last]
+    follows, changed, ends = steps.follows, np.zeros_like(steps.amp), np.ones_like(steps.amp)
+    changed[1:] = follows[1:] & (steps.amp[1:] != steps.amp[:-1])
+    ends[:-1] = ~follows[1:]
+    switch = 0.0 if timing is None else timing.step.amp_switch * changed
+    pulled = got = np.minimum(steps.start - switch, finish)
+    leave = np.where(ends, np.maximum(steps.gap_end, finish), np.roll(got, -1))
     served = np.full(len(finish), np.nan)
     first, second, third = finish, np.minimum(finish + steps.wait, leave), leave
     assumed = ~steps.kept
@@ -70,10 +114,10 @@ def phases_of(run: Run, steps: RunSteps, timing: Timing | None) -> Phases:
     if way in COLLECTIVE:
         exchange = "collective"
         leave = finish + steps.wait + communication
-        pulled[1:] = got[1:] = np.where(last[:-1], begin[1:], leave[:-1])
+        pulled = got = np.where(follows, np.roll(leave, 1), begin)
         second, third, assumed = _reduced(run, steps)
-    elif timing is not None:
-        pulled, got, leave = _pulls(run, steps, timing.step.amp_switch)
+    elif timing is not None and run.excerpt is None:
+        pulled, leave = _pulls(run, steps, got)
         after = np.maximum(communication - (got - pulled), 0.0)
         second, third = finish + steps.wait, leave
         if way == "server":
@@ -83,11 +127,26 @@ def phases_of(run: Run, steps: RunSteps, timing: Timing | None) -> Phases:
             third = np.where(assumed, leave, third)
             first = np.where(assumed, finish, first)
     marks = np.stack([pulled, got, begin, finish, first, second, third, leave], axis=1)
-    ends = np.flatnonzero(last) + 1
-    for low, high in zip(np.append(0, ends[:-1]), ends, strict=True):
+    for low, high in zip(np.flatnonzero(~follows), np.flatnonzero(ends) + 1, strict=True):
         own = marks[low:high]  # in order along a rank, which rounding may violate
         own[:] = np.maximum.accumulate(own.ravel()).reshape(own.shape)
     return Phases(marks, exchange, assumed, served)
+
+
+def _arrivals(steps: RunSteps, timing: Timing) -> Floats:
+    """When the gradient of each step comes to the server."""
+    ranks_and_times = zip(steps.rank.tolist(), steps.finish.tolist(), strict=True)
+    return np.array([timing.push(rank, time, loaded=True) for rank, time in ranks_and_times])
+
+
+def _services(steps: RunSteps, arrival: Floats, job: float, served: Bools) -> Floats:
+    """When the service of each gradient begins, first in, first out; NaN if it is not served."""
+    begun, free = np.full(len(arrival), np.nan), 0.0
+    queue = np.flatnonzero(served)
+    for k in queue[np.lexsort((steps.rank[queue], arrival[queue]))].tolist():
+        begun[k] = max(float(arrival[k]), free)
+        free = float(begun[k]) + job
+    return begun
 
 
 def _reduced(run: Run, steps: RunSteps) -> tuple[Floats, Floats, Bools]:
@@ -104,14 +163,14 @@ def _reduced(run: Run, steps: RunSteps) -> tuple[Floats, Floats, Bools]:
     return start, start + communication, ~known
 
 
-def _pulls(run: Run, steps: RunSteps, amp_switch: float) -> tuple[Floats, Floats, Floats]:
-    """Begin and end of each step's pull, and the rank's next pull or the end of the run.
+def _pulls(run: Run, steps: RunSteps, got: Floats) -> tuple[Floats, Floats]:
+    """Begin of each step's pull, and the rank's next pull or the end of the run.
+
+    got: the end of each pull.
 
     Steps account for all of a rank's time, so a pull begins where the previous step's seconds end.
     """
     times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
-    changes = np.append(False, (steps.rank[1:] == steps.rank[:-1]) & np.diff(steps.amp))
-    got = np.minimum(steps.start - amp_switch * changes, steps.finish)
     pulled, leave = np.empty_like(got), np.empty_like(got)
     rank, free = -1, 0.0
     columns = (steps.rank, got, steps.finish, steps.wait, steps.communication, times[steps.version])
@@ -122,7 +181,7 @@ def _pulls(run: Run, steps: RunSteps, amp_switch: float) -> tuple[Floats, Floats
             rank, free = r, since if since <= end <= since + busy + TOLERANCE else end
         pulled[k] = min(free, end)
         leave[k] = free = finish + wait + max(busy - (end - pulled[k]), 0.0)
-    return pulled, got, leave
+    return pulled, leave
 
 
 def _served(
@@ -135,13 +194,13 @@ def _served(
     service.  If no gradient is doubtful, the queue is known.  Otherwise the services of an update
     are known only if it happened exactly when its last computed service ended.
     """
-    arrival = arrivals(steps, timing)
+    arrival = _arrivals(steps, timing)
     pushing, job, times = arrival - steps.finish, timing.server.job, run.updates["time"]
     entered = steps.entered
     through = (np.abs(after - pushing - job) <= TOLERANCE) & ~steps.kept
     arrived = (after >= pushing - TOLERANCE) & ~entered & ~through & ~steps.kept
     at_end = arrived & steps.last
-    begun = services(steps, arrival, job, through | at_end)
+    begun = _services(steps, arrival, job, through | at_end)
     done = np.zeros(len(times))
     rows = entered & through
     np.maximum.at(done, steps.applied[rows] - 1, begun[rows] + job)
@@ -158,7 +217,6 @@ def _served(
 
 JOB, SUSPICION, UPDATE, DECISION, CHANGE = range(len(KINDS), len(KINDS) + 5)
 """Kinds besides the phases of steps: services, suspicions, updates, changed plans, slowdowns."""
-WAITING = [k for k, name in enumerate(KINDS) if name == "wait"]
 
 
 class Moments(NamedTuple):
@@ -196,32 +254,55 @@ class Moments(NamedTuple):
         return begin, max(int(left[best + room]) - 1, begin)
 
 
-class Slowdown(NamedTuple):
-    """The factor by which a resource of a rank is slowed from a time in microseconds on."""
+class SlowdownChange(NamedTuple):
+    """A change of the slowdown of one resource of one rank; time in seconds."""
 
+    time: float
     rank: int
     resource: str
-    time: int
-    factor: float
+    before: float
+    after: float
 
 
-def slowdowns(timing: Timing | None, start: int, end: int) -> Iterator[Slowdown]:
-    """The slowdowns at a time in microseconds, and their changes until another time."""
-    known = {} if timing is None else timing.contention.slowdowns
-    for rank, resource in sorted(known):
-        before = None
-        for low, _, factor in segments(known[rank, resource], start / 1e6, end / 1e6):
-            if factor != before:
-                yield Slowdown(rank, resource, int(micro(low)), factor)
-            before = factor
+def slowdown_changes(
+    contention: Contention, start: float, end: float, before: float = math.nan
+) -> Iterator[SlowdownChange]:
+    """The changes of slowdown between two times, by rank and resource.
+
+    before: the slowdown until the start; NaN makes every first value a change.
+    """
+    for (rank, resource), f in sorted(contention.slowdowns.items()):
+        last = before
+        for low, _, factor in segments(f, start, end):
+            if factor != last:
+                yield SlowdownChange(low, rank, resource, last, factor)
+            last = factor
+
+
+def segments(f: Piecewise, start: float, end: float) -> Iterator[tuple[float, float, float]]:
+    """(from, to, value) pieces of a step function between two times.
+
+    >>> list(segments(Piecewise((0.0, 2.0), (1.0, 3.0)), 1.0, 4.0))
+    [(1.0, 2.0, 1.0), (2.0, 4.0, 3.0)]
+    """
+    period = f.period
+    cycle = math.floor(start / period) if period < math.inf else 0
+    while True:
+        base = cycle * period if cycle else 0.0
+        ends = (*f.times[1:], period)
+        for begin, stop, value in zip(f.times, ends, f.values, strict=True):
+            low, high = max(base + begin, start), min(base + stop, end)
+            if low < high:
+                yield low, high, value
+        cycle += 1
+        if cycle * period >= end:
+            return
 
 
 def moments_of(run: Run, phases: Phases, timing: Timing | None) -> Moments:
     """All moments of a run, by their beginning."""
-    marks, times = micro(phases.marks), micro(run.updates["time"])
-    n, parts = len(marks), len(KINDS)
-    phase, row = np.tile(np.arange(parts), n), np.repeat(np.arange(n), parts)
-    every = [Moments(marks[:, :-1].ravel(), marks[:, 1:].ravel(), phase, row)]
+    times, spans = micro(run.updates["time"]), phases.spans(*range(len(KINDS)))
+    every = [Moments(micro(spans.left), micro(spans.right), spans.kind, spans.row)]
 
     def add(kind: int, begun: Ints, ended: Ints, row: Ints | None = None) -> None:
         rows = np.arange(len(begun)) if row is None else row
@@ -234,7 +315,9 @@ def moments_of(run: Run, phases: Phases, timing: Timing | None) -> Moments:
     held = suspicions(run)
     add(SUSPICION, micro([s.start for s in held]), micro([s.end for s in held]))
     every = [slices.chosen(slices.right > slices.left) for slices in every]
-    changes = np.array([s.time for s in slowdowns(timing, 0, int(times[-1]))], dtype=np.int64)
+    contention = Contention() if timing is None else timing.contention
+    end = float(run.updates["time"][-1])
+    changes = micro([c.time for c in slowdown_changes(contention, 0.0, end)])
     decided = micro([] if run.decisions is None else run.decisions["time"])
     for kind, instants in ((UPDATE, times), (DECISION, decided), (CHANGE, changes)):
         add(kind, instants, instants)

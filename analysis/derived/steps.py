@@ -59,6 +59,13 @@ class RunSteps:
         return np.asarray((self.applied == 0) & (self.pulled_next >= 0))
 
     @property
+    def follows(self) -> Bools:
+        """Whether a step comes right after the one in the row above, on the same rank."""
+        found = np.zeros(len(self.rank), dtype=np.bool_)
+        found[1:] = (np.diff(self.rank) == 0) & (np.diff(self.step) == 1)
+        return found
+
+    @property
     def entered(self) -> Bools:
         """Whether a step's own gradient completed a contribution to an update."""
         return np.asarray((self.applied > 0) & ~self.kept)

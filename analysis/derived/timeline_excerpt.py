@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from simstrag.analysis.derived.example_runs import Example
+from simstrag.analysis.derived.phase_intervals import (
+    SlowdownChange,
+    segments,
+    slowdown_changes,
+)
 from simstrag.analysis.derived.steps import Floats, RunSteps
 from simstrag.timing.contention import Contention
 from simstrag.trace.slowdown import Piecewise
@@ -17,16 +23,6 @@ CYCLES, BEFORE = 24, 6
 """Steps that a close look shows, and steps before the change that it shows."""
 MOST_RANKS = 16
 MOST_CHANGES = 100_000
-
-
-class SlowdownChange(NamedTuple):
-    """A change of the slowdown of one resource of one rank; time in seconds."""
-
-    time: float
-    rank: int
-    resource: str
-    before: float
-    after: float
 
 
 class Kept(NamedTuple):
@@ -123,37 +119,9 @@ def choose(
 
 
 def changes(contention: Contention, until: float) -> list[SlowdownChange]:
-    """All changes of slowdown in 0 <= time < `until`, the largest increase first."""
-    found: list[SlowdownChange] = []
-    for (rank, resource), f in contention.slowdowns.items():
-        before = 1.0
-        for begin, _, value in segments(f, 0.0, until):
-            if value != before:
-                found.append(SlowdownChange(begin, rank, resource, before, value))
-            before = value
-            if len(found) > MOST_CHANGES:
-                break
+    """Changes of slowdown in 0 <= time < `until`, the largest increase first."""
+    found = itertools.islice(slowdown_changes(contention, 0.0, until, 1.0), MOST_CHANGES)
     return sorted(found, key=lambda c: (-c.after / c.before, c.time, c.rank))
-
-
-def segments(f: Piecewise, start: float, end: float) -> Iterator[tuple[float, float, float]]:
-    """(from, to, value) pieces of a step function between two times.
-
-    >>> list(segments(Piecewise((0.0, 2.0), (1.0, 3.0)), 1.0, 4.0))
-    [(1.0, 2.0, 1.0), (2.0, 4.0, 3.0)]
-    """
-    period = f.period
-    cycle = math.floor(start / period) if period < math.inf else 0
-    while True:
-        base = cycle * period if cycle else 0.0
-        ends = (*f.times[1:], period)
-        for begin, stop, value in zip(f.times, ends, f.values, strict=True):
-            low, high = max(base + begin, start), min(base + stop, end)
-            if low < high:
-                yield low, high, value
-        cycle += 1
-        if cycle * period >= end:
-            return
 
 
 def bin_means(f: Piecewise, edges: Floats) -> Floats:

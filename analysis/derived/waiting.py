@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.analysis.derived.steps import Bools, Floats, RunSteps
+from simstrag.analysis.derived.phase_intervals import TOLERANCE, Phases
+from simstrag.analysis.derived.steps import Floats, RunSteps
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
-
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +45,12 @@ class Waiting:
 
 
 def waiting(
-    run: Run, steps: RunSteps, timing: Timing | None, architecture: str, workers: int
+    run: Run,
+    steps: RunSteps,
+    phases: Phases,
+    timing: Timing | None,
+    architecture: str,
+    workers: int,
 ) -> Waiting:
     """Seconds that each rank waited for each other rank.
 
@@ -73,8 +77,7 @@ def waiting(
         return Waiting(held, blocked, total, reason)
     arrival, begun, job = steps.finish, np.full(len(steps.finish), np.inf), 0.0
     if timing is not None and architecture == "server":
-        arrival, job = arrivals(steps, timing), timing.server.job
-        begun = services(steps, arrival, job, steps.entered)
+        arrival, begun, job = phases.pushed, phases.served, timing.server.job
     for version, rows in updates.items():
         gradients = [(float(arrival[k]), int(steps.rank[k]), float(begun[k])) for k in rows]
         closing, last, service = max(gradients)
@@ -96,19 +99,3 @@ def waiting(
             if len(freed) == 1:
                 blocked[steps.rank[k], int(freed[0])] += steps.blocked[k]
     return Waiting(held, blocked, total)
-
-
-def arrivals(steps: RunSteps, timing: Timing) -> Floats:
-    """When the gradient of each step comes to the server."""
-    ranks_and_times = zip(steps.rank.tolist(), steps.finish.tolist(), strict=True)
-    return np.array([timing.push(rank, time, loaded=True) for rank, time in ranks_and_times])
-
-
-def services(steps: RunSteps, arrival: Floats, job: float, served: Bools) -> Floats:
-    """When the service of each gradient begins, first in, first out; NaN if it is not served."""
-    begun, free = np.full(len(arrival), np.nan), 0.0
-    queue = np.flatnonzero(served)
-    for k in queue[np.lexsort((steps.rank[queue], arrival[queue]))].tolist():
-        begun[k] = max(float(arrival[k]), free)
-        free = float(begun[k]) + job
-    return begun

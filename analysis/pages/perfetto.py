@@ -112,10 +112,13 @@ def write_timeline(
         *_run_events(run, held, shown, start),
         *(
             {
-                "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": time,
-                "name": f"rank {rank}", "cat": "slowdown", "args": {resource: factor},
+                "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": int(micro(change.time)),
+                "name": f"rank {change.rank}", "cat": "slowdown",
+                "args": {change.resource: change.after},
             }
-            for rank, resource, time, factor in derived.slowdowns(timing, start, end)
+            for change in ([] if timing is None else derived.slowdown_changes(
+                timing.contention, start / 1e6, end / 1e6
+            ))
         ),
         _slice(RUN, ABOUT, start, end, about["covers"], "about", about),
     ]  # fmt: skip
@@ -173,8 +176,7 @@ def _phase_events(run: Run, steps: RunSteps, phases: Phases, shown: Moments) -> 
         elif name == "switch":
             word, category = f"switch to {'amp' if amp else 'full'}", "switch"
         elif name == "exchange":
-            word, category = phases.exchange, f"communication{assumed}"
-            word = "communication" if assumed else word
+            word, category = phases.word(row, kind), f"communication{assumed}"
             args = _args(update=fate.update)
         yield _slice(pid, tid, left, right, word, category, args)
 

@@ -32,7 +32,7 @@ from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.gain_text import saved as saved_share
 from simstrag.analysis.text.lanes import TITLES
-from simstrag.analysis.text.number_format import number, percent
+from simstrag.analysis.text.number_format import join, number, percent
 from simstrag.analysis.text.profile_text import describe
 from simstrag.analysis.text.sensitivity_text import thresholds
 from simstrag.analysis.text.spread_text import spread_table
@@ -253,6 +253,7 @@ def _timelines(
         "entries": entries,
         "switch": max((e.timing.step.amp_switch for e in examples if e.timing), default=0.0),
         "undrawn": scope.left_out,
+        "assumed": join([e.name for e in examples if e.phases.assumed.any()]),
     }
     return values, drawn
 

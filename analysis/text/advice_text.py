@@ -25,8 +25,8 @@ from simstrag.analysis.text.gain_text import (
 from simstrag.analysis.text.number_format import join, percent, seconds
 from simstrag.analysis.text.spread_text import describe_one_run
 from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.decision import MODEL_ERROR, OWN, State
 from simstrag.experiments.paired_statistics import Estimate, ratio_of_times
-from simstrag.experiments.worst_regret import MODEL_ERROR, OWN, State
 from simstrag.scenario.varied_constants import NAMES, name_of
 
 MEASURED_BY = {
@@ -181,7 +181,7 @@ def _choice(advice: Recommendation) -> tuple[str, str]:
     name, does = PolicyNames().of(advice.choice)
     as_fast = ""
     if advice.choice != BASELINE:
-        as_fast = describe_rivals(advice.lanes, advice.samples, advice.selection, advice.by)
+        as_fast = describe_rivals(advice, advice.selection)
     if isinstance(advice, ClusterAdvice):
         return f"{_choice_of_cluster(advice, name)}{as_fast}", does.strip()
     assert isinstance(advice, Advice)
@@ -210,17 +210,20 @@ def _choice_by_quantile(advice: Advice, name: str) -> str:
     if not advice.certain and advice.seeds < advice.by.seeds:
         within += f" (roughly: {advice.seeds} seeds, and it takes {advice.by.seeds})"
     if advice.choice != BASELINE:
-        change = advice.by.ratio(advice.times[advice.choice], bsp)
-        gain = percent_of(Estimate(1 - change.value, 1 - change.high, 1 - change.low))
+        gain = _saved(advice.by.ratio(advice.times[advice.choice], bsp))
         return f"run {name}: {within}, {gain} sooner than under {BASELINE}."
     text = f"change nothing: keep {BASELINE}, under which {within}. "
     return f"{text}{_none_better(advice)}"
 
 
+def _saved(ratio: Estimate) -> str:
+    """The share of time that a ratio of times saves, in percent."""
+    return percent_of(Estimate(1 - ratio.value, 1 - ratio.high, 1 - ratio.low))
+
+
 def _none_better(advice: Recommendation) -> str:
     """Why nothing is changed."""
-    own = advice.states[OWN]
-    shown = [p for p in own if p != BASELINE and advice.gap(p, BASELINE).high < 0]
+    shown = [p for p in advice.times if p in advice.shown]
     if not shown:
         return f"No policy is shown to be faster.{_undecided(advice)}"
     return f"What {join(shown)} gains is smaller than {ERROR}."
@@ -246,8 +249,7 @@ def _choice_of_cluster(advice: ClusterAdvice, name: str) -> str:
     managed = "" if study.managers == ("none",) else f", manager {study.managers[0]}"
     where = f"(placer {study.placers[0]}{managed})"
     if advice.choice != BASELINE:
-        change = ratio_of_times(advice.times[advice.choice], bsp)
-        gain = percent_of(Estimate(1 - change.value, 1 - change.high, 1 - change.low))
+        gain = _saved(ratio_of_times(advice.times[advice.choice], bsp))
         return (
             f"Run all jobs under {name} {where}: their mean completion time is {gain} shorter than "
             f"under {BASELINE}."

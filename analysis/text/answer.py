@@ -7,11 +7,10 @@ says so.  These sentences stand on the terminal, in JSON, on the report and in n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simstrag.analysis.derived.decision import Decision, decide
+from simstrag.analysis.derived.comparison_decision import ComparisonDecision, decide
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.bill_text import describe_bill, name_of_node, prose
 from simstrag.analysis.text.brief import Brief
@@ -37,9 +36,8 @@ from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.analysis.text.spread_text import describe_one_run, one_run
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
-from simstrag.experiments.criterion import MEAN, Criterion
+from simstrag.experiments.decision import MODEL_ERROR, Choice, Decision, as_fast
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.experiments.worst_regret import MODEL_ERROR, Choice, Samples, as_fast
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen
@@ -69,7 +67,7 @@ class Answer:
     unseen: the part of the trace that no run reaches; empty where runs see most of it.
     """
 
-    decision: Decision
+    decision: ComparisonDecision
     action: str
     does: str
     safety: str
@@ -127,7 +125,7 @@ class Answer:
                 for lane, p in best.items()
             },
             "lane_of": d.lane_of,
-            "not_told_apart": d.choice.alike,
+            "not_told_apart": d.safest.alike,
             "turns": d.turns and [
                 {"constant": key, "value": None if math.isnan(at) else at, "choice": policy}
                 for key, choices in d.turns.items() for at, policy in choices.items()
@@ -163,7 +161,7 @@ def answer(s: Standings) -> Answer:
 # -- the choice -----------------------------------------------------------------------------------
 
 
-def _choice(d: Decision, names: PolicyNames) -> tuple[str, str]:
+def _choice(d: ComparisonDecision, names: PolicyNames) -> tuple[str, str]:
     """What to run, and what that policy does; nothing for bsp."""
     s = d.s
     if d.safe == BASELINE:
@@ -173,12 +171,12 @@ def _choice(d: Decision, names: PolicyNames) -> tuple[str, str]:
     slight = ""
     if -p.difference[s.decides].value < s.grain:
         slight = f", which is less than one update of bsp ({seconds(s.grain)})"
-    rivals = describe_rivals(d.lane_of, d.samples, d.choice)
+    rivals = describe_rivals(d, d.safest)
     run = f"run {name}: {describe_gain(s, p)} sooner than {SYNCHRONOUS}{slight}"
     return f"{if_true(d, run)}.{rivals}{_fastest(d)}", does.strip()
 
 
-def _keep(d: Decision) -> str:
+def _keep(d: ComparisonDecision) -> str:
     """Why to keep bsp."""
     s = d.s
     others = [p for p in s.policies if p.policy != BASELINE]
@@ -195,7 +193,7 @@ def _keep(d: Decision) -> str:
     if len(d.candidates) > 1:
         gains = [f"{name} by {_share(d, name)} %" for name in d.candidates[1 : FEW + 1]]
         why = "may be slower where an assumption fails"
-        if d.choice.best != BASELINE:
+        if d.safest.best != BASELINE:
             why = f"is not shown to differ from it by more than {ERROR}; run more seeds"
         return f"{keep} What is faster here ({join(gains)}) {why}."
     comparable = [name for name in sooner if not ignored(s, name)]
@@ -225,36 +223,34 @@ def _keep(d: Decision) -> str:
     return f"{if_true(d, none)}{undecided}"
 
 
-def _share(d: Decision, policy: str) -> str:
+def _share(d: ComparisonDecision, policy: str) -> str:
     own = next(p for p in d.s.policies if p.policy == policy)
     return percent(saved(d.s, own).value, 2)
 
 
-def describe_rivals(
-    lanes: Mapping[str, str], samples: Samples, choice: Choice, by: Criterion = MEAN
-) -> str:
+def describe_rivals(d: Decision, choice: Choice) -> str:
     """The policies that are as fast as the choice, by what they change; "" for none.
 
     >>> import numpy as np
-    >>> from simstrag.experiments.worst_regret import OWN
+    >>> from simstrag.experiments.decision import OWN
     >>> lanes = {"lb_bsp": "A", "cgp": "C", "star_h": "C"}
-    >>> samples = {OWN: {name: np.array([9.0, 9.1]) for name in lanes}}
-    >>> describe_rivals(lanes, samples, Choice("lb_bsp", "cgp", ("cgp", "star_h", "lb_bsp")))
+    >>> d = Decision(samples={OWN: {name: np.array([9.0, 9.1]) for name in lanes}}, lane_of=lanes)
+    >>> describe_rivals(d, Choice("lb_bsp", "cgp", ("cgp", "star_h", "lb_bsp")))
     ' cgp and star_h are as fast, and change the algorithm.'
     """
-    rivals, clauses = as_fast(samples, choice, by), []
+    rivals, clauses = as_fast(d.samples, choice, d.by), []
     for lane, changes in CHANGES.items():
-        names = [name for name in rivals if lanes[name] == lane]
+        names = [name for name in rivals if d.lane_of[name] == lane]
         if not names:
             continue
         more = [f"{len(names) - FEW} more"] if len(names) > FEW else []
         what = f"{join([*names[:FEW], *more])} {'is' if len(names) == 1 else 'are'} as fast"
-        same = lane == lanes[choice.policy]
+        same = lane == d.lane_of[choice.policy]
         clauses.append(what if same else f"{what}, and {changes[len(names) > 1]}")
     return f" {'; '.join(clauses)}." if clauses else ""
 
 
-def _fastest(d: Decision) -> str:
+def _fastest(d: ComparisonDecision) -> str:
     """Why the fastest policy is not the choice; empty where it is, or is no faster."""
     s, p = d.s, d.s.policies[0]
     if p.policy not in d.regrets or not faster(s.between(p.policy, d.safe)):
@@ -266,7 +262,7 @@ def _fastest(d: Decision) -> str:
     return f"{text}, and {CHANGES[d.lane_of[p.policy]][0]}."
 
 
-def if_true(d: Decision, choice: str) -> str:
+def if_true(d: ComparisonDecision, choice: str) -> str:
     """The choice, conditional on what may decide it: a placeholder, contention that no run met."""
     found, conditions = d.placeholders, []
     if found.stated and found.decisive != ():
@@ -277,7 +273,7 @@ def if_true(d: Decision, choice: str) -> str:
     return f"If {join(conditions)}, {choice}" if conditions else capital(choice)
 
 
-def _safety(d: Decision) -> str:
+def _safety(d: ComparisonDecision) -> str:
     """How far the choice can fall behind the best, over all settings that were simulated."""
     untested = explain_untested(d.s)
     if len(d.states) < 2 or (d.safe == BASELINE and len(d.candidates) < 2):
@@ -304,7 +300,7 @@ def _stated_free(s: Standings) -> str:
     )
 
 
-def _varied(d: Decision) -> str:
+def _varied(d: ComparisonDecision) -> str:
     """The constants that were varied, in few words."""
     scenario = d.s.comparison.scenario
     names = {key: name_of(scenario, key) for key, _ in d.states if key}
@@ -315,9 +311,9 @@ def _varied(d: Decision) -> str:
     return join([*names.values()]) if len(names) < 3 else "what is not measured"
 
 
-def _alike(d: Decision) -> str:
+def _alike(d: ComparisonDecision) -> str:
     """Why a candidate with a smaller worst regret is not the choice; empty if there is none."""
-    best = d.choice.best
+    best = d.safest.best
     if d.regrets[best].worst >= d.regrets[d.safe].worst - NEGLIGIBLE:
         return ""
     (changes, _) = CHANGES[d.effects[best].lane]
@@ -327,7 +323,7 @@ def _alike(d: Decision) -> str:
     )
 
 
-def _excluded(d: Decision) -> str:
+def _excluded(d: ComparisonDecision) -> str:
     """Why a policy of less regret is no candidate; empty if there is none."""
     better = [
         p for p in d.s.policies
@@ -346,7 +342,7 @@ def _excluded(d: Decision) -> str:
 # -- conditions -----------------------------------------------------------------------------------
 
 
-def _conditions(d: Decision) -> str:
+def _conditions(d: ComparisonDecision) -> str:
     """When the choice gains, when the best mean stays the best, and what the intervals cover."""
     s, (near, _) = d.s, conditions(d.s)
     first = s.policies[0]
@@ -357,7 +353,7 @@ def _conditions(d: Decision) -> str:
     return f"{_gains(d)}{lead}{_unseen(s)}{capital(coverage(s))}."
 
 
-def _gains(d: Decision) -> str:
+def _gains(d: ComparisonDecision) -> str:
     """What the choice gains over all settings, and in which of them that is too little."""
     if d.safe == BASELINE or len(d.states) < 2:
         return ""

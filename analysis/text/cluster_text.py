@@ -17,8 +17,8 @@ from simstrag.analysis.tables.cluster_tables import ranking_table
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.gain_text import ERROR, percent_of
 from simstrag.analysis.text.number_format import capital, estimate, join, number, percent
+from simstrag.experiments.decision import MODEL_ERROR
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.experiments.worst_regret import MODEL_ERROR
 
 LITTLE = 0.01
 """Shares below it are not given as numbers."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from simstrag import policies
-from simstrag.analysis.derived.decision import Decision
+from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import summarize_bill
@@ -33,7 +33,7 @@ PLAIN = {
 """Constants for a reader who has not heard of them."""
 
 
-def brief(d: Decision, action: str, unseen: str) -> Brief:
+def brief(d: ComparisonDecision, action: str, unseen: str) -> Brief:
     """The short answer of a comparison.
 
     action: what to run.
@@ -48,7 +48,7 @@ def brief(d: Decision, action: str, unseen: str) -> Brief:
     return shorter if height([found.turning]) > 2 or found.lines > LINES else found
 
 
-def lanes_table(d: Decision, chosen: str = "", left_out: Sequence[str] = ()) -> Table:
+def lanes_table(d: ComparisonDecision, chosen: str = "", left_out: Sequence[str] = ()) -> Table:
     """The choice or the best policy of each lane, what it saves, and what it needs.
 
     chosen: a policy that stands in its lane in place of the best.
@@ -61,7 +61,7 @@ def lanes_table(d: Decision, chosen: str = "", left_out: Sequence[str] = ()) -> 
 
 
 def _row(
-    d: Decision, lane: str, varied: bool, chosen: str, left_out: Sequence[str]
+    d: ComparisonDecision, lane: str, varied: bool, chosen: str, left_out: Sequence[str]
 ) -> tuple[str, ...]:
     s, best = d.s, next((p for p in d.lanes[lane] if p.policy == chosen), d.best(lane))
     empty = ("",) * (2 if varied else 1)
@@ -81,7 +81,7 @@ def _row(
     return CHANGED[lane], best.policy, gain, *behind, _needs(d, best)
 
 
-def _behind(d: Decision, policy: str) -> str:
+def _behind(d: ComparisonDecision, policy: str) -> str:
     """How far a policy falls behind the best one at worst, over all settings."""
     if policy not in d.regrets:
         return MISSING
@@ -89,7 +89,7 @@ def _behind(d: Decision, policy: str) -> str:
     return f"{percent(worst, 2) if worst >= NEGLIGIBLE else 'under 0.5'} % behind"
 
 
-def _needs(d: Decision, p: Standing) -> str:
+def _needs(d: ComparisonDecision, p: Standing) -> str:
     """What the gain of a policy needs, in a cell; `lanes` says it with its numbers."""
     s, effects = d.s, d.effects[p.policy]
     if is_slight(s, p):
@@ -103,12 +103,12 @@ def _needs(d: Decision, p: Standing) -> str:
     return ", ".join(text for text, needs in needed.items() if needs)
 
 
-def _loses(d: Decision, policy: str) -> bool:
+def _loses(d: ComparisonDecision, policy: str) -> bool:
     """Whether a policy gains nothing at a cost of staleness that was tried."""
     return any(gain <= 0 for (key, _), gain in d.gains(policy).items() if key == C_TAU)
 
 
-def describe_turns(d: Decision, most: int | None = None) -> str:
+def describe_turns(d: ComparisonDecision, most: int | None = None) -> str:
     """What would change the choice, if it were known; empty where nothing was tried.
 
     most: constants that are named.
@@ -126,7 +126,7 @@ def describe_turns(d: Decision, most: int | None = None) -> str:
     return f"None of {settings} other settings that were tried would change the choice."
 
 
-def _turn(d: Decision, key: str, choices: Mapping[float, str]) -> str:
+def _turn(d: ComparisonDecision, key: str, choices: Mapping[float, str]) -> str:
     """A constant, and the other choices by its value."""
     scenario = d.s.comparison.scenario
     where: dict[str, list[float]] = {}
@@ -139,7 +139,7 @@ def _turn(d: Decision, key: str, choices: Mapping[float, str]) -> str:
     return f"{PLAIN.get(key) or name_of(scenario, key)} ({', '.join(ways)})"
 
 
-def _cautions(d: Decision, unseen: str) -> Iterator[str]:
+def _cautions(d: ComparisonDecision, unseen: str) -> Iterator[str]:
     """What can change the answer, the most important first: the first sentence of each."""
     found = [unseen, *deciding(d.s)]
     if d.placeholders.stated and d.placeholders.decisive != ():

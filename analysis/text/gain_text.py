@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from simstrag import policies
-from simstrag.analysis.derived.decision import Decision
+from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, saved_share
 from simstrag.analysis.text.number_format import MISSING, estimate, percent
 from simstrag.analysis.text.sensitivity_text import value_text
 from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.decision import MODEL_ERROR, Regret, State
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.experiments.worst_regret import MODEL_ERROR, Regret, State
 from simstrag.scenario.varied_constants import QUANTITIES, name_of
 
 ERROR = f"the simulation's known error of {percent(MODEL_ERROR, 2)} %"
@@ -52,7 +52,7 @@ def describe_gain(s: Standings, p: Standing) -> str:
     return f"{next(each for each in finer if float(each) < limit)}{space}{rest}"
 
 
-def describe_regret(d: Decision, policy: str) -> str:
+def describe_regret(d: ComparisonDecision, policy: str) -> str:
     """The worst regret of a policy and where it has it, as a predicate."""
     regret = d.regrets[policy]
     return regret_text(regret, describe_setting(d, regret.state) if regret.state[0] else "")
@@ -70,7 +70,7 @@ def regret_text(regret: Regret, setting: str) -> str:
     return f"{text} ({setting})" if setting else text
 
 
-def describe_setting(d: Decision, state: State) -> str:
+def describe_setting(d: ComparisonDecision, state: State) -> str:
     """A setting, to follow what is true of it."""
     key, value = state
     name = name_of(d.s.comparison.scenario, key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simstrag.analysis.derived.decision import Decision
+from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, faster
 from simstrag.analysis.text.cautions import ignored
 from simstrag.analysis.text.gain_text import (
@@ -38,7 +38,7 @@ EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
 """A policy to compare where a lane has none."""
 
 
-def describe_lane(d: Decision, lane: str, names: PolicyNames) -> str:
+def describe_lane(d: ComparisonDecision, lane: str, names: PolicyNames) -> str:
     """The sentences on a lane."""
     s, best = d.s, d.best(lane)
     head = f"{lane}, {TITLES[lane]}"
@@ -81,7 +81,7 @@ def describe_lane(d: Decision, lane: str, names: PolicyNames) -> str:
     return text
 
 
-def _effects(d: Decision, p: Standing) -> Iterator[str]:
+def _effects(d: ComparisonDecision, p: Standing) -> Iterator[str]:
     """What a policy changes in training, as its runs did."""
     e = d.effects[p.policy]
     if e.averages:
@@ -100,7 +100,7 @@ def _effects(d: Decision, p: Standing) -> Iterator[str]:
         yield f"{percent(e.cut, 2)} % of samples are left out"
 
 
-def _needs(d: Decision, p: Standing) -> Iterator[str]:
+def _needs(d: ComparisonDecision, p: Standing) -> Iterator[str]:
     """What must be true for the gain of a policy."""
     s, e = d.s, d.effects[p.policy]
     scenario = s.comparison.scenario
@@ -125,7 +125,7 @@ def _needs(d: Decision, p: Standing) -> Iterator[str]:
             yield f"{name_of(scenario, key)} {side} {shown}"
 
 
-def _cost_of_staleness(d: Decision, policy: str) -> str:
+def _cost_of_staleness(d: ComparisonDecision, policy: str) -> str:
     """At which of the costs of staleness that were simulated a policy is sooner than bsp."""
     s, bsp = d.s, d.s.comparison.column(BASELINE, "time_to_target")
     sooner = {value: gain > 0 for (key, value), gain in d.gains(policy).items() if key == C_TAU}

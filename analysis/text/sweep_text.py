@@ -11,8 +11,8 @@ from simstrag.analysis.text.cautions import warn_of_stale
 from simstrag.analysis.text.gain_text import ERROR, PolicyNames
 from simstrag.analysis.text.number_format import capital, join, percent
 from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.decision import MODEL_ERROR
 from simstrag.experiments.study import text_of
-from simstrag.experiments.worst_regret import MODEL_ERROR
 
 MOST = 8
 """Most warnings that a page repeats."""

@@ -1,8 +1,6 @@
 """The device that computes steps: a CPU core or an NVIDIA GPU.
 
-`Cpu` and `Cuda` have the same methods.  A mark is a point in the device's own order of work.  On a
-CPU it is a reading of the clock; on a GPU it is an event in the stream, read after all work is
-done, so that timing delays no step.
+`Cpu` and `Cuda` have the same methods, those of the clocks of `simstrag.workloads` among them.
 
 name: torch's, such as "cpu" or "cuda:0".
 core: core of the thread that computes or launches.
@@ -27,6 +25,7 @@ from simstrag.calibration.cells import Series
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores, keep_memory, pin
 from simstrag.workloads import map_tensors
+from simstrag.workloads.clocks import CudaClock, HostClock
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +66,7 @@ def find_device(name: str = "", core: int | None = None) -> Device:
     return Cuda(chosen, core)
 
 
-class Cpu:
+class Cpu(HostClock):
     """One core with one thread, as a worker of a trace is one core.
 
     Contention then is the use of that core by others.  A second thread on another, half-busy core
@@ -76,19 +75,12 @@ class Cpu:
     """
 
     def __init__(self, core: int) -> None:
+        super().__init__("one thread has the core")
         self.name, self.core, self.thread_series = "cpu", core, "cpu"
 
     def thread(self) -> float:
         """CPU time of the thread; others used the rest of a step's wall clock."""
         return time.thread_time()
-
-    def mark(self) -> float:
-        """The present point in the device's order of work."""
-        return time.perf_counter()
-
-    def seconds(self, first: float, second: float) -> float:
-        """Seconds between two marks, after `finish`."""
-        return second - first
 
     def finish(self) -> None:
         """Return at once: on a CPU all launched work is done."""
@@ -163,7 +155,7 @@ class Cpu:
             pin(allowed)
 
 
-class Cuda:
+class Cuda(CudaClock):
     """One GPU, with the process that launches its kernels on one core.
 
     One core suffices for launching (the thread that runs backward works while the other waits), and
@@ -171,21 +163,12 @@ class Cuda:
     """
 
     def __init__(self, name: str, core: int) -> None:
+        super().__init__()
         self.name, self.core, self.thread_series = name, core, "host"
 
     def thread(self) -> float:
         """Wall clock: a step's difference is the time until the launching thread comes back."""
         return time.perf_counter()
-
-    def mark(self) -> Any:
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.name))
-        return event
-
-    def seconds(self, first: Any, second: Any) -> float:
-        return float(first.elapsed_time(second)) / 1e3
 
     def finish(self) -> None:
         import torch

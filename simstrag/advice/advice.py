@@ -38,7 +38,7 @@ class Advice(Recommendation):
         """The advice that a comparison of finalists supports."""
         d = comparison.answer.decision
         return cls(
-            samples=d.samples, lanes={name: effects.lane for name, effects in d.effects.items()},
+            samples=d.samples, lane_of=d.lane_of,
             certain=comparison.scenario.certain, trials=trials,
             excluded=excluded, beyond=beyond, comparison=comparison, unlaunched=unlaunched,
             by=by,

@@ -23,9 +23,9 @@ from simstrag.cluster.simulate import require_interval
 from simstrag.cluster.study import ClusterStudy
 from simstrag.ddp.policy_support import mechanism
 from simstrag.errors import InputError
+from simstrag.experiments.decision import OWN, State
 from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.runner import BASELINE
-from simstrag.experiments.worst_regret import OWN, State
 from simstrag.policies import declared_lane, load
 from simstrag.policy import LANES
 from simstrag.scenario.beyond_measured import beyond_measured
@@ -123,7 +123,7 @@ def advise_cluster(
     beyond = tuple(f"{name}: {each}" for (name, *_), s in cases for each in beyond_measured(s))
     return ClusterAdvice(
         samples=samples, trials=search.ordered,
-        lanes={name: declared_lane(load(name), name) or LANES[-1] for name in finalists},
+        lane_of={name: declared_lane(load(name), name) or LANES[-1] for name in finalists},
         excluded=found.excluded, beyond=beyond, study=study, results=results,
         gpu_hours=_gpu_hours(results),
     )  # fmt: skip

@@ -13,21 +13,8 @@ import numpy as np
 
 from simstrag.advice.halving import ALIKE, CandidateResult
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.criterion import MEAN, Criterion
+from simstrag.experiments.decision import MODEL_ERROR, OWN, Choice, Decision, State, choose
 from simstrag.experiments.paired_statistics import Array, Estimate, exact, quantile
-from simstrag.experiments.worst_regret import (
-    MODEL_ERROR,
-    OWN,
-    Choice,
-    Regret,
-    Samples,
-    State,
-    Times,
-    choose,
-    gaining,
-    mean_times,
-    worst_regrets,
-)
 from simstrag.rendering import answer
 
 POWER, MOST_RUNS = 0.9, 1000
@@ -62,36 +49,24 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommendation(ABC):
+class Recommendation(Decision, ABC):
     """Which of several finalists to run.
 
-    samples: seconds of each finalist, bsp among them, under each seed, in all settings of what is
-        assumed.
-    lanes: of each finalist.
     certain: whether nothing is random.
     trials: every candidate that ran, the least regret first.
     excluded: why a candidate was not run, by its spec.
     beyond: what any candidate took from a profile beyond the range that was measured.
-    by: what times are compared by.
     """
 
-    samples: Samples
-    lanes: Mapping[str, str]
     certain: bool = False
     trials: tuple[CandidateResult, ...]
     excluded: Mapping[str, str]
     beyond: tuple[str, ...] = ()
-    by: Criterion = MEAN
 
     @property
     def times(self) -> Mapping[str, Array]:
         """Seconds of each finalist under each seed."""
         return self.samples[OWN]
-
-    @cached_property
-    def states(self) -> Times:
-        """Mean seconds of the finalists in all settings of what is assumed, or a quantile."""
-        return mean_times(self.samples, self.by)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -133,15 +108,9 @@ class Recommendation(ABC):
         return exact(self.certain and self.seeds < 2, found, float(others.mean()))
 
     @cached_property
-    def candidates(self) -> tuple[str, ...]:
-        """bsp, and those shown to be faster whose mean gain is `MODEL_ERROR` or more."""
-        able = gaining(self.states[OWN])
-        return (BASELINE, *(name for name in able if self.gap(name, BASELINE).high < 0))
-
-    @cached_property
-    def regrets(self) -> Mapping[str, Regret]:
-        """The worst regret of each finalist over the settings."""
-        return worst_regrets(self.states)
+    def shown(self) -> set[str]:
+        """The finalists shown to be faster than bsp."""
+        return {name for name in self.times if self.gap(name, BASELINE).high < 0}
 
     @cached_property
     def selection(self) -> Choice:
@@ -153,17 +122,12 @@ class Recommendation(ABC):
         shown = [p for p in self.candidates if p != BASELINE] or [BASELINE]
         least = min(own[p] for p in shown)
         near = [p for p in shown if own[p] <= (1 + NEAR) * least]
-        return choose(self.samples, near, self.lanes, self.by)
+        return choose(self.samples, near, self.lane_of, self.by)
 
     @property
     def choice(self) -> str:
         """The spec of the policy to run, if what is assumed holds."""
         return self.selection.policy
-
-    @cached_property
-    def safe(self) -> str:
-        """The choice if what is assumed may not hold, as `compare` chooses."""
-        return choose(self.samples, self.candidates, self.lanes, self.by).policy
 
     @cached_property
     def alike(self) -> tuple[str, ...]:

@@ -2,27 +2,22 @@
 
 Data loading counts, for it can make a straggler.  Waiting for others does not: the timer stops
 before the first wait, and the reduction of earlier buckets delays nothing.
-
-On a CPU gloo's threads send those buckets.  Where they share the rank's core, backward is slower
-the *faster* the other ranks are: healthy ranks would seem a fifth faster when one is slow.  So the
-CPU time of the process's other threads is subtracted there.  The correction is exact while the rank
-computes or waits for its core.  While the rank sleeps it subtracts too much, at most gloo's CPU
-time of one step.  With spare cores the wall clock is right.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import torch
 
 from simstrag.ddp import plain_collectives
 from simstrag.processes.affinity import cores
+from simstrag.workloads.clocks import Clock, CudaClock, HostClock
 
 
 def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float:
@@ -46,102 +41,80 @@ def measure_cores_per_rank() -> float:
     return cores_per_rank(own[1], [theirs for host, theirs in gathered if host == own[0]])
 
 
-class CpuStepTimer:
-    """Local times of a rank that computes on the CPU, in seconds of `time.monotonic`.
+def shared_core_clock(cores: float) -> HostClock:
+    """The clock of a rank that computes on the CPU while gloo's threads send.
 
     cores: cores per rank, from `measure_cores_per_rank()`.
-    corrected: whether the CPU time of other threads is subtracted; `reason` says why.  It wrongly
-        includes data-loader threads: with one core per rank, load in the main thread or in worker
-        processes.
 
-    `begin` and `ended` are called in the thread that computes, in which DDP runs its hook.
+    It wrongly takes data-loader threads for gloo's: with one core per rank, load in the main thread
+    or in worker processes.
+    """
+    threads = torch.get_num_threads()
+    reason = f"{cores:.3g} core per rank: what gloo's threads take of it is subtracted"
+    if cores > 1:
+        reason = f"{cores:.3g} cores per rank: gloo's threads have room, wall clock as it is"
+    elif threads > 1:
+        reason = (
+            f"{cores:.3g} core per rank, but {threads} threads of torch on it that cannot be "
+            "separated from gloo's: wall-clock time is used; set torch.set_num_threads(1)"
+        )
+    return HostClock(reason, corrected=cores <= 1 and threads == 1)
 
-    >>> clock = CpuStepTimer(cores=1.0)
-    >>> clock.begin(); clock.ended()
-    >>> 0 <= clock.seconds < 1
+
+def device_clock(device: torch.device, cores: float) -> Clock:
+    """The clock of a rank under DDP: events on its GPU's stream (untried), or its host's."""
+    if device.type == "cuda":
+        return CudaClock(torch.cuda.current_stream(device))
+    return shared_core_clock(cores)
+
+
+class StepTimer:
+    """Local times of a rank's steps.
+
+    start: when the step began, in seconds of `time.monotonic`.
+    immediate: whether `seconds` are known when the last gradient is.
+
+    `begin` and `ended` are called in the thread that computes, in which DDP runs its hook; on a GPU
+    `ended` may be called from autograd's thread.
+
+    >>> timer = StepTimer(shared_core_clock(cores=1.0))
+    >>> timer.begin(); timer.ended()
+    >>> 0 <= timer.seconds < 1
     True
     """
 
-    immediate = True
-
-    def __init__(self, cores: float) -> None:
-        threads = torch.get_num_threads()
-        self.corrected = cores <= 1 and threads == 1
-        self.reason = f"{cores:.3g} core per rank: what gloo's threads take of it is subtracted"
-        if cores > 1:
-            self.reason = (
-                f"{cores:.3g} cores per rank: gloo's threads have room, wall clock as it is"
-            )
-        elif threads > 1:
-            self.reason = (
-                f"{cores:.3g} core per rank, but {threads} threads of torch on it that cannot be "
-                "separated from gloo's: wall-clock time is used; set torch.set_num_threads(1)"
-            )
-        self.start = self.seconds = math.nan
-        self._others = self._waited = 0.0
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.reason, self.immediate = clock, clock.reason, clock.immediate
+        self._spans: list[tuple[Any, Any]] = []  # of the last step that ended
         self.begin()
 
     def begin(self) -> None:
         """Start the time of the next step; called when a step returns."""
         self.start = time.monotonic()
-        self._others, self._waited = _others(), 0.0
+        self._before: list[tuple[Any, Any]] = []
+        self._begin = self.clock.mark()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Leave the time of this block out of the step: this rank waits for others."""
-        begun, others = time.monotonic(), _others()
+        """Leave the time of this block out of the step: this rank waits for others.
+
+        What the host does meanwhile is no time of a device.
+        """
+        if not self.clock.immediate:
+            yield
+            return
+        self._before.append((self._begin, self.clock.mark()))
         try:
             yield
         finally:
-            self._waited += time.monotonic() - begun
-            self._others += _others() - others
+            self._begin = self.clock.mark()
 
     def ended(self) -> None:
-        """Stop at the last gradient; `seconds` is the local time of the step."""
-        wall = time.monotonic() - self.start - self._waited
-        self.seconds = max(0.0, wall - (_others() - self._others)) if self.corrected else wall
-
-
-def _others() -> float:
-    """CPU seconds of all threads of this process but the calling one."""
-    return time.process_time() - time.thread_time()
-
-
-class CudaStepTimer:
-    """Local times of a rank on a CUDA device, by events on its compute stream.
-
-    The host runs ahead of the device, so `seconds` waits until the device has computed the last
-    gradient, and not for the reductions after it.  `ended` may be called from autograd's thread.
-    Written from the documentation of CUDA events; never run on a GPU.
-    """
-
-    immediate = False
-    corrected = False
-    reason = "events on the device's compute stream"
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.current_stream(device)
-        self._marks: list[torch.cuda.Event] = [
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        ]
-        self.begin()
+        """Stop at the last gradient."""
+        self._spans = [*self._before, (self._begin, self.clock.mark())]
 
     @property
     def seconds(self) -> float:
-        """The local time of the last step that ended."""
-        self._marks[1].synchronize()
-        return float(self._marks[0].elapsed_time(self._marks[1])) / 1e3
-
-    def begin(self) -> None:
-        """Start the next step once the device has finished earlier work."""
-        self.start = time.monotonic()
-        self._marks[0].record(self._stream)
-
-    def waiting(self) -> contextlib.AbstractContextManager[None]:
-        """What the host does meanwhile is no time of the device."""
-        return contextlib.nullcontext()
-
-    def ended(self) -> None:
-        """Stop when the device has computed the last gradient."""
-        self._marks[1].record(self._stream)
+        """The local time of the last step that ended; waits until a device has computed it."""
+        whole = sum(self.clock.seconds(*span) for span in self._spans)
+        return max(0.0, whole - sum(self.clock.taken(*span) for span in self._spans))

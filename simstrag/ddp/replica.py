@@ -19,7 +19,7 @@ from simstrag.ddp.precision import Closure, NumberFormats, check_loss, without_s
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
+    from simstrag.ddp.local_step_timer import StepTimer
 
 SHOWN = 5
 """Most parameters that a message names."""
@@ -42,7 +42,7 @@ class Replica:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         formats: NumberFormats,
-        clock: CpuStepTimer | CudaStepTimer,
+        clock: StepTimer,
     ) -> None:
         self.model, self.optimizer, self.formats, self.clock = model, optimizer, formats, clock
         self.parameters = flat_parameters.trained_parameters(optimizer)

@@ -14,7 +14,7 @@ from simstrag import policies
 from simstrag.ddp import plain_collectives, policy_support
 from simstrag.ddp.failures.diagnosis import describe_error, warn
 from simstrag.ddp.failures.rank_failure import Membership, Stage
-from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
+from simstrag.ddp.local_step_timer import StepTimer, device_clock, measure_cores_per_rank
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.rank_setup import RankSetup
@@ -134,7 +134,7 @@ def wrap(
         if sampler is not None:
             sampler.check(members.rank, members.world_size, hints.batch)
         device = next(model.parameters()).device
-        clock = CudaStepTimer(device) if device.type == "cuda" else CpuStepTimer(cores)
+        clock = StepTimer(device_clock(device, cores))
         replica = _replica_of(model, optimizer, formats, clock, world)
         setup = RankSetup(
             replica, members, world, given, name, hints, sampler,
@@ -158,7 +158,7 @@ def _replica_of(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     formats: NumberFormats,
-    clock: CpuStepTimer | CudaStepTimer,
+    clock: StepTimer,
     world: ReplicaWorld,
 ) -> Replica:
     if world.layout is None:

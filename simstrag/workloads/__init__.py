@@ -1,7 +1,8 @@
 """Training tasks for calibration, real training and the real learner, by name.
 
 A workload is a model with random weights, its loss, its optimizer and its batches: built in, or a
-user's function.  Nothing here loads torch before a workload is built.  Start with `workload`.
+user's function.  `clocks` times steps of them.  Nothing here loads torch before a workload is
+built.  Start with `workload`.
 """
 
 from __future__ import annotations

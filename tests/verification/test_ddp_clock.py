@@ -15,7 +15,7 @@ from torch import nn
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.allreduce.hook import Reducer
-from simstrag.ddp.local_step_timer import CpuStepTimer
+from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
 from simstrag.validation.loadgen.injector import Injector
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 from tests.ranks import Ranks, ranks
@@ -65,7 +65,7 @@ class Net(nn.Module):
         return x
 
 
-class Watched(CpuStepTimer):
+class Watched(StepTimer):
     """A clock beside which it is measured what programs that are none of ours took of its core.
 
     That is local time, and rightly told; but these tests know only what their own ranks do.
@@ -83,7 +83,7 @@ class Watched(CpuStepTimer):
 def rank_is_slow(rank: int, world: int, cores: float) -> dict[str, list[tuple[float, float]]]:
     """Rank 1 is late in every other ten steps; of each step, own local and whole seconds."""
     net = Net(512)
-    clock = Watched(cores)
+    clock = Watched(shared_core_clock(cores))
     reducer = Reducer(clock)
     ddp = reducer.wrap(net, bucket_cap_mb=1)
     x = torch.randn(64, 512)
@@ -118,7 +118,7 @@ def test_the_slow_rank_is_seen_and_the_healthy_one_looks_as_before(ranks: Ranks)
 def rank_sleeps(rank: int, world: int, cores: float) -> dict[bool, list[float]]:
     """Own local seconds as the clock tells them; rank 1 sleeps in every other ten steps."""
     net = Net(512)
-    clock = CpuStepTimer(cores)
+    clock = StepTimer(shared_core_clock(cores))
     reducer = Reducer(clock)
     ddp = reducer.wrap(net, bucket_cap_mb=1)
     x = torch.randn(64, 512)
@@ -151,7 +151,7 @@ def rank_beside_load(rank: int, world: int) -> dict[bool, float]:
     Kept in a group of all ranks, so that rank 0 waits for rank 1.
     """
     net = Net(1024)
-    clock = CpuStepTimer(1.0)
+    clock = StepTimer(shared_core_clock(1.0))
     reducer = Reducer(clock)
     ddp = reducer.wrap(net, bucket_cap_mb=1)
     x = torch.randn(256, 1024)
@@ -195,7 +195,7 @@ def rank_beside_a_thread(rank: int, world: int) -> list[float]:
     thread.start()
     found = []
     for count in (1.0, 2.0):
-        clock = Watched(count)
+        clock = Watched(shared_core_clock(count))
         spin(0.1)
         clock.ended()
         found.append(clock.seconds - clock.taken)

@@ -47,7 +47,7 @@ def stepping(rank: int, world: int, steps: int) -> list[tuple[int, float, float,
     """Seconds of each step: variant, wait for the message, policy and books and digest, whole."""
     from simstrag import policies
     from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
-    from simstrag.ddp.local_step_timer import CpuStepTimer
+    from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
     from simstrag.ddp.precision import NumberFormats
     from simstrag.ddp.replica import Replica
     from simstrag.engine.live import Live
@@ -55,7 +55,9 @@ def stepping(rank: int, world: int, steps: int) -> list[tuple[int, float, float,
 
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    replica = Replica(model, optimizer, NumberFormats(model, "full"), CpuStepTimer(cores=1.0))
+    replica = Replica(
+        model, optimizer, NumberFormats(model, "full"), StepTimer(shared_core_clock(cores=1.0))
+    )
     live, digests = Live(policies.load("korel"), world, 64, Hints(batch=64)), PlanDigests()
     reducer, rows = replica.reducer, []
     x, y = torch.randn(64, 512), torch.randint(0, 10, (64,))

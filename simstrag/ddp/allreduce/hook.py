@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simstrag.ddp.allreduce.control_message import WIDTH, pack
 from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.flat_parameters import squared_norm
-from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
+from simstrag.ddp.local_step_timer import StepTimer
 
 POLL = 0.001
 """Seconds between looks at whether all members of a group are there to create it."""
@@ -53,7 +53,7 @@ class Reducer:
     weighs their sum: the scale must stay until then.
     """
 
-    def __init__(self, clock: CpuStepTimer | CudaStepTimer) -> None:
+    def __init__(self, clock: StepTimer) -> None:
         self.clock = clock
         self.weight = 1.0 / dist.get_world_size()
         self.scale = 1.0

@@ -40,20 +40,14 @@ from simstrag.ddp.collector.groups import (
 from simstrag.ddp.collector.hooks import attach
 from simstrag.ddp.collector.own_collectives import mark_collectives
 from simstrag.ddp.collector.stand_ins import StandIns
-from simstrag.ddp.collector.step_marks import (
-    CpuClock,
-    CudaClock,
-    StepClock,
-    StepMarks,
-    StepSeconds,
-    WallClock,
-)
+from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
-from simstrag.ddp.local_step_timer import CpuStepTimer, measure_cores_per_rank
+from simstrag.ddp.local_step_timer import measure_cores_per_rank, shared_core_clock
 from simstrag.documents.file_io import refuse_file, write_atomically
 from simstrag.documents.job_mesh import JobMesh
 from simstrag.errors import InputError
+from simstrag.workloads.clocks import Clock, CudaClock, HostClock
 
 HEADER, GROUPED_HEADER = "rank,step,stage,seconds\n", "rank,step,stage,seconds,group\n"
 BEFORE, PART = "optimizer-and-input", ("compute", "all-reduce")
@@ -184,13 +178,12 @@ class StepRecorder:
             self._file = None
 
 
-def _clock(model: nn.Module, device: torch.device) -> StepClock:
+def _clock(model: nn.Module, device: torch.device) -> Clock:
     if device.type == "cuda":
         return CudaClock()
     if not isinstance(model, DistributedDataParallel):  # nothing is sent beside computing
-        return WallClock("collectives block the rank: wall clock as it is")
-    timer = CpuStepTimer(measure_cores_per_rank())
-    return CpuClock(timer.reason) if timer.corrected else WallClock(timer.reason)
+        return HostClock("collectives block the rank: wall clock as it is")
+    return shared_core_clock(measure_cores_per_rank())
 
 
 class _StepFile:

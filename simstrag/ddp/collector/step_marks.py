@@ -14,9 +14,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
+
+from simstrag.workloads.clocks import Clock
 
 MOST = 200_000
 """Marks of a step after which it is left out and no further ones are kept."""
@@ -42,82 +44,6 @@ class StepSeconds(NamedTuple):
         return self.before + sum(computing for computing, _ in self.parts)
 
 
-class StepClock(Protocol):
-    """Makes marks, and the seconds between two of them."""
-
-    reason: str
-
-    def mark(self) -> Any: ...
-
-    def is_past(self, mark: Any) -> bool: ...
-
-    def between(self, begin: Any, end: Any) -> tuple[float, float]: ...
-
-
-class WallClock:
-    """Marks on the host, for collectives that block it, such as gloo's."""
-
-    mark = staticmethod(time.monotonic)
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def is_past(self, mark: float) -> bool:
-        """Always true: the host was there when it made the mark."""
-        return True
-
-    def between(self, begin: float, end: float) -> tuple[float, float]:
-        """Seconds of the wall clock, all of which are computing."""
-        return end - begin, end - begin
-
-
-class CpuClock:
-    """Marks on the host where gloo's threads share the rank's core while it computes.
-
-    The CPU time of these is no computing of the rank's (see `CpuStepTimer`).
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def mark(self) -> tuple[float, float]:
-        """Now, and the CPU seconds that other threads have taken until now."""
-        return time.monotonic(), time.process_time() - time.thread_time()
-
-    def is_past(self, mark: tuple[float, float]) -> bool:
-        """Always true: the host was there when it made the mark."""
-        return True
-
-    def between(self, begin: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
-        """Seconds of the wall clock, and those less what other threads took of the core."""
-        whole = end[0] - begin[0]
-        return whole, max(0.0, whole - (end[1] - begin[1]))
-
-
-class CudaClock:
-    """Marks as events on the stream that computes; the host never waits for the device.
-
-    Written from the documentation of CUDA events; never run on a GPU.
-    """
-
-    reason = "events on the device's compute stream"
-
-    def mark(self) -> torch.cuda.Event:
-        """The point that the current stream has reached in its queue."""
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-    def is_past(self, mark: torch.cuda.Event) -> bool:
-        """Whether the device has got there."""
-        return bool(mark.query())  # type: ignore[no-untyped-call]
-
-    def between(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> tuple[float, float]:
-        """Seconds on the device, all of which are computing."""
-        seconds = float(begin.elapsed_time(end)) / 1e3
-        return seconds, seconds
-
-
 class StepMarks:
     """Collects the marks of one rank, and gives the seconds of a step when they are known.
 
@@ -129,7 +55,7 @@ class StepMarks:
         ago.
     """
 
-    def __init__(self, clock: StepClock, settling: int = 3, pause: float = 0.0) -> None:
+    def __init__(self, clock: Clock, settling: int = 3, pause: float = 0.0) -> None:
         self._clock, self.mark, self._left_out = clock, clock.mark, settling
         self._marks: list[Any] = []  # end of the last step, enter, leave, enter, leave, ...
         self._groups: list[str] = []  # of these waits
@@ -223,17 +149,22 @@ class StepMarks:
         return None if newest is None else self._seconds(*newest)
 
     def _seconds(self, step: int, forward: Any, marks: list[Any], groups: list[str]) -> StepSeconds:
-        whole, before = self._clock.between(marks[0], marks[1] if forward is None else forward)
+        whole, before = self._between(marks[0], marks[1] if forward is None else forward)
         computing, waiting = 0.0, whole - before  # waiting: what gloo's threads took of the core
         if forward is not None:
-            whole, computing = self._clock.between(forward, marks[1])
+            whole, computing = self._between(forward, marks[1])
             waiting += whole - computing
         parts = []
         for place, (begin, end) in enumerate(itertools.pairwise(marks[1:])):
-            whole, own = self._clock.between(begin, end)
+            whole, own = self._between(begin, end)
             if place % 2:
                 computing, waiting = own, whole - own
             else:
                 parts.append((computing, waiting + whole))
         labels = tuple(groups) if any(groups) else ()
         return StepSeconds(step, before, tuple(parts) or ((computing, waiting),), labels)
+
+    def _between(self, begin: Any, end: Any) -> tuple[float, float]:
+        """Seconds, and those less what other threads took of the core."""
+        whole = self._clock.seconds(begin, end)
+        return whole, max(0.0, whole - self._clock.taken(begin, end))

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from simstrag.ddp.allreduce.hook import Reducer
-from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
+from simstrag.ddp.local_step_timer import StepTimer
 from simstrag.ddp.sharded.world import ReplicaWorld
 
 UNDIVIDED = torch.float32, torch.bfloat16
@@ -26,9 +26,7 @@ class ShardReducer(Reducer):
     does not count as its time; on a GPU the hook is queued on a stream of its own (untried).
     """
 
-    def __init__(
-        self, model: nn.Module, clock: CpuStepTimer | CudaStepTimer, world: ReplicaWorld
-    ) -> None:
+    def __init__(self, model: nn.Module, clock: StepTimer, world: ReplicaWorld) -> None:
         super().__init__(clock)
         self._world, self._reduces = world, False
         for module in model.modules():

@@ -21,7 +21,7 @@ from simstrag.ddp import flat_parameters, plain_collectives
 from simstrag.ddp.allreduce.hook import Reducer
 from simstrag.ddp.failures.diagnosis import first_line
 from simstrag.ddp.failures.rank_failure import is_local_error, local_error
-from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
+from simstrag.ddp.local_step_timer import StepTimer
 from simstrag.ddp.precision import Closure, NumberFormats
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.sharded.shard_reducer import ShardReducer
@@ -57,7 +57,7 @@ class ShardedReplica(Replica):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         formats: NumberFormats,
-        clock: CpuStepTimer | CudaStepTimer,
+        clock: StepTimer,
         world: ReplicaWorld,
     ) -> None:
         super().__init__(model, optimizer, formats, clock)

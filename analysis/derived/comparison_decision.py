@@ -13,7 +13,7 @@ where an update has less than half of the samples of a round, its lane is C.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,21 +23,16 @@ from simstrag import policies
 from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Array, Estimate, within
-from simstrag.experiments.placeholders import Placeholders
-from simstrag.experiments.worst_regret import (
+from simstrag.experiments.decision import (
     MODEL_ERROR,
     OWN,
-    Choice,
-    Regret,
+    Decision,
     Samples,
     State,
-    Times,
-    choose,
-    gaining,
-    mean_times,
-    worst_regrets,
+    alternatives,
 )
+from simstrag.experiments.paired_statistics import Array, Estimate, within
+from simstrag.experiments.placeholders import Placeholders
 from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import assumed
 
@@ -109,136 +104,84 @@ class Effects:
         return "A" if whole and not (self.late or self.cut or self.reduced) else "B"
 
 
-@dataclass(frozen=True)
-class Decision:
+@dataclass(frozen=True, kw_only=True)
+class ComparisonDecision(Decision):
     """A comparison's decision.
 
+    samples: policies whose times do not compare are left out: `Standings.incomparable`.
     bill: None without contention, or where it is not known without it.
     lanes: the policies of each lane but bsp, best mean first.
     effects: by policy, bsp included.
-    samples: seconds under each seed in all settings of what is assumed. Policies whose times do not
-        compare are left out: `Standings.incomparable`.
-    candidates: bsp, and those policies in `samples` that are shown to be faster than it (the whole
-        interval of the difference is below 0) and whose mean gain is `MODEL_ERROR` or more.
-    choice: of the candidates.
-    turns: by constant that was varied, the other choices if it were known to have a value: as
-        stated (NaN), or one that was tried.  Only choices that intervals tell apart from this one
-        count.  None where one seed tells nothing.
-    placeholders: those of the scenario, and which of them decide the choice.
     """
 
     s: Standings
     bill: Bill | None
     lanes: Mapping[str, tuple[Standing, ...]]
     effects: Mapping[str, Effects]
-    samples: Samples
-    candidates: tuple[str, ...]
-    choice: Choice
-    turns: Mapping[str, Mapping[float, str]] | None
-    placeholders: Placeholders
+
+    @cached_property
+    def shown(self) -> set[str]:
+        """The policies whose whole interval of the difference from bsp is below 0."""
+        s = self.s
+        return {
+            p.policy for p in s.policies
+            if p.policy != BASELINE and faster(p.difference[s.decides])
+        }  # fmt: skip
+
+    @cached_property
+    def turns(self) -> Mapping[str, Mapping[float, str]] | None:
+        """By constant that was varied, the other choices if it were known to have a value.
+
+        The value is as stated (NaN), or one that was tried.  Only choices that intervals tell apart
+        from this one count.  None where one seed tells nothing.
+        """
+        s = self.s
+        if s.seeds < 2 and not s.certain:
+            return None
+        least = MODEL_ERROR * self.states[OWN][BASELINE]
+        clear = self.shown | {
+            p.policy for p in s.policies
+            if p.policy != BASELINE and p.difference[s.decides].low > -least
+        }  # fmt: skip
+        seeds = sorted(s.comparison.scenario.seed_list)
+        searched = [seeds.index(seed) for seed in s.comparison.search_seeds]
+        found = {}
+        for key in self._tried:
+            known = alternatives(self.samples, key, self.candidates, self.lane_of, clear, searched)
+            found[key] = {
+                at: choice.policy for at, choice in known.items() if self.safe not in choice.alike
+            }
+        return {key: choices for key, choices in found.items() if choices}
+
+    @cached_property
+    def placeholders(self) -> Placeholders:
+        """Those of the scenario, and which of them decide the choice."""
+        scenario, decisive = self.s.comparison.scenario, None
+        if self.turns is not None and {*self._tried} & {*scenario.placeholders}:
+            decisive = [key for key in scenario.placeholders if key in self.turns]
+        return Placeholders.of(scenario, self._tried, decisive)
 
     @property
-    def safe(self) -> str:
-        """The policy to run."""
-        return self.choice.policy
-
-    @cached_property
-    def lane_of(self) -> Mapping[str, str]:
-        """The lane of each policy."""
-        return {name: effects.lane for name, effects in self.effects.items()}
-
-    @cached_property
-    def states(self) -> Times:
-        """Mean seconds in all settings."""
-        return mean_times(self.samples)
-
-    @cached_property
-    def regrets(self) -> Mapping[str, Regret]:
-        """By policy, bsp included."""
-        return worst_regrets(self.states)
-
-    def gains(self, policy: str) -> dict[State, float]:
-        """The share of bsp's time that a policy saves in each setting."""
-        return {
-            state: 1 - times[policy] / times[BASELINE]
-            for state, times in self.states.items()
-            if policy in times
-        }
+    def _tried(self) -> list[str]:
+        """The constants that were varied."""
+        return list(dict.fromkeys(key for key, _ in self.states if key))
 
     def best(self, lane: str) -> Standing | None:
         """Of a lane the choice, or else the best mean among those shown to be faster than bsp."""
-        s = self.s
-        shown = [p for p in self.lanes[lane] if faster(p.difference[s.decides])]
+        shown = [p for p in self.lanes[lane] if p.policy in self.shown]
         return next((p for p in shown if p.policy == self.safe), next(iter(shown), None))
 
 
-def decide(s: Standings) -> Decision:
+def decide(s: Standings) -> ComparisonDecision:
     """The decision of a comparison."""
     effects = {p.policy: _effects(s, p) for p in s.policies}
-    others = [p for p in s.policies if p.policy != BASELINE]
-    lanes = {lane: tuple(p for p in others if effects[p.policy].lane == lane) for lane in LANES}
-    samples = _samples(s, s.incomparable)
-    states = mean_times(samples)
-    shown = {p.policy for p in others if faster(p.difference[s.decides])}
-    candidates = (BASELINE, *(name for name in gaining(states[OWN]) if name in shown))
     lane_of = {name: found.lane for name, found in effects.items()}
-    choice = choose(samples, candidates, lane_of)
-    least = MODEL_ERROR * states[OWN][BASELINE]
-    clear = shown | {p.policy for p in others if p.difference[s.decides].low > -least}
-    scenario = s.comparison.scenario
-    tried = list(dict.fromkeys(key for key, _ in states if key))
-    decisive, turns = None, None
-    if s.seeds > 1 or s.certain:
-        turns = {}
-        seeds = sorted(s.comparison.scenario.seed_list)
-        searched = [seeds.index(seed) for seed in s.comparison.search_seeds]
-        for key in tried:
-            known = _alternatives(samples, key, candidates, lane_of, clear, searched)
-            if turned := {
-                at: found.policy for at, found in known.items() if choice.policy not in found.alike
-            }:
-                turns[key] = turned
-        if {*tried} & {*scenario.placeholders}:
-            decisive = [key for key in scenario.placeholders if key in turns]
-    placeholders = Placeholders.of(scenario, tried, decisive)
-    return Decision(s, _bill(s), lanes, effects, samples, candidates, choice, turns, placeholders)
-
-
-def _alternatives(
-    samples: Samples,
-    key: str,
-    candidates: Collection[str],
-    lanes: Mapping[str, str],
-    clear: Collection[str],
-    searched: Sequence[int] = (),
-) -> dict[float, Choice]:
-    """The choice if one constant were known to have a value: each that was tried, NaN as stated.
-
-    clear: policies that the scenario's seeds show to be faster than bsp, or to gain less than
-        `MODEL_ERROR`.  The gain of any other, under the few seeds of a value, may be noise.
-    searched: which of the scenario's runs have the seeds of the search; all by default.
-
-    A value changes each policy's time by a factor, from the runs under the same seeds without it.
-    All other constants stay as uncertain as they are, and change with it by the same factor.
-    """
-    others = {state: times for state, times in samples.items() if state[0] not in ("", key)}
-    values = {value: times for (name, value), times in samples.items() if name == key}
-    if not values:
-        return {}
-    own = samples[OWN]
-    found = {OWN[1]: choose({OWN: own, **others}, candidates, lanes)}
-    for value, times in values.items():
-        same = {name: own[name] for name in times}
-        if searched and len(times[BASELINE]) == len(searched):
-            same = {name: own[name][[*searched]] for name in times}
-        factors = {name: float(np.mean(of) / np.mean(same[name])) for name, of in times.items()}
-        scaled = {
-            state: {name: factors[name] * of for name, of in each.items() if name in factors}
-            for state, each in {OWN: own, **others}.items()
-        }
-        able = [name for name in gaining(mean_times(scaled)[OWN]) if name in clear]
-        found[value] = choose(scaled, [BASELINE, *able], lanes)
-    return found
+    others = [p for p in s.policies if p.policy != BASELINE]
+    lanes = {lane: tuple(p for p in others if lane_of[p.policy] == lane) for lane in LANES}
+    return ComparisonDecision(
+        samples=_samples(s, s.incomparable), lane_of=lane_of,
+        s=s, bill=_bill(s), lanes=lanes, effects=effects,
+    )  # fmt: skip
 
 
 def _bill(s: Standings) -> Bill | None:

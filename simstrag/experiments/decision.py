@@ -1,4 +1,4 @@
-"""The choice: of the policies that nothing tells apart from the best, the least change of training.
+"""The decision: of the policies not told apart from the best, the least change of training.
 
 The best has the least worst regret over all settings of what is assumed.  The regret of a policy in
 a setting is its additional time over the best policy there, as a share of the best's.
@@ -7,8 +7,9 @@ a setting is its additional time over the best policy there, as a share of the b
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -114,6 +115,43 @@ def choose(
     return Choice(policy, best, alike)
 
 
+def alternatives(
+    samples: Samples,
+    key: str,
+    candidates: Collection[str],
+    lanes: Mapping[str, str],
+    clear: Collection[str],
+    searched: Sequence[int] = (),
+) -> dict[float, Choice]:
+    """The choice if one constant were known to have a value: each that was tried, NaN as stated.
+
+    clear: policies that the scenario's seeds show to be faster than bsp, or to gain less than
+        `MODEL_ERROR`.  The gain of any other, under the few seeds of a value, may be noise.
+    searched: which of the scenario's runs have the seeds of the search; all by default.
+
+    A value changes each policy's time by a factor, from the runs under the same seeds without it.
+    All other constants stay as uncertain as they are, and change with it by the same factor.
+    """
+    others = {state: times for state, times in samples.items() if state[0] not in ("", key)}
+    values = {value: times for (name, value), times in samples.items() if name == key}
+    if not values:
+        return {}
+    own = samples[OWN]
+    found = {OWN[1]: choose({OWN: own, **others}, candidates, lanes)}
+    for value, times in values.items():
+        same = {name: own[name] for name in times}
+        if searched and len(times[BASELINE]) == len(searched):
+            same = {name: own[name][[*searched]] for name in times}
+        factors = {name: float(np.mean(of) / np.mean(same[name])) for name, of in times.items()}
+        scaled = {
+            state: {name: factors[name] * of for name, of in each.items() if name in factors}
+            for state, each in {OWN: own, **others}.items()
+        }
+        able = [name for name in gaining(mean_times(scaled)[OWN]) if name in clear]
+        found[value] = choose(scaled, [BASELINE, *able], lanes)
+    return found
+
+
 def as_fast(samples: Samples, choice: Choice, by: Criterion = MEAN) -> tuple[str, ...]:
     """The policies of `alike` whose times are shown to be within `MODEL_ERROR` of the choice's."""
     times = samples[OWN]
@@ -152,3 +190,56 @@ def _is_longer(times: Array, others: Array, by: Criterion, shown: bool = True) -
     found = by.ratio(times, others)
     end = found.value if len(times) < 2 else found.low if shown else found.high
     return end > 1 + MODEL_ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Which policy to run, by the times of several in all settings of what is assumed.
+
+    samples: seconds of each policy, bsp among them, under each seed.
+    lane_of: the lane of each policy.
+    by: what times are compared by.
+    """
+
+    samples: Samples
+    lane_of: Mapping[str, str]
+    by: Criterion = MEAN
+
+    @property
+    def shown(self) -> Collection[str]:
+        """The policies that are shown to be faster than bsp in the scenario itself."""
+        raise NotImplementedError
+
+    @cached_property
+    def states(self) -> Times:
+        """Mean seconds in all settings, or a quantile."""
+        return mean_times(self.samples, self.by)
+
+    @cached_property
+    def regrets(self) -> Mapping[str, Regret]:
+        """The worst regret of each policy over the settings."""
+        return worst_regrets(self.states)
+
+    @cached_property
+    def candidates(self) -> tuple[str, ...]:
+        """bsp, and those shown to be faster whose mean gain is `MODEL_ERROR` or more."""
+        able = gaining(self.states[OWN])
+        return (BASELINE, *(name for name in able if name in self.shown))
+
+    @cached_property
+    def safest(self) -> Choice:
+        """The choice of the candidates, whatever of the assumed holds."""
+        return choose(self.samples, self.candidates, self.lane_of, self.by)
+
+    @property
+    def safe(self) -> str:
+        """The policy to run, whatever of the assumed holds."""
+        return self.safest.policy
+
+    def gains(self, policy: str) -> dict[State, float]:
+        """The share of bsp's time that a policy saves in each setting."""
+        return {
+            state: 1 - times[policy] / times[BASELINE]
+            for state, times in self.states.items()
+            if policy in times
+        }
