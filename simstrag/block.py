@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from simstrag.view import Hints
 
+UNLIMITED = 1 << 60
+"""More reviews, and more updates, than any run has."""
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

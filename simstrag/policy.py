@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from simstrag.aggregation import Compensation, Outer, Screen
-from simstrag.block import Block
+from simstrag.block import UNLIMITED, Block
 from simstrag.errors import PlanError
 from simstrag.plan import Damping, Plan, Precision, Review, Weigh
 from simstrag.quorum import ALL, Late, Quorum, Via
@@ -17,6 +17,7 @@ from simstrag.view import WINDOW, Hints, OverlappingStep, View
 
 __all__ = [
     "ALL",
+    "UNLIMITED",
     "WINDOW",
     "Block",
     "Compensation",
@@ -79,7 +80,7 @@ class JudgesBlocks(Policy, Protocol):
     none to a policy that reads the truth or telemetry.
 
     Optional member:
-    reviews_ahead: reviews that the next block may have, int; 1 or less asks `plan`.
+    reviews_ahead: reviews that the next block may have, int; `plan` is asked instead for 1 or less.
     """
 
     def first_change(self, block: Block) -> int:

@@ -16,13 +16,18 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policy import Block, JudgesBlocks, Plan, Policy, View
 from simstrag.scenario.scenario import Scenario
+from simstrag.traces.generate import generate
 from tests.strategies import Script, failing, plans, scenarios, scripts, uneven
 from tests.strategies import policies as drawn_policies
 
 quickly = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-JUDGES = tuple(name for name in policies.names() if isinstance(policies.load(name), JudgesBlocks))
+JUDGES = tuple(
+    name
+    for name, policy in ((name, policies.load(name)) for name in policies.names())
+    if isinstance(policy, JudgesBlocks) and not getattr(policy, "oracle", False)
+)
 FACTS = ("local_times", "amp", "batch", "lower_bound", "communication")
 SEEN: list[tuple[Any, ...]] = []
 """What policies of this file were shown, review by review, since it was last cleared."""
@@ -169,7 +174,42 @@ def test_logs_that_fill_up_end_a_block() -> None:
     assert outcome(declared, policy, 0) == outcome(declared, OneByOne(policy), 0)
 
 
-@pytest.mark.parametrize("spec", ["korel"])
+UNSTEADY = (
+    "korel", "korel:W=4,k_on=1,dwell=5,P_probe=15,cooldown=20", "star_h", "star_h:form=ring",
+    "star_ml", "cgp", "cgp:every=5,groups=rounds", "drain", "drain:checks=1,wait=5", "hot_spare",
+    "hot_spare:rest=7,checks=1,pause=0.1", "sync_switch:share=0.7,stragglers=greedy",
+    "sync_switch:share=0.7,stragglers=elastic", "dssp", "dssp:low=0,extra=2",
+)  # fmt: skip
+
+
+def unsteady(noise: dict[str, float], updates: int) -> Scenario:
+    """A job of some length whose ranks are slow now and then."""
+    trace = generate(nodes=6, seconds=60.0, seed=1)
+    return Scenario.of({
+        "workers": 6, "samples": updates * 6 * 32,
+        "step": {"compute": 0.1, "amp_ratio": 1.4, "cv": 0.06, "host_share": 0.2},
+        "noise": noise, "server": {"service": 0.01, "push": 0.001, "pull": 0.001},
+        "learner": {"batch": 32}, "trace": tuple(row._asdict() for row in trace.rows),
+        "trace_end": "loop",
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", UNSTEADY)
+def test_in_a_long_run_all_decisions_are_those_of_one_by_one(spec: str) -> None:
+    for noise in ({"lag1": 0.0}, {"lag1": 0.7}):
+        scenario, policy = unsteady(noise, 500), policies.load(spec)
+        expected = outcome(scenario, OneByOne(policy), 0)
+        assert isinstance(expected, tuple)
+        for most in (5, 240):
+            assert isinstance(policy, JudgesBlocks)
+            assert outcome(scenario, InBlocksOf(policy, most), 0) == expected
+
+
+def test_every_policy_that_judges_blocks_has_a_long_run() -> None:
+    assert {spec.partition(":")[0] for spec in UNSTEADY} == {*JUDGES}
+
+
+@pytest.mark.parametrize("spec", [*JUDGES])
 def test_a_policy_that_judges_blocks_is_asked_at_few_reviews(spec: str) -> None:
     asked = []
 
@@ -180,9 +220,10 @@ def test_a_policy_that_judges_blocks_is_asked_at_few_reviews(spec: str) -> None:
             return super().plan(view)
 
     scenario = Scenario.of(
-        {"workers": 8, "updates": 1000, "step": {"compute": 0.1, "cv": 0.05, "amp_ratio": 1.5}}
-    )
+        {"workers": 8, "samples": 8000, "step": {"compute": 0.1, "cv": 0.05, "amp_ratio": 1.5},
+         "learner": {"batch": 1}},
+    )  # fmt: skip
     policy = policies.load(spec)
     assert isinstance(policy, JudgesBlocks)
     simulate(scenario, Counting(policy, 240), 0)
-    assert len(asked) < 50
+    assert len(asked) < 100

@@ -25,11 +25,12 @@ pull would only make the leader look slow.
 import enum
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policy import Damping, Plan, Quorum, Review, Via, View
+from simstrag.policy import Block, Damping, Plan, Quorum, Review, Via, View
 from simstrag.ties import TOLERANCE, argsort, is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
@@ -114,7 +115,7 @@ class Cgp:
 
     def plan(self, view: View) -> Plan:
         n, b = view.world_size, view.hints.batch
-        rounds = view.version // n if b is None else view.samples // (n * b)
+        rounds = int(_rounds(view.version, view.samples, n, b))
         state = self.state_
         if state is None:
             group, (low, high) = Quorum(via=Via.LEADER), np.zeros((2, n))
@@ -131,6 +132,30 @@ class Cgp:
         if self._is_due(state, t):
             self._replan(state, t, view)
         return state.plan
+
+    @property
+    def reviews_ahead(self) -> int:
+        """Rounds before the groups are planned again."""
+        state = self.state_
+        if state is None or state.planned is None:
+            return 0
+        return state.planned + self.every - 1 - state.checked
+
+    def first_change(self, block: Block) -> int:
+        state = self.state_
+        if state is None or state.planned is None or np.minimum.reduce(block.steps[0]) < W:
+            return 0
+        rounds = _rounds(block.versions, block.samples, block.steps.shape[1], block.hints.batch)
+        t = block.medians("local_times", W)
+        out = is_less(t, state.low) | is_less(state.high, t)
+        for k, checked in enumerate(rounds.tolist()):
+            if checked <= state.checked:
+                continue
+            outside = (state.outside + 1) * out[k]
+            if np.maximum.reduce(outside) >= PATIENCE or checked - state.planned >= self.every:
+                return k
+            state.outside, state.checked = outside, checked
+        return len(block)
 
     def summary(self) -> dict[str, int | float]:
         """How often the groups changed, and how many there are."""
@@ -190,6 +215,11 @@ class Cgp:
             damping=Damping(self.power, shift=1.0),
             review=Review(updates=n) if b is None else Review(samples=n * b),
         )
+
+
+def _rounds(version: Any, samples: Any, n: int, batch: int | None) -> Any:
+    """Rounds of all ranks until then: gradients by rank, by samples where a batch is known."""
+    return version // n if batch is None else samples // (n * batch)
 
 
 def group_by_speed(t: Floats, ratio: float, max_group: int | None = None) -> list[Ints]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from simstrag.policies.estimators.detectors import median
 from simstrag.policies.estimators.slow_ranks import SlowRanks, worth_leaving
-from simstrag.policy import WINDOW, Plan, Quorum, Review, View
+from simstrag.policy import UNLIMITED, WINDOW, Block, Plan, Quorum, Review, View
 from simstrag.ties import is_at_most
 
 Ints = npt.NDArray[np.int64]
@@ -111,6 +111,21 @@ class Drain:
         if len(leaving) or np.count_nonzero(coming) or suspects != state.plan.suspects:
             state.plan = self._plan_of(state.ranks.members, suspects)
         return state.plan
+
+    @property
+    def reviews_ahead(self) -> int:
+        """Reviews before a rank comes back; none in a probe."""
+        state = self.state_
+        if state is None or np.count_nonzero(state.suspect & state.ranks.members):
+            return 0
+        due: Ints = state.due[~state.ranks.members]
+        return int(np.minimum.reduce(due, initial=UNLIMITED)) - 1 - state.ranks.version
+
+    def first_change(self, block: Block) -> int:
+        if self.state_ is None:
+            return 0
+        judged = ~self.state_.suspect
+        return self.state_.ranks.follow_block(block, min(len(block), self.reviews_ahead), judged)
 
     def summary(self) -> dict[str, int | float]:
         """Ranks that left, probes of them, and probes that found one well."""

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.policies.estimators.predictors import last, predict
-from simstrag.policy import Plan, Quorum, Review, Via, View
+from simstrag.policy import Block, Plan, Quorum, Review, Via, View
 from simstrag.ties import is_at_most
 
 Ints = npt.NDArray[np.int64]
@@ -98,6 +98,24 @@ class Dssp:
         if changes:
             state.plan = _plan_of(bounds)
         return state.plan
+
+    def first_change(self, block: Block) -> int:
+        state = self.state_
+        if state is None:
+            return 0
+        steps, ahead = block.steps, block.steps - state.began
+        ahead -= np.minimum.reduce(ahead, axis=1, keepdims=True)
+        over = ahead > state.bounds
+        blocked = over & (steps != state.decided)  # now, or at a review before
+        blocked[1:] &= ~(over[:-1] & (steps[1:] == steps[:-1]))
+        may_change = (state.bounds > self.low) | (
+            ahead == np.maximum.reduce(ahead, axis=1, keepdims=True)
+        )
+        changes = np.count_nonzero(blocked & may_change, axis=1) > 0
+        stays = int(changes.argmax()) if np.count_nonzero(changes) else len(block)
+        rows, ranks = blocked[:stays].nonzero()
+        state.decided[ranks] = steps[rows, ranks]  # the last of a rank counts
+        return stays
 
     def summary(self) -> dict[str, int | float]:
         """Grants of extra steps, and their number."""

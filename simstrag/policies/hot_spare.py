@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.policies.estimators.slow_ranks import SlowRanks
-from simstrag.policy import WINDOW, Plan, PlanError, Quorum, Review, View
+from simstrag.policy import UNLIMITED, WINDOW, Block, Plan, PlanError, Quorum, Review, View
 from simstrag.ties import argsort
 
 Ints = npt.NDArray[np.int64]
@@ -99,6 +99,21 @@ class HotSpare:
         if len(slow) or suspects != state.plan.suspects:
             state.plan = _plan_of(ranks.members, suspects, self.pause if len(slow) else 0.0)
         return state.plan
+
+    @property
+    def reviews_ahead(self) -> int:
+        """Reviews before a rank has rested; none while a swap's pause is in the plan."""
+        state = self.state_
+        if state is None or state.plan.pause:
+            return 0
+        resting: Ints = state.ready[state.ready > state.ranks.version]
+        return int(np.minimum.reduce(resting, initial=UNLIMITED)) - 1 - state.ranks.version
+
+    def first_change(self, block: Block) -> int:
+        if self.state_ is None:
+            return 0
+        rows, everybody = min(len(block), self.reviews_ahead), self.state_.ranks.members
+        return self.state_.ranks.follow_block(block, rows, np.ones_like(everybody))
 
     def summary(self) -> dict[str, int | float]:
         """The number of ranks that changed places with a spare."""

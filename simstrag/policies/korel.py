@@ -37,7 +37,7 @@ from simstrag.policies.estimators.detectors import (
     robust_z,
 )
 from simstrag.policies.estimators.windows import Windows
-from simstrag.policy import WINDOW, Block, Hints, Plan, Review, View
+from simstrag.policy import UNLIMITED, WINDOW, Block, Hints, Plan, Review, View
 from simstrag.ties import is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
@@ -45,8 +45,6 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")
 EVERY_UPDATE = Review(updates=1)
-NEVER = 1 << 60
-"""More updates than any run has."""
 
 RANK = (
     # kept across activations; versions are numbers of updates
@@ -95,7 +93,7 @@ class _State:
     plan: Plan
     trials: dict[int, _Trial] = field(default_factory=dict)
     version: int = -1
-    timer: int = NEVER
+    timer: int = UNLIMITED
     acted: bool = False
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
@@ -179,14 +177,14 @@ class Korel:
 
     def first_change(self, block: Block) -> int:
         state = self.state_
-        if not self.reviews_ahead or np.count_nonzero(block.new != 1):
-            return 0  # ranks that are lost take no steps
-        assert state is not None
         rows = min(len(block), self.reviews_ahead)
+        if state is None or rows <= 0 or np.count_nonzero(block.new > 1):
+            return 0
         values, amp, cancelled = (
             block.newest(name)[:rows] for name in ("local_times", "amp", "lower_bound")
         )
         usable = ~(cancelled | np.isnan(values)) & (amp == state.ranks["in_amp"])
+        usable &= block.new[:rows] == 1  # ranks that are lost take no steps
         ahead, steps = state.raw.copy(), block.steps[:rows]
         x = self._medians(state, ahead.follow_rows(steps, values, usable), block.hints)
         entered = 0
@@ -301,7 +299,7 @@ class Korel:
         elif state.version < state.timer:
             return
         steps_left = (_due(state.ranks) - state.ranks["steps"])[state.amp]
-        state.timer = state.version + int(np.minimum.reduce(steps_left, initial=NEVER))
+        state.timer = state.version + int(np.minimum.reduce(steps_left, initial=UNLIMITED))
 
     def _act(
         self, state: _State, hints: Hints, which: Ints, off: Ints, x: Floats, against: Baseline
@@ -425,7 +423,7 @@ class Korel:
         due = which[is_due]
         if not len(due):
             return ~is_due
-        ranks["test_at"][due] = NEVER
+        ranks["test_at"][due] = UNLIMITED
         amp_median = state.raw.median(due)
         helps = is_less(amp_median, self.efficacy * ranks["before"][due])
         ranks["cooldown"][due[helps]] = self.cooldown

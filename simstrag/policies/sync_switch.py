@@ -18,9 +18,11 @@ import enum
 import math
 from dataclasses import dataclass, field
 
-from simstrag.policies.estimators.detectors import median
-from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
-from simstrag.ties import is_less
+import numpy as np
+
+from simstrag.policies.estimators.columns import medians_of_known
+from simstrag.policy import UNLIMITED, Block, Plan, PlanError, Quorum, Review, Via, View
+from simstrag.ties import Bools, Floats, is_less
 
 RECENT = 5
 """Recent steps of a rank in its median."""
@@ -89,6 +91,27 @@ class SyncSwitch:
         assert state.plan is not None
         return state.plan
 
+    @property
+    def reviews_ahead(self) -> int:
+        """Any number, while it looks for stragglers."""
+        plan = self.state_.plan
+        return 0 if plan is None or plan.review != EVERY_UPDATE else UNLIMITED
+
+    def first_change(self, block: Block) -> int:
+        state = self.state_
+        if state.plan is None or state.plan.review != EVERY_UPDATE:
+            return 0
+        world = block.steps.shape[1]
+        suspects = np.zeros(world, np.bool_)
+        suspects[[*(state.plan.suspects or ())]] = True
+        ranks = _without(state.evicted, world)
+        found = np.zeros(block.steps.shape, np.bool_)
+        found[:, [*state.evicted]] = True
+        found[:, ranks] = self._exceed(block.medians("local_times", RECENT)[:, ranks])
+        changes = np.count_nonzero(found != suspects, axis=1) > 0
+        changes |= block.samples >= math.ceil(self.share * self._total(block))
+        return int(changes.argmax()) if np.count_nonzero(changes) else len(block)
+
     def summary(self) -> dict[str, int | float]:
         """Changes of the protocol, and ranks left out until the switch."""
         return {"switches": self.state_.switches, "evictions": len(self.state_.evicted)}
@@ -110,7 +133,7 @@ class SyncSwitch:
             quorum = Quorum(rest, via=self.via)
         return Plan((quorum,), suspects=suspects, review=EVERY_UPDATE)
 
-    def _total(self, view: View) -> int:
+    def _total(self, view: View | Block) -> int:
         total = view.hints.samples if self.samples is None else self.samples
         if total is None:
             raise PlanError(
@@ -124,10 +147,19 @@ class SyncSwitch:
 
         A rank left out has no new times; its last ones would keep it a straggler for ever.
         """
-        ranks = [rank for rank in range(view.world_size) if rank not in evicted]
-        x = view.medians("local_times", RECENT)[ranks]
-        slow = is_less(self.ratio * median(x), x)
+        ranks = _without(evicted, view.world_size)
+        (slow,) = self._exceed(view.medians("local_times", RECENT)[np.newaxis, ranks])
         return frozenset(ranks[k] for k in slow.nonzero()[0].tolist())
+
+    def _exceed(self, x: Floats) -> Bools:
+        """Whether each time exceeds `ratio` times the median of its row; none where one is NaN."""
+        known, median = medians_of_known(x)
+        median[known < x.shape[1]] = math.nan
+        return is_less(self.ratio * median[:, np.newaxis], x)
+
+
+def _without(evicted: frozenset[int], world_size: int) -> list[int]:
+    return [rank for rank in range(world_size) if rank not in evicted]
 
 
 def _asynchronous(plan: Plan) -> bool:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.block import UNLIMITED, Block
 from simstrag.errors import PlanError
 from simstrag.plan import Plan, Review
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
 from simstrag.policies.estimators.gradient_trees import with_trees
-from simstrag.policies.estimators.predictors import Predictor, PredictsTimes
+from simstrag.policies.estimators.predictors import Predictor, PredictsTimes, median, predict
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.quorum import Quorum, Via
 from simstrag.ties import Bools, Floats
@@ -80,6 +81,24 @@ class ChoosesModes(PredictsTimes, abc.ABC):
             state.version = view.version
             state.plan = self._review(state.plan, view)
         return state.plan
+
+    @property
+    def reviews_ahead(self) -> int:
+        """Any number, where times are predicted by medians."""
+        return UNLIMITED if self.predictor == "median" else 0
+
+    def first_change(self, block: Block) -> int:
+        state = self.state_
+        if state.plan is None:
+            return 0
+        t = predict(median, block)
+        slow = straggle(t, self.ratio)
+        changes = np.count_nonzero(slow if state.slow is None else slow != state.slow, axis=1) > 0
+        changes &= np.count_nonzero(np.isnan(t), axis=1) == 0
+        stays = int(changes.argmax()) if np.count_nonzero(changes) else len(block)
+        if stays:
+            state.version = int(block.versions[stays - 1])
+        return stays
 
     def summary(self) -> dict[str, int | float]:
         """Decisions, those that changed the quorums, and decisions for each mode."""

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.block import Block
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError, PlanError
 from simstrag.policies.estimators.lstm import KIND, Lstm
@@ -26,8 +28,10 @@ from simstrag.view import WINDOW, View
 Floats = npt.NDArray[np.float64]
 
 
-Rule = Callable[[View, str], Floats]
-"""The next value of an array of a view by its recent values; shape (N,), NaN where unknown."""
+Rule = Callable[[Any, str], Floats]
+"""The next value of an array of a view by its recent values; shape (N,), NaN where unknown.
+
+By `median` also of a block; shape (R, N)."""
 
 
 def last(view: View, name: str) -> Floats:
@@ -44,16 +48,16 @@ def last(view: View, name: str) -> Floats:
     return np.take_along_axis(window, newest[:, np.newaxis], axis=1)[:, 0]
 
 
-def median(view: View, name: str) -> Floats:
-    """The median of each rank's known steps in an array of a view.
+def median(view: View | Block, name: str) -> Floats:
+    """The median of each rank's known steps in an array of a view, or at each review of a block.
 
     One slow step in a window has no effect; a lasting slowdown has, from half of the window on.
     """
     return view.medians(name, WINDOW, skip=True)
 
 
-def predict(rule: Rule, view: View, computing: Floats | None = None) -> Floats:
-    """Seconds of each rank's next step by a rule; shape (N,), NaN where unknown.
+def predict(rule: Rule, view: View | Block, computing: Floats | None = None) -> Floats:
+    """Seconds of each rank's next step by a rule; shape (N,), or (R, N); NaN where unknown.
 
     Without a communication time that part is 0.
 

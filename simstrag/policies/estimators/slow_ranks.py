@@ -14,7 +14,14 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.detectors import baseline, find_suspects, median
+from simstrag.block import Block
+from simstrag.policies.estimators.detectors import (
+    Limit,
+    baseline,
+    find_suspects,
+    may_stand_out,
+    median,
+)
 from simstrag.policies.estimators.windows import Windows
 from simstrag.ties import argsort, is_less
 from simstrag.view import WINDOW, View
@@ -36,6 +43,7 @@ class SlowRanks:
     checks: checks in a row after which a rank is slow.
     ratio: the least pace of a slow rank, relative to the reference.
     members: shape (N,), the ranks whose steps count.
+    version: of the last view.
     """
 
     def __init__(self, members: Bools, window: int, checks: int, ratio: float) -> None:
@@ -43,13 +51,13 @@ class SlowRanks:
         self._checks, self._ratio, self._width = checks, ratio, window
         self._windows = Windows(len(members), window)
         self._counts: Ints = np.zeros(len(members), dtype=np.int64)
-        self._version = -1
+        self.version = -1
 
     def follow(self, view: View) -> bool:
         """Enter the steps of a view; False where it shows no update since the last one."""
-        if view.version <= self._version:
+        if view.version <= self.version:
             return False
-        self._version = view.version
+        self.version = view.version
         new = self._windows.news(view.steps, WINDOW)
         if new:
             times, shares, cancelled = (
@@ -58,6 +66,42 @@ class SlowRanks:
             usable = ~(cancelled | np.isnan(times)) & self.members
             self._windows.follow(view.steps, times / shares, usable)
         return True
+
+    def follow_block(self, block: Block, rows: int, judged: Bools) -> int:
+        """Enter and check the first rows of a block, up to the one that may find a rank slow.
+
+        rows: how many at most.
+        judged: shape (N,), the ranks whose paces are checked.
+
+        Returns how many were entered and checked.
+        """
+        if rows <= 0 or np.count_nonzero(block.new > 1):
+            return 0
+        times, shares, cancelled = (
+            block.newest(name)[:rows] for name in ("local_times", "batch", "lower_bound")
+        )
+        usable = ~(cancelled | np.isnan(times)) & (block.new[:rows] == 1) & self.members
+        clean, on = block.hints.clean_seconds, Limit(self._ratio - 1, Z_ON, FLOOR)
+        paces, ahead = times / shares, self._windows.copy()
+        low, high = ahead.follow_rows(block.steps[:rows], paces, usable)
+        x, ranks, entered = (low + high) / 2, np.flatnonzero(judged), 0
+        x[:, ~judged] = np.nan
+        for k in np.flatnonzero(may_stand_out(x, ranks, ranks[:0], on=on, off=on, clean=clean)).tolist():
+            if k > entered:
+                self._counts[:] = 0
+            may_be_slow = np.maximum.reduce(self._counts) + 1 >= self._checks
+            upto = k if may_be_slow else k + 1
+            those, entered = slice(entered, upto), upto
+            if those.stop > those.start:
+                self._windows.follow_rows(block.steps[those], paces[those], usable[those])
+                self.version = int(block.versions[entered - 1])
+            if may_be_slow:
+                return k
+            self.check(x[k], clean)
+        if entered < rows:
+            self._counts[:] = 0
+        self._windows, self.version = ahead, int(block.versions[rows - 1])
+        return rows
 
     def paces(self, steps: int | None = None) -> Floats:
         """The median of each rank's last steps, shape (N,); NaN with fewer steps.

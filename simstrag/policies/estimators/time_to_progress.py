@@ -57,8 +57,8 @@ def find_stragglers(times: Floats, ratio: float) -> frozenset[int]:
 
 
 def straggle(times: Floats, ratio: float) -> Bools:
-    """Whether each rank is one of `find_stragglers`; shape (N,)."""
-    return is_less((1 + ratio) * np.minimum.reduce(times), times)
+    """Whether each rank is one of `find_stragglers`; shape (..., N)."""
+    return is_less((1 + ratio) * np.minimum.reduce(times, axis=-1, keepdims=True), times)
 
 
 def ward_clusters(times: Floats, threshold: float) -> list[Ints]:
