@@ -174,7 +174,7 @@ class Kernel:
     # -- reviews that are passed by (rule 20b) ------------------------------------------------
 
     def look_ahead(self) -> int:
-        """Make room for reviews to pass by, before the first step; for how many."""
+        """Make room for reviews to pass by; for how many."""
         most = self.memory.look_ahead()
         self._find_shown()
         return most

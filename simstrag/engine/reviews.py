@@ -3,45 +3,56 @@
 from __future__ import annotations
 
 from simstrag.engine.kernel import Kernel, Stop
-from simstrag.policy import Hints, JudgesBlocks
+from simstrag.policy import UNLIMITED, Hints, JudgesBlocks
 
 __all__ = ["Reviews"]
 
-GROWTH = 4
-"""How many times as many reviews a block may have after one in which the plan stayed."""
+LEAST, FIRST, SHARE = 4, 16, 0.25
+"""Reviews of a block that is worth its while; those for which a plan is first taken to stay; the
+share of these in a block."""
 
 
 class Reviews:
     """Passes reviews by in blocks, on behalf of a policy that judges blocks.
 
-    A policy that changes its plan within a block costs the steps after that change a second
-    time.  So a block has as many reviews as passed without a change before, times `GROWTH`.
+    A change of plan within a block costs the steps before it a second time.  So a block has only a
+    share of the reviews for which the plan has stayed, or typically stays.  Changes that the policy
+    foresees by `reviews_ahead` do not count.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._most = self._size = kernel.look_ahead()
+        self._most = 0
+        self._stayed, self._typical = 0, float(FIRST)
+        self._foreseen = True
 
     def advance(self, policy: JudgesBlocks, hints: Hints, until: float) -> Stop:
         """Go on as the kernel does; `Stop.REVIEW` at a review at which the plan may change."""
         kernel = self._kernel
-        while (size := min(self._size, getattr(policy, "reviews_ahead", self._most))) > 1:
-            stop = kernel.pass_reviews(size, until)
+        while (size := self._size(policy)) >= LEAST:
+            self._most = self._most or kernel.look_ahead()
+            stop = kernel.pass_reviews(min(size, self._most), until)
             if stop is None:
                 break
             block = kernel.passed(hints)
             stays = policy.first_change(block) if len(block) else 0
+            self._stayed += stays
             if stays < len(block):
                 kernel.go_back(stays)
-                self._size = max(stays, 1)
                 return Stop.REVIEW
             kernel.accept(stop)
-            self._size = min(GROWTH * self._size, self._most)
             if stop is not Stop.REVIEW:
                 return stop
         return kernel.advance(until)
 
+    def _size(self, policy: JudgesBlocks) -> int:
+        ahead = getattr(policy, "reviews_ahead", UNLIMITED)
+        self._foreseen = ahead <= 0
+        return min(ahead, int(SHARE * max(self._stayed, self._typical)))
+
     def answered(self, stays: bool) -> None:
         """Learn whether the plan stayed at a review that was asked for."""
         if stays:
-            self._size = min(GROWTH * self._size, self._most)
+            self._stayed += 1
+        elif not self._foreseen:
+            self._stayed, self._typical = 0, (self._stayed + self._typical) / 2

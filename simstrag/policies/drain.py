@@ -124,8 +124,8 @@ class Drain:
     def first_change(self, block: Block) -> int:
         if self.state_ is None:
             return 0
-        judged = ~self.state_.suspect
-        return self.state_.ranks.follow_block(block, min(len(block), self.reviews_ahead), judged)
+        rows, judged = min(len(block), self.reviews_ahead), ~self.state_.suspect
+        return self.state_.ranks.follow_block(block, rows, judged, acts=True)
 
     def summary(self) -> dict[str, int | float]:
         """Ranks that left, probes of them, and probes that found one well."""

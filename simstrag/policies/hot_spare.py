@@ -112,8 +112,10 @@ class HotSpare:
     def first_change(self, block: Block) -> int:
         if self.state_ is None:
             return 0
-        rows, everybody = min(len(block), self.reviews_ahead), self.state_.ranks.members
-        return self.state_.ranks.follow_block(block, rows, np.ones_like(everybody))
+        ranks, rows = self.state_.ranks, min(len(block), self.reviews_ahead)
+        is_spare = ~ranks.members & (self.state_.ready <= ranks.version)
+        everybody = np.ones_like(is_spare)
+        return ranks.follow_block(block, rows, everybody, acts=bool(is_spare.any()))
 
     def summary(self) -> dict[str, int | float]:
         """The number of ranks that changed places with a spare."""

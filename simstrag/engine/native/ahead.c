@@ -21,15 +21,23 @@ static flag *copy(flag *at, void *table, size_t bytes, int back) {
     return at + bytes;
 }
 
-#define COPY(type, name) at = copy(at, m->name, (size_t)m->name##_size * sizeof(type), back);
+#define COPY_SOME(name, some) at = copy(at, m->name, (size_t)(some) * sizeof *m->name, back);
+#define COPY(type, name) COPY_SOME(name, m->name##_size)
 #define SIZE(type, name) + m->name##_size * (whole)sizeof(type)
 
 static flag *copy_race(struct job *m, flag *at, int back) {
     RACING(COPY)
-    return copy(at, m->quorums, sizeof *m->quorums, back);
+    COPY_SOME(quorums, 1)
+    return at;
 }
 
-static void copy_others(struct job *m, flag *at, int back) { OTHERS(COPY) (void)at; }
+/* `m` is as it was then: it says how many quorums, events and jobs there were. */
+static void copy_others(struct job *m, flag *at, int back) {
+    COPY_SOME(quorums, m->quorum_count)
+    COPY_SOME(events, m->scheduled)
+    COPY_SOME(jobs, m->queued)
+    OTHERS(COPY)
+}
 
 static flag *others_at(struct job *m) {
     return m->held + sizeof *m + sizeof *m->quorums RACING(SIZE);
@@ -37,7 +45,8 @@ static flag *others_at(struct job *m) {
 
 /* Bytes that `held` needs. */
 EXPORT whole held_bytes(const struct job *m) {
-    return (whole)(sizeof *m + sizeof *m->quorums) RACING(SIZE) OTHERS(SIZE);
+    return (whole)(sizeof *m + (m->quorums_size + 1) * sizeof *m->quorums +
+                   (m->events_size + m->jobs_size) * sizeof *m->events) RACING(SIZE) OTHERS(SIZE);
 }
 
 /* Complete `held` before records of ranks change that a race in lockstep leaves as they are. */

@@ -26,7 +26,7 @@ LINE = 8
 """Numbers of a line of the cache, at which each row of `fields` begins."""
 APART = 136
 """Numbers between two rows of `fields`: a power of two would leave them few places in the cache."""
-MOST_SHOWN, CACHED = 256, 1 << 22
+MOST_SHOWN, CACHED = 256, 1 << 20
 """Steps of each rank that tables may show, a power of two, and their bytes if ranks are many."""
 KEPT = 4
 """Gradients that a rank may keep before more room is made."""
@@ -100,15 +100,21 @@ class Memory:
             table[:] = np.nan
 
     def look_ahead(self) -> int:
-        """Make room for reviews that are passed by, before the first step; for how many."""
+        """Make room for reviews that are passed by; for how many."""
         n, steps = len(self.ranks), sum(getattr(self, f"shown_{name}").itemsize for name in SHOWN)
         ring = MOST_SHOWN
         while ring > 2 * WINDOW and ring * n * steps > CACHED:
             ring //= 2
         self.job["ring"], most = ring, ring - WINDOW
+        shown = [getattr(self, f"shown_{name}") for name in SHOWN]
         for name in SHOWN:
             setattr(self, f"shown_{name}", np.zeros((ring, n), self._dtypes[f"shown_{name}"]))
         self.blank_windows()
+        for back in range(1, WINDOW + 1):
+            steps = self.known - back
+            for name, rows in zip(SHOWN, shown, strict=True):
+                values = rows[steps % WINDOW, np.arange(n)]
+                getattr(self, f"shown_{name}")[steps % ring, np.arange(n)] = values
         for name, shape in (("times", most), ("versions", most), ("samples", most),
                             ("steps", (most, n))):  # fmt: skip
             setattr(self, f"passed_{name}", np.zeros(shape, self._dtypes[f"passed_{name}"]))

@@ -196,10 +196,10 @@ RECORDS(DECLARE_RECORD)
     T(double, fields) T(whole, segments) T(whole, drawn) T(double, normal) T(double, clean) \
     T(whole, known)
 #define OTHERS(T) \
-    T(struct rank_row, ranks) T(struct quorum_row, quorums) T(struct closing_row, closings) \
-    T(struct event_row, events) T(struct event_row, jobs) T(struct kept_row, kept) \
+    T(struct rank_row, ranks) T(struct closing_row, closings) T(struct kept_row, kept) \
     T(double, arrivals) T(whole, winners)
-#define TABLES(T) RACING(T) OTHERS(T) T(struct event_row, entries) \
+#define TABLES(T) RACING(T) OTHERS(T) T(struct quorum_row, quorums) \
+    T(struct event_row, events) T(struct event_row, jobs) T(struct event_row, entries) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(word, keys) T(double, quantiles) T(double, marginal) \
     T(whole, lists) T(whole, scratch) T(whole, spare) T(flag, suspected) T(flag, taken) \

@@ -67,11 +67,12 @@ class SlowRanks:
             self._windows.follow(view.steps, times / shares, usable)
         return True
 
-    def follow_block(self, block: Block, rows: int, judged: Bools) -> int:
+    def follow_block(self, block: Block, rows: int, judged: Bools, acts: bool) -> int:
         """Enter and check the first rows of a block, up to the one that may find a rank slow.
 
         rows: how many at most.
         judged: shape (N,), the ranks whose paces are checked.
+        acts: whether the one that may find a rank slow is left to `check`.
 
         Returns how many were entered and checked.
         """
@@ -86,10 +87,12 @@ class SlowRanks:
         low, high = ahead.follow_rows(block.steps[:rows], paces, usable)
         x, ranks, entered = (low + high) / 2, np.flatnonzero(judged), 0
         x[:, ~judged] = np.nan
-        for k in np.flatnonzero(may_stand_out(x, ranks, ranks[:0], on=on, off=on, clean=clean)).tolist():
+        for k in np.flatnonzero(
+            may_stand_out(x, ranks, ranks[:0], on=on, off=on, clean=clean)
+        ).tolist():
             if k > entered:
                 self._counts[:] = 0
-            may_be_slow = np.maximum.reduce(self._counts) + 1 >= self._checks
+            may_be_slow = acts and np.maximum.reduce(self._counts) + 1 >= self._checks
             upto = k if may_be_slow else k + 1
             those, entered = slice(entered, upto), upto
             if those.stop > those.start:
