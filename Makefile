@@ -71,7 +71,7 @@ architecture: .venv/demo
 bench: .venv/ready
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
-# Predictions against real runs on this machine, for MINUTES (25); adds a row to docs/measured.md.
+# Predictions against real runs on this machine, for MINUTES (25); adds a row to docs/measured/machines.txt.
 # QUICK=1 is a short try, which writes nothing.
 validate-here: .venv/ready
 	$(BIN)/python -m benchmarks.machines $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES))

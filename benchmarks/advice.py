@@ -4,7 +4,7 @@
 
 Traces and scenarios are those of `benchmarks.regret`.  `advise` searches under the scenario's own
 seeds; then every candidate runs under ten others, which begin at other moments and have other
-noise.  `--write` replaces the table of docs/advice.md.
+noise.  `--write` replaces the table of docs/measured/advice.txt.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.regret import FOLDER, HELD_OUT, ROOT, each_trace
+from benchmarks.regret import FOLDER, HELD_OUT, each_trace
 from benchmarks.results import report
 from benchmarks.tables import Table
 from simstrag.advice.advise import advise
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.runner import Runner, RunTask
 from simstrag.scenario.scenario import Scenario
-
-PAGE = ROOT / "docs" / "advice.md"
 
 
 class Outcome(NamedTuple):
@@ -69,7 +67,7 @@ def judge(name: str, scenario: Scenario) -> Outcome:
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    """The table of docs/advice.md."""
+    """The table of docs/measured/advice.txt."""
     header = (
         "trace", "candidates", "choice", "best", "bsp behind the best", "regret of the choice",
         "regret not excluded", "safe choice", "its regret",
@@ -97,4 +95,4 @@ def measure(public: Path | None) -> Iterator[Outcome]:
 
 
 if __name__ == "__main__":
-    report(__doc__, "advice", PAGE, measure, table, public=FOLDER)
+    report(__doc__, "advice", measure, table, public=FOLDER)

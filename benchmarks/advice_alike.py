@@ -8,7 +8,7 @@ below 1 %, one of each group that makes the same runs.  `advise` is then asked a
 can also be drawn, where the truth is known: those of a candidate are up to 1 % longer than the
 best's, and scatter on their own around what all have in common.  The same search and the same
 decision see them, without settings of what is assumed.  `--write` replaces the table of
-docs/advice.md.
+docs/measured/advice-alike.txt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.regret import ROOT
 from benchmarks.results import report
 from benchmarks.tables import Table
 from simstrag import Scenario
@@ -32,7 +31,6 @@ from simstrag.experiments.paired_statistics import ratio
 from simstrag.experiments.runner import Runner, RunTask
 from simstrag.traces.generate import generate
 
-PAGE = ROOT / "docs" / "advice.md"
 POLICIES = (
     BASELINE, "lb_bsp", "lb_bsp:window=16", "drain", "drain:ratio=1.1", "backup", "dropcompute",
     "star_ring", "dssp", "asgd", "k_async:x=2",
@@ -167,7 +165,7 @@ def measure(jobs: int, draws: int) -> Iterator[Outcome]:
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    """The table of docs/advice.md: a row for each setting and number of seeds."""
+    """The table of docs/measured/advice-alike.txt: a row for each setting and number of seeds."""
     header = (
         "times", "seeds", "cases", "false winner", "any false positive", "false positives of pairs",
     )  # fmt: skip
@@ -183,4 +181,4 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 if __name__ == "__main__":
     count = {"type": int, "default": 100}
-    report(__doc__, "alike", PAGE, measure, table, jobs=count, draws=count)
+    report(__doc__, "advice-alike", measure, table, jobs=count, draws=count)

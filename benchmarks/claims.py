@@ -1,4 +1,4 @@
-"""The whole board of claims, and what it took: the table of docs/claims.md.
+"""The whole board of claims, and what it took: the table of docs/measured/claims.txt.
 
     python -m benchmarks.claims FOLDER [--jobs N] [--write]
 
@@ -16,14 +16,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.results import describe_machine, write_tables
+from benchmarks.results import add_write, describe_machine, keep_tables
 from benchmarks.tables import Table, show
 from simstrag.analysis.tables.claim_tables import claims_table
 from simstrag.analysis.text.claim_text import value_text
 from simstrag.claims.registry import CLAIMS
 from simstrag.claims.scoreboard import FOUND, ClaimResult, Scoreboard, judge
-
-PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
 
 
 def run_claims(folder: Path, jobs: int) -> tuple[Scoreboard, Mapping[str, float]]:
@@ -52,11 +50,12 @@ def table(board: Scoreboard, seconds: Mapping[str, float]) -> Table:
     """The board's table, with the most that each map shows and the seconds of each claim."""
     found = claims_table(board)
     rows = [
-        (*map(str, cells), _most(row), f"{seconds.get(row.claim.name, 0.0):.0f}")
-        for cells, row in zip(found.rows, board.rows, strict=True)
+        (*map(str, cells), _most(row), f"{seconds.get(row.claim.name, 0.0):.0f}", str(where))
+        for (*cells, where), row in zip(found.rows, board.rows, strict=True)
     ]
     title = f"The board, {sum(seconds.values()) / 60:.0f} minutes in all"
-    return Table(title, (*found.headers, "most on the map", "s"), rows)
+    *headers, where = found.headers
+    return Table(title, (*headers, "most on the map", "s", where), rows)
 
 
 def _most(row: ClaimResult) -> str:
@@ -67,16 +66,16 @@ def _most(row: ClaimResult) -> str:
 
 
 def main() -> None:
-    """Make the board, print its table, and write it to its page."""
+    """Make the board, print its table, and keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help=f"replace the table of {PAGE.name}")
+    add_write(parser, "claims")
     given = parser.parse_args()
     found = table(*run_claims(given.folder, given.jobs))
     show([found])
     if given.write:
-        write_tables("board", [found], describe_machine(), PAGE)
+        keep_tables("claims", [found], describe_machine())
 
 
 if __name__ == "__main__":

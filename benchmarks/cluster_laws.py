@@ -1,8 +1,8 @@
 """Laws of shared devices and processors against public measurements, with held-out errors.
 
-    python -m benchmarks.cluster_laws [--traces ../shared/traces]
+    python -m benchmarks.cluster_laws [--traces ../shared/traces] [--write]
 
-Prints the tables of docs/cluster-laws.md.  Held out are pairs with a batch size that the fit has
+Makes docs/measured/cluster-laws.txt.  Held out are pairs with a batch size that the fit has
 not seen, the pairs that ten seeds do not draw, another type of GPU, and all numbers of processors
 but those that are named.
 
@@ -23,6 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares, minimize, nnls
 
+from benchmarks.results import add_write, describe_machine, keep_tables
+from benchmarks.tables import Table, show
 from simstrag.cluster.colocation import ColocationLaw, fit, typical
 
 Floats = npt.NDArray[np.float64]
@@ -260,11 +262,18 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=Path, default=TRACES)
-    traces = parser.parse_args().traces
-    pairs, curves = read_pairs(traces), read_curves(traces)
-    print_table({f"{a.upper()} to {b.upper()}": transfer(pairs[a], pairs[b]) for a, b in TRANSFERS})
-    print_table({gpu.upper(): own_device(pairs[gpu]) for gpu in GPUS})
-    print_table(curve_table(curves))
+    add_write(parser, "cluster-laws")
+    options = parser.parse_args()
+    pairs, curves = read_pairs(options.traces), read_curves(options.traces)
+    moved = {f"{a.upper()} to {b.upper()}": transfer(pairs[a], pairs[b]) for a, b in TRANSFERS}
+    found = [
+        table("Errors in pairs of one GPU", {gpu.upper(): own_device(pairs[gpu]) for gpu in GPUS}),
+        table("Errors in pairs of another GPU", moved),
+        table("Errors of both forms of a step with fewer processors", curve_table(curves)),
+    ]
+    show(found)
+    if options.write:
+        keep_tables("cluster-laws", found, describe_machine())
     for name, curve in curves.items():
         print(f"{name}: rule 2 with the whole work over measured", *unhidden(curve).round(2))
 
@@ -287,11 +296,12 @@ def curve_table(curves: dict[str, Curve]) -> dict[str, dict[str, float]]:
     return columns
 
 
-def print_table(columns: dict[str, dict[str, float]]) -> None:
-    print("| |", " | ".join(columns), "|\n| --- |" + " ---: |" * len(columns))
-    for name in next(iter(columns.values())):
-        print(f"| {name} |", " | ".join(f"{column[name]:.3f}" for column in columns.values()), "|")
-    print()
+def table(title: str, columns: dict[str, dict[str, float]]) -> Table:
+    rows = [
+        (name, *(f"{column[name]:.3f}" for column in columns.values()))
+        for name in next(iter(columns.values()))
+    ]
+    return Table(title, ("error", *columns), rows)
 
 
 if __name__ == "__main__":

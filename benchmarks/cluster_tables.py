@@ -1,20 +1,22 @@
 """What jobs of `examples/cluster.yaml` gain and lose: by manager, by policy, by interval.
 
-    python -m benchmarks.cluster_tables [managers] [policies] [interval] [--seeds N]
+    python -m benchmarks.cluster_tables [managers] [policies] [interval] [--seeds N] [--write]
 
-Prints the tables of docs/cluster.md: mean completion times with 95 % intervals, paired over seeds.
+Makes docs/measured/cluster-*.txt: mean completion times with 95 % intervals, paired over seeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.results import add_write, describe_machine, keep_tables
+from benchmarks.tables import Table, show
 from simstrag.cluster.measured_constants import constants_of, measure_all
 from simstrag.cluster.simulate import ClusterRun, simulate_cluster
 from simstrag.cluster.study import ClusterStudy
@@ -56,7 +58,7 @@ def times(runs: Runs, of: Callable[[Mapping[str, Any]], bool] = lambda row: True
     ])  # fmt: skip
 
 
-def managers(seeds: int) -> None:
+def managers(seeds: int) -> Iterator[Table]:
     """Managers, and whose constants, by placer; and with a tenant that makes stragglers."""
     case = study()
     measured, star = measure_all(case), constants_of(study(constants="star"))
@@ -84,22 +86,22 @@ def managers(seeds: int) -> None:
                     show_change(ratio_of_times(found, first)),
                     f"{straggling:.0f}", *map(str, total), f"{100 * worst:.1f} %",
                 ))  # fmt: skip
-        print(title)
-        print_table(
-            ("placer", "manager", "completion, s", "against none", "stragglers", *COUNTED,
-             "lost at most"), rows,
+        header = (
+            "placer", "manager", "completion, s", "against none", "stragglers", *COUNTED,
+            "lost at most",
         )  # fmt: skip
+        yield Table(title, header, rows)
 
 
-def policies(seeds: int) -> None:
+def policies(seeds: int) -> Iterator[Table]:
     """Who profits and pays when all jobs use a policy, or those of one workload alone."""
     for placer in POLICY_PLACERS:
-        print(f"Placer {placer}, against bsp (all-reduce) for all jobs")
-        print_table(
-            ("policy", "all jobs use it", "workloads when all use it",
-             "a workload that alone uses it", "the others meanwhile"),
-            _of_policies(placer, seeds),
+        header = (
+            "policy", "all jobs use it", "workloads when all use it",
+            "a workload that alone uses it", "the others meanwhile",
         )  # fmt: skip
+        title = f"Placer {placer}, against bsp (all-reduce) for all jobs"
+        yield Table(title, header, [*_of_policies(placer, seeds)])
 
 
 def _of_policies(placer: str, seeds: int) -> Iterator[tuple[str, ...]]:
@@ -118,7 +120,7 @@ def _of_policies(placer: str, seeds: int) -> Iterator[tuple[str, ...]]:
         yield policy, whole, _split(by), _split(own), _split(others)
 
 
-def intervals(seeds: int) -> None:
+def intervals(seeds: int) -> Iterator[Table]:
     """Mean completion times where shares are renegotiated more often."""
     rows = []
     for mix in study().policies:
@@ -129,10 +131,11 @@ def intervals(seeds: int) -> None:
         cells = [f"{own.mean():.2f}" for own in found]
         finer = [abs(b.mean() / a.mean() - 1) for a, b in itertools.pairwise(found)]
         rows.append((name, *cells, *(f"{share:.2%}" for share in finer)))
-    print_table(
-        ("policies", *(f"{interval:g} s" for interval in INTERVALS), "2 to 1 s", "1 to 0.5 s",
-         "0.5 to 0.25 s"), rows,
+    header = (
+        "policies", *(f"{interval:g} s" for interval in INTERVALS), "2 to 1 s", "1 to 0.5 s",
+        "0.5 to 0.25 s",
     )  # fmt: skip
+    yield Table("Mean completion times by interval, in seconds, and how they change", header, rows)
 
 
 def _with_precision() -> ClusterStudy:
@@ -176,13 +179,6 @@ def show_change(found: Estimate) -> str:
     return f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table as Markdown."""
-    for cells in (head, ["---"] * len(head), *rows):
-        print("| " + " | ".join(cells) + " |")
-    print(flush=True)
-
-
 TABLES = {"managers": managers, "policies": policies, "interval": intervals}
 
 
@@ -191,9 +187,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=[])
     parser.add_argument("--seeds", type=int, default=5)
+    add_write(parser)
     options = parser.parse_args()
     for name in options.tables or TABLES:
-        TABLES[name](options.seeds)
+        found = [*TABLES[name](options.seeds)]
+        show(found)
+        if options.write:
+            keep_tables(f"cluster-{name}", found, describe_machine())
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
-"""Steps on one GPU: the tables of docs/measured.md, from the shipped samples and profiles.
+"""Steps on one GPU: docs/measured/h200.txt, from the shipped samples and profiles.
 
-`python -m benchmarks.gpu_steps` prints them: steps by precision and batch, those of another script
-beside the profile's, contention, and the mitigation M of reduced precision beside a load.
+`python -m benchmarks.gpu_steps [--write]` makes its tables: steps by precision and batch, those of
+another script beside the profile's, contention, and the mitigation M of reduced precision.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.results import add_write, keep_tables
+from benchmarks.tables import Table, show
 from simstrag.analysis.text.number_format import number
 from simstrag.calibration import samples
 from simstrag.calibration.calibrate import derive
@@ -31,19 +33,6 @@ def profile(name: str) -> Profile:
     return Profile.read(CALIBRATION / "profiles" / f"{name}.json")
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown.
-
-    >>> print(table(["a"], [["1"]]))
-    | a |
-    |---|
-    | 1 |
-    """
-    lines = [headers, ["---"] * len(headers), *rows]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return text.replace("| --- |", "|---|").replace(" --- |", "---|")
-
-
 def kernels(name: str) -> dict[tuple[str, int], float]:
     """Milliseconds of kernels by precision and batch, from the shipped samples."""
     paths = samples.find_all(CALIBRATION / "measurements" / name)
@@ -52,7 +41,7 @@ def kernels(name: str) -> dict[tuple[str, int], float]:
     return {(cell.precision, cell.batch): 1e3 * time.value for cell, time in found.items()}
 
 
-def steps() -> str:
+def steps() -> Table:
     """Milliseconds of steps: measured, else by the law (in brackets), kernel time after a slash."""
     rows = []
     for model, name in NAMES.items():
@@ -64,12 +53,12 @@ def steps() -> str:
             text = f"{shown} / {busy[cell.precision, cell.batch]:.1f}"
             by_precision.setdefault(cell.precision, {})[cell.batch] = text
         batches = sorted({cell.batch for cell in known.cells})
-        rows.append([f"**{model}**, batch", *map(str, batches)])
-        rows += [[name, *(of[b] for b in batches)] for name, of in by_precision.items()]
-    return table(["", *[""] * 5], rows)
+        rows.append((f"{model}, batch", *map(str, batches)))
+        rows += [(name, *(of[b] for b in batches)) for name, of in by_precision.items()]
+    return Table("Milliseconds: step / kernels; in brackets computed", ("", *[""] * 5), rows)
 
 
-def check() -> str:
+def check() -> Table:
     """The cells of the other script beside the profile's predictions, in milliseconds."""
     known, busy = profile(NAMES["ResNet-50"]), kernels(NAMES["ResNet-50"])
     text = (CALIBRATION / "measurements/nvidia-h200-resnet50/measure-steps.jsonl").read_text()
@@ -80,15 +69,15 @@ def check() -> str:
         precision, batch = line["precision"], line["batch"]
         cell = next(c for c in known.cells if (c.precision, c.batch) == (precision, batch))
         queued = 1e3 * statistics.median(line["queued"])
-        rows.append([
+        rows.append((
             precision, str(batch), f"{1e3 * line['kernel']:.1f}", f"{busy[precision, batch]:.1f}",
             f"{queued:.1f}", f"{1e3 * cell.seconds.value:.1f}",
-        ])  # fmt: skip
-    headers = ["precision", "batch", "kernels", "kernels, profile", "step", "step, profile"]
-    return table(headers, rows)
+        ))  # fmt: skip
+    header = ("precision", "batch", "kernels", "kernels, profile", "step", "step, profile")
+    return Table("Milliseconds by another script, which profiled after each cell", header, rows)
 
 
-def contention() -> str:
+def contention() -> Table:
     """Steps beside a load in tf32, batch 32: measured, and by the law, in milliseconds."""
     known = profile(NAMES["ResNet-50"])
     clean = times_at(known, 32).device
@@ -98,15 +87,16 @@ def contention() -> str:
         for level in response.levels:
             seconds = clean.full.value * level.slowdown.value
             law = clean.full.value * float(evaluate(response, level.level))
-            rows.append([
+            rows.append((
                 response.load, f"{level.level:g}", f"{1e3 * seconds:.2f}", f"{1e3 * law:.2f}",
                 number(100 * (law / seconds - 1), 2, sign=True),
                 "held out" if level.held_out else "in the fit",
-            ])  # fmt: skip
-    return table(["load", "level", "measured", "by the law", "off by (%)", ""], rows)
+            ))  # fmt: skip
+    header = ("load", "level", "measured", "by the law", "off by (%)", "")
+    return Table("Milliseconds of a step in tf32 at batch 32 beside load", header, rows)
 
 
-def mitigation() -> str:
+def mitigation() -> Table:
     """M of reduced precision beside a GEMM process of level 1, at batch 32: predicted, by hand."""
     known = profile(NAMES["ResNet-50"])
     launch, device = times_at(known, 32).streams or (None, None)
@@ -129,27 +119,38 @@ def mitigation() -> str:
         share = (of["tf32"] - of["bf16"]) / (of["tf32"] - of["clean"])
         cells = [f"{of[key]:.2f}" if key != "bf16" else f"{of[key]:.1f}" for key in of]
         named = dict(zip(of, cells, strict=True))
-        rows.append([name, named["clean"], named["tf32"], named["bf16"], f"{100 * share:.0f}"])
-    headers = ["", "clean, tf32", "beside GEMM 1, tf32", "beside GEMM 1, bf16", "M (%)"]
-    return table(headers, rows)
+        rows.append((name, named["clean"], named["tf32"], named["bf16"], f"{100 * share:.0f}"))
+    header = ("", "clean, tf32", "beside GEMM 1, tf32", "beside GEMM 1, bf16", "M (%)")
+    return Table("What reduced precision takes back, milliseconds of a step", header, rows)
 
 
-def held_out() -> str:
+def held_out() -> Table:
     """The errors of the fits at cells that they did not see, derived anew from the samples."""
     rows = []
     for model, name in NAMES.items():
         rows += [
-            [model, part.part, str(len(part.cells)), f"{100 * part.median:.1f}",
-             f"{100 * part.worst:.1f}", max(part.cells, key=lambda c: abs(c.error)).cell]
+            (model, part.part, str(len(part.cells)), f"{100 * part.median:.1f}",
+             f"{100 * part.worst:.1f}", max(part.cells, key=lambda c: abs(c.error)).cell)
             for part in derive(CALIBRATION / "measurements" / name).held_out
         ]  # fmt: skip
-    return table(["", "part", "cells", "median (%)", "worst (%)", "which"], rows)
+    header = ("", "part", "cells", "median (%)", "worst (%)", "which")
+    return Table("Errors at cells that no fit saw", header, rows)
 
 
-def tables() -> Iterator[str]:
-    """The tables in the order of the page."""
-    yield from (steps(), held_out(), check(), contention(), mitigation())
+def tables() -> list[Table]:
+    """All tables."""
+    return [steps(), held_out(), check(), contention(), mitigation()]
+
+
+def main() -> None:
+    """Print the tables, and keep them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_write(parser, "h200")
+    write, found = parser.parse_args().write, tables()
+    show(found)
+    if write:
+        keep_tables("h200", found)
 
 
 if __name__ == "__main__":
-    print("\n\n".join(tables()))
+    main()

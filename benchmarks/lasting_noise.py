@@ -1,8 +1,8 @@
 """What autocorrelated noise changes: makespans, barriers and false alarms without contention.
 
-    python -m benchmarks.lasting_noise [--seeds 100] [--workers 8 64]
+    python -m benchmarks.lasting_noise [--seeds 100] [--workers 8 64] [--write]
 
-Prints the tables of docs/lasting-noise.md.  Steps take 0.1 s with a coefficient of variation of
+Makes docs/measured/lasting-noise.txt.  Steps take 0.1 s with a coefficient of variation of
 5 %, communication is free, and each worker computes a thousand steps: noise alone decides.
 """
 
@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks.results import add_write, describe_machine, keep_tables
+from benchmarks.tables import Table, show
 from simstrag import Run, Scenario, simulate
 from simstrag.timing.noise import lognormal
 
@@ -77,13 +79,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--workers", type=int, nargs="+", default=[8, 64])
+    add_write(parser, "lasting-noise")
     asked = parser.parse_args()
     print("coefficients rho:", *(f"{lognormal(CV, lag1).rho:.4f}" for lag1 in LAG1))
-    for workers in asked.workers:
-        print(f"\n| N = {workers} | | " + " | ".join(f"lag1 {lag1:g}" for lag1 in LAG1) + " |")
-        print("| --- | --- |" + " ---: |" * len(LAG1))
-        for row in rows(workers, asked.seeds):
-            print("| " + " | ".join(row) + " |", flush=True)
+    header = ("policy", "quantity", *(f"lag1 {lag1:g}" for lag1 in LAG1))
+    found = [Table(f"N = {n}", header, [*rows(n, asked.seeds)]) for n in asked.workers]
+    show(found)
+    if asked.write:
+        keep_tables("lasting-noise", found, describe_machine())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What real training at virtual time costs, and what it says: the tables of docs/learning.md.
+"""What real training at virtual time costs, and what it says: docs/measured/learning-*.txt.
 
 python -m benchmarks.learning speed        # gradients per second, memory
 python -m benchmarks.learning six          # six policies x ten seeds to 95 % on digits
@@ -7,7 +7,7 @@ python -m benchmarks.learning formula      # the noise-scale formula against tra
 python -m benchmarks.learning claims       # what papers say about accuracy
 python -m benchmarks.learning precision    # accuracy in reduced precision
 
-`--write` replaces the tables of docs/learning.md.
+`--write` replaces them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.learning_claims import claims, precision
-from benchmarks.results import describe_machine, write_tables
+from benchmarks.results import add_write, describe_machine, keep_tables
 from benchmarks.tables import Table, show
 from simstrag import Scenario, compare, simulate
 from simstrag.engine.recorder import Recorder
@@ -43,7 +42,6 @@ from simstrag.learning.gradient_replay import GradientReplay
 from simstrag.learning.gradients import GradientEngine
 from simstrag.learning.optimizers import OptimizerChoice
 
-PAGE = Path(__file__).parents[1] / "docs" / "learning.md"
 Keys = dict[str, Any]
 JOB: Keys = {
     "workers": 8, "step": {"compute": 0.1, "amp_ratio": 1.5, "cv": 0.1},
@@ -295,13 +293,13 @@ def main() -> None:
     }  # fmt: skip
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning")
     parser.add_argument("what", nargs="+", choices=parts)
-    parser.add_argument("--write", action="store_true", help=f"replace the tables of {PAGE.name}")
+    add_write(parser)
     given = parser.parse_args()
     for name in given.what:
         tables = parts[name]()
         show(tables)
         if given.write and tables:
-            write_tables(name, tables, describe_machine(), PAGE)
+            keep_tables(f"learning-{name}", tables, describe_machine())
 
 
 if __name__ == "__main__":

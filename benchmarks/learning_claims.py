@@ -1,4 +1,4 @@
-"""What papers say about accuracy, on tasks that train here in minutes: a table of docs/learning.md.
+"""What papers say about accuracy, on tasks that train here in minutes: a table of `learning`.
 
     python -m benchmarks.learning claims       # does each policy's accuracy do what its paper says
     python -m benchmarks.learning precision    # what reduced precision does to accuracy

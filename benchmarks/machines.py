@@ -2,7 +2,7 @@
 
     python -m benchmarks.machines --minutes 25      # make validate-here
     python -m benchmarks.machines --quick           # a short try, which writes nothing
-    python -m benchmarks.machines --table           # the table of docs/measured.md, from the rows
+    python -m benchmarks.machines --table           # docs/measured/machines.txt, from the rows
 
 Two ranks train the digits without load and beside it, at a batch whose step takes about 50 ms, for
 about five seconds a run.  The row goes to `validation/measurements/machines.csv`.  Ctrl-C loses the
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import json
 import statistics
 import sys
@@ -23,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import write_tables
+from benchmarks.results import keep_tables
 from benchmarks.tables import Table
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
 from simstrag.calibration.cells import MeasurementCell, Part
@@ -41,8 +42,10 @@ from simstrag.validation.validation import InterleavedCalibration, validate
 
 ROOT = Path(__file__).parent.parent
 ROWS = ROOT / "validation" / "measurements" / "machines.csv"
-PAGE = ROOT / "docs" / "measured.md"
+FIRST = ROWS.parent / "amd-epyc-2-core-digits"
 FOLDER = Path("reports/machines")
+LOADS = {"clean": "none", "one": "beside rank 1", "both": "beside 0 and 1 in turn"}
+WORDS = {PREDICTED: "predicted", NOISY: "too noisy", MISSED: "missed"}
 
 STEP, RUN = 0.050, 5.0
 """Seconds of a step and of a run without load that are aimed at."""
@@ -212,7 +215,7 @@ def append_row(row: Mapping[str, Any]) -> None:
 
 
 def table_of(rows: Iterable[Row]) -> Table:
-    """The table of docs/measured.md; machines.csv has more columns."""
+    """The table of docs/measured/machines.txt; machines.csv has more columns."""
     header = (
         "processor", "date", "step (ms)", "bf16", "side by side", "pace (%)", "cases, runs",
         "predicted, noisy, missed", "median error (%)", "worst (%)", "KS makespans", "KS steps",
@@ -237,9 +240,30 @@ def _cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def write_page() -> None:
-    """Replace the table of machines in docs/measured.md."""
-    write_tables("machines", [table_of(read_rows())], page=PAGE)
+def cases_of(found: Mapping[str, Any]) -> Table:
+    """The table of docs/measured/validation.txt: makespans of the cases of a `validation.json`."""
+    rows = []
+    for each in found["cases"]:
+        schedule, ranks, policy = each["case"].split("-")
+        makespan, pace = each["makespan"], each["at_pace"]["error"]
+        rows.append((
+            LOADS[schedule], ranks, policy, f"{makespan['real']:.1f}",
+            f"{100 * makespan['spread']:.1f}", f"{makespan['simulated']:.1f}",
+            f"{100 * makespan['error']:+.1f}", f"{100 * makespan['allowed']:.1f}",
+            WORDS[makespan["word"]], f"{100 * pace:+.1f}",
+        ))  # fmt: skip
+    header = (
+        "load", "ranks", "policy", "real (s)", "spread (%)", "simulated (s)", "error (%)",
+        "allowed (%)", "verdict", "error at the run's pace (%)",
+    )  # fmt: skip
+    return Table("Makespans of 16 cases on an AMD EPYC, 23 November 2026", header, rows)
+
+
+def write_tables() -> None:
+    """Write the table of machines, and that of the cases of the first one."""
+    keep_tables("machines", [table_of(read_rows())])
+    with gzip.open(FIRST / "validation.json.gz", "rt", encoding="utf-8") as file:
+        keep_tables("validation", [cases_of(json.load(file))])
 
 
 def main() -> int:
@@ -250,7 +274,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="only write the table of the docs")
     asked = parser.parse_args()
     if asked.table:
-        write_page()
+        write_tables()
         return 0
     folder = FOLDER / ("try" if asked.quick else "unfinished")
     minutes = asked.minutes or (3.0 if asked.quick else 25.0)
@@ -271,7 +295,7 @@ def main() -> int:
     print("\n".join(f"{name}: {cell}" for name, cell in zip(header, cells, strict=True) if cell))
     if not asked.quick:
         append_row(row)
-        write_page()
+        write_tables()
     return 0
 
 

@@ -6,7 +6,7 @@ FOLDER holds Zeus's `summary_power_v100.csv` and `summary_power_p100.csv` (ml-en
 `examples/research_reproducibility/zeus_nsdi23/trace`, Apache-2.0), which are not part of the
 project.  The shape of the law is fitted to all trainings of one GPU.  Of each training on a GPU,
 the rows at its lowest, middle and highest cap choose among all its caps; the regret is the energy
-measured at that cap over the least measured.  `--write` replaces the table of docs/advice.md.
+measured at that cap over the least measured.  `--write` keeps the table in docs/measured.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from benchmarks.advice import PAGE
-from benchmarks.results import describe_machine, write_tables
+from benchmarks.results import add_write, describe_machine, keep_tables
 from benchmarks.tables import Table, show
 from simstrag.profile.power_caps import SHAPE, Floats, PowerCaps, PowerRow, law
 
@@ -70,7 +69,7 @@ def main() -> None:
     """Fit the shape to each GPU, and judge it on both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true", help=f"replace the table of {PAGE.name}")
+    add_write(parser, "power-caps")
     options = parser.parse_args()
     trainings = {gpu: read(options.folder, gpu) for gpu in GPUS}
     rows = []
@@ -91,7 +90,7 @@ def main() -> None:
     found = Table("Energy regret of a power cap", header, rows)
     show([found])
     if options.write:
-        write_tables("power", [found], describe_machine(), PAGE)
+        keep_tables("power-caps", [found], describe_machine())
 
 
 if __name__ == "__main__":

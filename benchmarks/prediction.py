@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.cluster_tables import OTHERS, print_table, run, show_change, show_seconds, times
+from benchmarks.cluster_tables import OTHERS, run, show_change, show_seconds, times
 from benchmarks.cluster_tables import study as example
+from benchmarks.tables import Table, show
 from simstrag.experiments.paired_statistics import mean, ratio_of_times
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "cluster.yaml"
@@ -76,8 +77,8 @@ def compare(weights: Path, seeds: int) -> None:
                 predictor.partition(":")[0], show_seconds(mean(found)),
                 show_change(ratio_of_times(found, first)), f"{straggling:.0f}",
             ))  # fmt: skip
-        print(f"The example {title}", flush=True)
-        print_table(("predictor", "completion, s", "against median", "stragglers"), rows)
+        header = ("predictor", "completion, s", "against median", "stragglers")
+        show([Table(f"The example {title}", header, rows)])
 
 
 def main() -> None:

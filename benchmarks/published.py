@@ -1,11 +1,11 @@
-"""Published runs replayed: predicted, published and error, the table of docs/claims.md.
+"""Published runs replayed: predicted, published and error, as docs/measured/published.txt.
 
     python -m benchmarks.published FOLDER [--write]
 
 FOLDER holds public data that are not part of the project: `alibaba-pai-minibatch`,
 `diloco-measured` and `published/decoupled_diloco_goodput.csv`.  Figures of Sync-Switch stand here.
 A value that a constant was fitted to is marked; all others are predictions.  `--write` replaces the
-table of docs/claims.md.
+table.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.diloco_measured import Runs, leave_one_out
-from benchmarks.results import write_tables
+from benchmarks.results import add_write, keep_tables
 from benchmarks.tables import Table, show
 from simstrag import Scenario, simulate
 from simstrag.traces.of_pai import alibaba_pai_minibatch
-
-PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
 
 
 class Replay(NamedTuple):
@@ -215,12 +213,12 @@ def main() -> None:
     """Replay all of them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true", help=f"replace the table of {PAGE.name}")
+    add_write(parser, "published")
     options = parser.parse_args()
     found = table(options.folder)
     show([found])
     if options.write:
-        write_tables("published", [found], page=PAGE)
+        keep_tables("published", [found])
 
 
 if __name__ == "__main__":

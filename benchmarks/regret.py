@@ -6,7 +6,7 @@ Every trace gets the scenario that `simstrag init` writes for one job: 0.35 s a 
 parameters, a link of 25 Gbit/s, batch 32, up to 16 workers.  `compare` chooses under a few seeds;
 the times by which the choice is judged are of other seeds: other moments of the trace, and other
 noise.  FOLDER holds the public data sets that are named below, which are not part of the project.
-`--write` replaces the table of docs/regret.md.
+`--write` replaces the table of docs/measured/regret.txt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ SEEDS, HELD_OUT = tuple(range(5)), tuple(range(1000, 1010))
 """Seeds of the choice, and those by which it is judged."""
 ROOT = Path(__file__).parents[1]
 LOGS = ROOT / "examples" / "logs"
-PAGE = ROOT / "docs" / "regret.md"
 FOLDER = {"type": Path, "help": "folder of the public data sets"}
 T = TypeVar("T")
 ROLES = ("choice", "fastest", "bsp")
@@ -219,7 +218,7 @@ def measure(public: Path | None) -> Iterator[Outcome]:
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    """The table of docs/regret.md."""
+    """The table of docs/measured/regret.txt."""
     header = (
         "trace", "workers", "delay of bsp", "choice", "saves", "best", "regret of the choice",
         "of the fastest", "of bsp",
@@ -243,4 +242,4 @@ def _both(own: float, worst: float) -> str:
 
 
 if __name__ == "__main__":
-    report(__doc__, "regret", PAGE, measure, table, public=FOLDER)
+    report(__doc__, "regret", measure, table, public=FOLDER)

@@ -18,12 +18,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import Table, markdown, show
+from benchmarks.tables import Table, markdown, plain, show
 
-__all__ = ["RESULTS", "describe_machine", "read", "report", "save", "write_tables"]
+__all__ = [
+    "MEASURED", "RESULTS", "add_write", "describe_machine", "keep_tables", "read", "report", "save",
+    "write_tables",
+]  # fmt: skip
 
 RESULTS = Path(__file__).parent / "results.json"
 PAGE = Path(__file__).parent.parent / "docs" / "cost.md"
+MEASURED = PAGE.parent / "measured"
+"""Tables that benchmarks write and pages refer to."""
 PACKAGES = ("numpy", "simpy", "simstrag")
 
 
@@ -72,45 +77,64 @@ def _round(value: Any) -> Any:
 
 
 def write_tables(
-    name: str,
-    tables: Iterable[Table],
-    machine: Mapping[str, Any] | None = None,
-    page: Path = PAGE,
+    name: str, tables: Iterable[Table], machine: Mapping[str, Any] | None = None
 ) -> None:
-    """Write tables between the marks `<!-- name -->` and `<!-- end of name -->` of a page.
+    """Write tables between the marks `<!-- name -->` and `<!-- end of name -->` of docs/cost.md.
 
     machine: a description of the machine, for the line below the tables.
     """
-    head, mark, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    head, mark, rest = PAGE.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
     _, end, tail = rest.partition(f"<!-- end of {name} -->")
-    assert mark, f"{page} has no mark {name}"
-    assert end, f"{page} has no end of {name}"
+    assert mark, f"{PAGE} has no mark {name}"
+    assert end, f"{PAGE} has no end of {name}"
     lines = [line for table in tables for line in markdown(table)]
     if machine is not None:
-        versions = ", ".join(f"{key} {machine[key]}" for key in ("python", *PACKAGES))
-        where = f"{machine['cpu']}, {machine['cores']} cores"
-        lines += [f"Measured {machine['date']} on {where}; {versions}.", ""]
-    page.write_text(head + mark + "\n" + "\n".join(lines) + "\n" + end + tail, encoding="utf-8")
+        lines += [_made(machine), ""]
+    PAGE.write_text(head + mark + "\n" + "\n".join(lines) + "\n" + end + tail, encoding="utf-8")
+
+
+def keep_tables(
+    name: str, tables: Iterable[Table], machine: Mapping[str, Any] | None = None
+) -> None:
+    """Write tables as text to `docs/measured/NAME.txt`, to which a page refers.
+
+    machine: a description of the machine, for the line below the tables.
+    """
+    lines = [line for table in tables for line in plain(table)]
+    if machine is not None:
+        lines += [_made(machine), ""]
+    (MEASURED / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _made(machine: Mapping[str, Any]) -> str:
+    """When and where a measurement was made."""
+    versions = ", ".join(f"{key} {machine[key]}" for key in ("python", *PACKAGES))
+    return f"Measured {machine['date']} on {machine['cpu']}, {machine['cores']} cores; {versions}."
+
+
+def add_write(parser: argparse.ArgumentParser, name: str = "") -> None:
+    """Add the option by which a benchmark keeps its tables."""
+    files = f"docs/measured/{name}.txt" if name else "the files of docs/measured"
+    parser.add_argument("--write", action="store_true", help=f"replace {files}")
 
 
 def report(
     about: str | None,
-    section: str,
-    page: Path,
+    name: str,
     measure: Callable[..., Iterable[Any]],
     table: Callable[[Sequence[Any]], Table],
     **options: Mapping[str, Any],
 ) -> None:
-    """The command line of a benchmark with one table: measure, print, and write it to its page.
+    """The command line of a benchmark with one table: measure, print, and keep it.
 
-    about: the text of its help.
+    about: the text of its help.  name: of its file in docs/measured.
     measure: yields outcomes, named tuples, which are printed as they come; takes the options.
     options: of `argparse`, by name.
     """
     parser = argparse.ArgumentParser(description=about)
-    for name, more in options.items():
-        parser.add_argument(f"--{name}", **more)
-    parser.add_argument("--write", action="store_true", help=f"replace the table of {page.name}")
+    for option, more in options.items():
+        parser.add_argument(f"--{option}", **more)
+    add_write(parser, name)
     given = vars(parser.parse_args())
     write, begin, outcomes = given.pop("write"), time.perf_counter(), []
     for outcome in measure(**given):
@@ -120,4 +144,4 @@ def report(
     show([found])
     print(f"{time.perf_counter() - begin:.0f} s")
     if write:
-        write_tables(section, [found], describe_machine(), page)
+        keep_tables(name, [found], describe_machine())

@@ -6,7 +6,7 @@ Jobs are drawn: eight workers that compute 60 to 600 steps.  What differs betwee
 single steps, noise that lasts (autocorrelation of 0.3 to 0.9), the moment of a random trace, or the
 pace of a run (deviation of 3 to 30 %).  Each policy runs under `SEEDS` seeds.  Intervals are of
 `DRAWS` random choices of few of these, and the runs under all other seeds count.  `--write`
-replaces the table of docs/report.md.
+replaces the table of docs/measured/run-spread.txt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.regret import ROOT
 from benchmarks.results import report
 from benchmarks.tables import Table
 from simstrag import Scenario, simulate
@@ -25,7 +24,6 @@ from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.run_spread import predict_run
 from simstrag.traces.generate import generate
 
-PAGE = ROOT / "docs" / "report.md"
 POLICIES = (BASELINE, "lb_bsp", "asgd")
 SEEDS, DRAWS, FEW = 200, 200, (3, 5, 10, 20)
 WORKERS, BATCH = 8, 32
@@ -105,4 +103,4 @@ def table(found: Sequence[Coverage]) -> Table:
 
 
 if __name__ == "__main__":
-    report(__doc__, "spread", PAGE, measure, table, jobs={"type": int, "default": 4})
+    report(__doc__, "run-spread", measure, table, jobs={"type": int, "default": 4})

@@ -5,7 +5,7 @@
 Prints how long jobs take under every entrant of the two claims of `simstrag.claims.cluster_claims`
 in the nearest setting, also of the parts of STAR and of the job that trains; and how long at other
 costs of staleness.  Runs are kept in the folder, and the same command goes on.  `--write` replaces
-the tables of docs/star.md.
+docs/measured/star-cluster.txt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.results import describe_machine, write_tables
+from benchmarks.results import add_write, describe_machine, keep_tables
 from benchmarks.tables import Table, show
 from simstrag.analysis.tables.claim_tables import entrants_table
 from simstrag.analysis.tables.table import Number
@@ -27,7 +27,6 @@ from simstrag.claims.claim import Claim
 from simstrag.claims.cluster_claims import CLUSTER_CLAIMS, draw
 from simstrag.claims.scoreboard import Scoreboard
 
-PAGE = Path(__file__).parents[1] / "docs" / "star.md"
 STATED = 1.0
 C_TAUS = (0.0, STATED, 4.0)
 
@@ -86,13 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int)
-    parser.add_argument("--write", action="store_true", help=f"replace the tables of {PAGE.name}")
+    add_write(parser, "star-cluster")
     options = parser.parse_args(arguments)
     boards = run_boards(options.folder, options.jobs, C_TAUS)
     found = [*entrants(boards[STATED]), *by_c_tau(boards)]
     show(found)
     if options.write:
-        write_tables("star-cluster", found, describe_machine(), PAGE)
+        keep_tables("star-cluster", found, describe_machine())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """STAR's ten models: what a parameter server gains by ASGD, predicted from rows under SSGD.
 
-    python -m benchmarks.star_models
+    python -m benchmarks.star_models [--write]
 
-Prints the tables of docs/star.md, and the workloads of examples/cluster.yaml.  The measurements are
-those of the logs and launchers of github.com/pcl-projects/Training-Sync-Mode @6c596a7: eight
+Makes docs/measured/star-models.txt, and the workloads of examples/cluster.yaml.  The measurements
+are those of the logs and launchers of github.com/pcl-projects/Training-Sync-Mode @6c596a7: eight
 workers on one node with eight devices, one server on another node.
 
 The rule of the fit, stated before it was run.  Known to it are a model's row under SSGD, and of the
@@ -25,13 +25,16 @@ gradient after the other, and is idle otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import argparse
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 
+from benchmarks.results import add_write, describe_machine, keep_tables
+from benchmarks.tables import Table, show
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.engine.simulate import simulate
@@ -233,35 +236,38 @@ def rounded(workload: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    for cells in (head, ["---"] * len(head), *rows):
-        print("| " + " | ".join(cells) + " |")
-    print()
-
-
 def main() -> None:
     """Print the tables and the workloads."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_write(parser, "star-models")
+    write = parser.parse_args().write
     by_card = {name: predict(row) for name, row in MODELS.items()}
     by_processor = {name: predict(row, processor) for name, row in MODELS.items()}
     off = errors(by_card)
-    _print(
-        ("model", "gain", "predicted", "error", "processor, %", "predicted", "MiB/s", "predicted",
-         "error"),
-        ((name, f"{row.gain:.2f}", f"{made.gain:.2f}", f"{off[name][0]:+.0%}",
-          f"{row.cpu_asgd:.0f}", f"{made.cpu:.0f}", f"{row.received_asgd:.0f}",
-          f"{made.received:.0f}", f"{off[name][2]:+.0%}")
-         for (name, row), made in zip(MODELS.items(), by_card.values(), strict=True)),
+    header = (
+        "model", "gain", "predicted", "error", "processor, %", "predicted", "MiB/s", "predicted",
+        "error",
     )  # fmt: skip
+    rows = [
+        (name, f"{row.gain:.2f}", f"{made.gain:.2f}", f"{off[name][0]:+.0%}",
+         f"{row.cpu_asgd:.0f}", f"{made.cpu:.0f}", f"{row.received_asgd:.0f}",
+         f"{made.received:.0f}", f"{off[name][2]:+.0%}")
+        for (name, row), made in zip(MODELS.items(), by_card.values(), strict=True)
+    ]  # fmt: skip
     ways = {
         "the card serves one gradient after the other": by_card,
         "the processor does": by_processor,
         "no gain": scaled(lambda name: 1.0),
         "the mean gain of the nine others": scaled(constant_gain),
     }
-    _print(
-        ("median error", "gain", "processor", "MiB/s"),
-        ((name, *(f"{error:.1%}" for error in medians(made))) for name, made in ways.items()),
-    )
+    median = [(name, *(f"{error:.1%}" for error in medians(made))) for name, made in ways.items()]
+    found = [
+        Table("Ten models under ASGD, predicted from their rows under SSGD", header, rows),
+        Table("Median errors", ("median error", "gain", "processor", "MiB/s"), median),
+    ]
+    show(found)
+    if write:
+        keep_tables("star-models", found, describe_machine())
     print("lengthened by a pause of 1 s:",
           *(f"{name} {lengthened(row):.3f}" for name, row in MODELS.items()))  # fmt: skip
     for name, row in MODELS.items():

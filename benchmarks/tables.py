@@ -1,7 +1,8 @@
-"""Tables of the results, for the terminal and for docs/cost.md, and the aims."""
+"""Tables of the results, for the terminal, for docs/cost.md and docs/measured, and the aims."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,9 @@ from rich.table import Table as RichTable
 
 from benchmarks.jobs import NOISES
 
-__all__ = ["Table", "aims", "cost", "markdown", "megas", "show", "speed", "study", "times"]
+__all__ = [
+    "Table", "aims", "cost", "markdown", "megas", "plain", "show", "speed", "study", "times",
+]  # fmt: skip
 
 Cells = tuple[str, ...]
 RATES = {
@@ -218,3 +221,32 @@ def markdown(table: Table) -> list[str]:
     marks = ("---", *("---:" for _ in table.header[1:]))
     lines = [f"| {' | '.join(row)} |" for row in (table.header, marks, *table.rows)]
     return [f"**{table.title}**", "", *lines, ""]
+
+
+def plain(table: Table) -> list[str]:
+    """Lines of a table as text, with its title; columns of numbers end below each other.
+
+    >>> print(*plain(Table("Gains", ("policy", "%"), [("asgd", "9.5"), ("bsp", "0")])), sep="\\n")
+    Gains
+    <BLANKLINE>
+    policy    %
+    ------  ---
+    asgd    9.5
+    bsp       0
+    <BLANKLINE>
+    """
+    columns = [*zip(table.header, *table.rows, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
+    sides = [">" if all(map(_is_number, cells)) else "<" for _, *cells in columns]
+    rules = tuple("-" * width for width in widths)
+    aligned = (
+        "  ".join(f"{c:{side}{width}}" for c, side, width in zip(line, sides, widths, strict=True))
+        for line in (table.header, rules, *table.rows)
+    )
+    return [*([table.title, ""] if table.title else []), *(line.rstrip() for line in aligned), ""]
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a number with what belongs to it, such as an interval, or is empty."""
+    begins = re.match(r"[-+\N{MINUS SIGN}(]*\d|\W?$", cell) is not None
+    return begins and len(cell) < 30

@@ -1,18 +1,20 @@
-"""Chosen timeouts against an exhaustive search, on drawn jobs (docs/howto/failures.md).
+"""Chosen timeouts against an exhaustive search, on drawn jobs: docs/measured/timeouts.txt.
 
-`python -m benchmarks.timeouts [JOBS]`.  The advice sees a record of some days, and failures; the
-search knows the laws that these were drawn from.  It tries all settings of a grid under `FIRST`
-seeds; the best `FINALISTS` of them and the choice meet under `LAST` fresh seeds.
+`python -m benchmarks.timeouts [--jobs N] [--write]`.  The advice sees a record of some days, and
+failures; the search knows the laws that these were drawn from.  It tries all settings of a grid
+under `FIRST` seeds; the best `FINALISTS` of them and the choice meet under `LAST` fresh seeds.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.results import add_write, describe_machine, keep_tables
+from benchmarks.tables import Table, show
 from simstrag.advice.silences import Floats, Silences
 from simstrag.advice.timeout_model import DAY, FailingJob, Timeouts
 from simstrag.advice.timeout_trials import STILL, Horizon, lost_share
@@ -157,11 +159,12 @@ def judge(job: DrawnJob, first: int = FIRST, last: int = LAST, seeds: int = 4) -
 
 def main() -> None:
     """Print a row for each job."""
-    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print("| job | workers | silences | on a fault | chosen | best of the grid | regret |")
-    print("|---|---|---|---|---|---|---|", flush=True)
-    regrets = []
-    for seed in range(jobs):
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=20)
+    add_write(parser, "timeouts")
+    options = parser.parse_args()
+    regrets, rows = [], []
+    for seed in range(options.jobs):
         found = judge(draw_job(DRAWS + seed))
         regrets.append(found.regret)
         shown = (
@@ -170,8 +173,14 @@ def main() -> None:
         )
         section = found.job.truth.section
         row = (seed + 1, found.job.truth.workers, found.job.law, section.on_fault, *shown)
-        print(f"| {' | '.join(map(str, row))} | {found.regret:.1%} |", flush=True)
+        rows.append((*map(str, row), f"{found.regret:.1%}"))
+        print(*rows[-1], flush=True)
+    header = ("job", "workers", "silences", "on a fault", "chosen", "best of the grid", "regret")
+    table = Table("Detection / quorum timeout / least workers, and regret", header, rows)
+    show([table])
     print(f"mean {np.mean(regrets):.1%}, largest {max(regrets):.1%}")
+    if options.write:
+        keep_tables("timeouts", [table], describe_machine())
 
 
 if __name__ == "__main__":

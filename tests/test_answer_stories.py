@@ -1,4 +1,4 @@
-"""Two stories of docs/regret.md: one choice on every surface, and logs that end in a decision."""
+"""Stories: a job on 64 nodes, one choice on every surface, and logs that end in a decision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,23 @@ from simstrag.analysis.text.sensitivity_text import thresholds
 from tests.commands import Call
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "regret.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+def test_a_job_on_64_nodes_is_told_to_keep_its_mathematics(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The times of the server follow from the link; were it free, asgd would be chosen."""
+    monkeypatch.chdir(tmp_path)
+    call("trace", "generate", "--nodes", "64", "--seconds", "3600", "--out", "slow.csv")
+    facts = ["--step", "0.35s", "--parameters", "25e6", "--link", "25Gbit", "--batch", "32"]
+    call("init", "slow.csv", *facts, "--out", "mine.yaml")
+    code, out, _ = call("compare", "mine.yaml", "--seeds", "3", "--out", "c")
+    assert code == 0
+    first = "If the 4 placeholders hold, run load-balanced BSP (lb_bsp): "
+    assert out.startswith(first)
+    assert "4 of 9 numbers are placeholders, not yours; learner.c_tau decides" in out
 
 
 @pytest.mark.thorough

@@ -23,6 +23,7 @@ from benchmarks import (
 )
 from benchmarks.diloco_measured import Cell, Constants, cell_of, predict, ring_seconds
 from benchmarks.jobs import NOISES, POLICIES, Job
+from benchmarks.results import MEASURED
 from simstrag.claims.cluster_claims import draw as star_draw
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
@@ -119,9 +120,9 @@ def test_a_choice_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-def test_the_page_has_a_row_for_every_trace() -> None:
-    page = regret.PAGE.read_text(encoding="utf-8")
-    missing = [name for name in regret.SHIPPED | regret.PUBLIC if f"| {name} |" not in page]
+def test_the_table_has_a_row_for_every_trace() -> None:
+    table = (MEASURED / "regret.txt").read_text(encoding="utf-8")
+    missing = [name for name in regret.SHIPPED | regret.PUBLIC if f"\n{name}  " not in table]
     assert missing == []
 
 
@@ -181,9 +182,9 @@ def test_a_file_of_cells_needs_three_columns_and_uses_further_ones() -> None:
         cell_of(asked | {"bandwidth_requested_bps": 0}, CONSTANTS)
 
 
-def test_the_page_has_the_rows_of_every_published_source() -> None:
-    page = published.PAGE.read_text(encoding="utf-8")
-    assert [name for name in published.SOURCES if f"| {name} |" not in page] == []
+def test_the_table_has_the_rows_of_every_published_source() -> None:
+    table = (MEASURED / "published.txt").read_text(encoding="utf-8")
+    assert [name for name in published.SOURCES if f"\n{name}  " not in table] == []
 
 
 SHARED = """\
@@ -206,18 +207,15 @@ policies: [bsp, {alexnet: asgd}]
     ("name", "rows", "columns"), [("managers", 24, 10), ("policies", 8, 5), ("interval", 2, 8)]
 )
 def test_the_tables_of_shared_nodes_have_their_rows(
-    name: str, rows: int, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    name: str, rows: int, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster_tables, "EXAMPLE", tmp_path / "shared.yaml")
     cluster_tables.EXAMPLE.write_text(SHARED, encoding="utf-8")
     node = cluster_tables.OTHERS[0] | {"node": 1}
     monkeypatch.setattr(cluster_tables, "OTHERS", [node])
-    cluster_tables.TABLES[name](2)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    heads = [line for line in lines if line.startswith("| ---")]
-    assert len(lines) - 2 * len(heads) == rows
-    assert {line.count(" | ") + 1 for line in lines} == {columns}
+    found = [*cluster_tables.TABLES[name](2)]
+    assert sum(len(table.rows) for table in found) == rows
+    assert {len(row) for table in found for row in (table.header, *table.rows)} == {columns}
 
 
 def test_the_sensitivity_of_star_to_c_tau_has_a_row_for_each_entrant(

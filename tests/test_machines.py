@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import machines
+from benchmarks import machines, results
 from benchmarks.machines import COLUMNS, Setting, append_row, read_rows, row_of, table_of
-from benchmarks.tables import markdown
+from benchmarks.results import MEASURED
+from benchmarks.tables import plain
 from simstrag.profile.profile import Profile
 from simstrag.validation.case_results import Result
 from tests.test_validate import digits_profile, made, together
@@ -25,11 +26,11 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return made(tmp_path_factory.mktemp("machines"))
 
 
-def test_every_row_has_all_columns_and_its_line_on_the_page() -> None:
+def test_every_row_has_all_columns_and_its_line_in_the_table() -> None:
     with machines.ROWS.open(newline="", encoding="utf-8") as file:
         assert tuple(next(csv.reader(file))) == COLUMNS
-    page = machines.PAGE.read_text(encoding="utf-8")
-    assert "\n".join(markdown(table_of(read_rows()))) in page
+    kept = (MEASURED / "machines.txt").read_text(encoding="utf-8")
+    assert kept == "\n".join(plain(table_of(read_rows())))
     for row in read_rows():
         counts = [int(row[name]) for name in ("predicted", "noisy", "missed")]
         assert sum(counts) == int(row["cases"])
@@ -51,7 +52,7 @@ def test_a_measurement_makes_a_row_that_is_appended_and_shown(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machines, "ROWS", Path(shutil.copy(machines.ROWS, tmp_path)))
-    monkeypatch.setattr(machines, "PAGE", Path(shutil.copy(machines.PAGE, tmp_path)))
+    monkeypatch.setattr(results, "MEASURED", tmp_path)
     known, before = digits_profile(locksteps=together(2)), len(read_rows())
     device = {"kind": "cpu", "model": "A Processor", "family_model_stepping": "1/2/3",
               "flags": "avx2 amx_bf16", "cores": 2}  # fmt: skip
@@ -62,8 +63,8 @@ def test_a_measurement_makes_a_row_that_is_appended_and_shown(
     assert float(row["step_ms"]) == pytest.approx(12.0)
     assert float(row["side_by_side"]) == pytest.approx(1.02)
     append_row(row)
-    machines.write_page()
-    assert "| A Processor (1/2/3, amx_bf16) |" in machines.PAGE.read_text()
+    machines.write_tables()
+    assert "\nA Processor (1/2/3, amx_bf16)  " in (tmp_path / "machines.txt").read_text("utf-8")
     assert len(read_rows()) == before + 1
     assert machines.read_rows()[-1]["pace"] == ""
 

@@ -183,10 +183,7 @@ def answer(command: str, folder: Path, call: Call) -> tuple[int, str, str]:
 
 
 @pytest.mark.usefixtures("no_page")
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(p, marks=pytest.mark.thorough) if p == "regret.md" else p for p in PAGES],
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_answers_as_shown(
     page: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

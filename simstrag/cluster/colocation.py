@@ -10,7 +10,7 @@ ours.  More than two workers are not measured: that pressures add up is assumed.
 
 K80, P100 and V100 are fitted to pairs that Gavel measured (Narayanan et al., OSDI 2020;
 stanford-futuredata/gavel @c4fa400, physical_cluster_throughputs.json, MIT).  Busy shares are not in
-the data; every job there counts as always busy.  `docs/cluster-laws.md` holds the errors.
+the data; every job there counts as always busy.  `docs/cluster.md` holds the errors.
 """
 
 from __future__ import annotations

@@ -172,8 +172,9 @@ CONSTANTS: dict[Law, tuple[str, ...]] = {
 
 
 class CollectiveCell(ProfilePart):
-    """Median seconds of one collective, alone or beside a load.
+    """Median seconds of one collective, from the latest start to the latest end of its ranks.
 
+    load, level: beside it; "" for none.
     group: the ranks that reduce: "all", "half" (one half alone), "halves" (both at once).
     oversubscribed: whether ranks outnumbered cores, so that the time is the scheduler's more than
         the network's.
@@ -261,7 +262,11 @@ class LockstepCell(ProfilePart):
 
 
 class OverlapCell(ProfilePart):
-    """Share of an all-reduce that backward hides in real DDP; below 0 it costs time instead."""
+    """Share of an all-reduce that backward hides in real DDP; below 0 it costs time instead.
+
+    overlap: 1 - (together - compute) / (apart - compute), of backward without communication, under
+        DDP, and followed by one flat all-reduce.
+    """
 
     backend: Backend
     ranks: Count

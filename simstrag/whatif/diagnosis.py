@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 NUMBERS, PAGE, SCENARIO, TRACE = "diagnosis.json", "report.html", "scenario.yaml", "trace.csv"
 USUAL = ("lb_bsp", "drain", "backup", "cgp")
-"""Policies that are compared unless others are named: the quickest of each lane in most of
-docs/regret.md that needs no reduced precision, whose gain no record has."""
+"""Policies that are compared unless others are named: the quickest of each lane on most traces
+of docs/advice.md that needs no reduced precision, whose gain no record has."""
 WORTH = 0.01
 """Share of the time that stragglers must cost for policies to be compared unasked."""
 

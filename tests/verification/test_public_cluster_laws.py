@@ -1,4 +1,4 @@
-"""The numbers of docs/cluster-laws.md: laws of shared devices and processors on public data.
+"""The numbers of docs/measured/cluster-laws.txt: laws of shared devices on public data.
 
 Gavel (stanford-futuredata/gavel @c4fa400): speeds of pairs on one GPU.  Synergy
 (msr-fiddle/synergy @1bb2bed): throughput by processors.  Errors are mean absolute ones of relative
@@ -81,7 +81,7 @@ def test_on_another_gpu_no_law_is_better_than_a_copy(
     assert min(laws) > 0.97 * copied
 
 
-# In the order of docs/cluster-laws.md; the last four are held out.
+# In the order of that table; the last four are held out.
 OWN = {
     "k80": [0.101, 0.104, 0.104, 0.100, 0.162, 0.061, 0.028, 0.070, 0.054, 0.037, 0.034],
     "p100": [0.160, 0.160, 0.155, 0.145, 0.183, 0.056, 0.034, 0.062, 0.070, 0.046, 0.039],
