@@ -45,8 +45,7 @@ SAVED = (
     "version", "samples", "booked", "began_at", "own", "stale", "stale_samples", "makespan",
     "target", "reviewed_updates", "reviewed_samples", "reviewed_time",
 )  # fmt: skip
-SAVED_TABLES = ("known", *(f"shown_{name}" for name in SHOWN))
-"""Fields and tables of the job that a checkpoint has."""
+"""Fields of the job that a checkpoint has."""
 
 
 class Stop(enum.Enum):
@@ -74,7 +73,8 @@ class _Saved(NamedTuple):
     plan: Plan
     reviewed: npt.NDArray[np.int64]
     fields: dict[str, Any]
-    tables: dict[str, npt.NDArray[Any]]
+    known: npt.NDArray[np.int64]
+    windows: dict[str, npt.NDArray[Any]]
 
 
 class Kernel:
@@ -321,8 +321,14 @@ class Kernel:
     def save(self) -> object:
         """A checkpoint of the present state, for `restart`."""
         memory = self.memory
-        tables = {name: getattr(memory, name).copy() for name in SAVED_TABLES}
-        return _Saved(self.plan, self._reviewed, {name: memory.job[name] for name in SAVED}, tables)
+        windows = {f"shown_{name}": getattr(memory, f"shown_{name}").copy() for name in SHOWN}
+        return _Saved(
+            self.plan,
+            self._reviewed,
+            {name: memory.job[name] for name in SAVED},
+            memory.known.copy(),
+            windows,
+        )
 
     def mark(self, version: float, time: float) -> None:
         """The next checkpoint is due at the first update at or past a version or a time."""
@@ -341,8 +347,8 @@ class Kernel:
         m["now"], m["entering"] = at, 1
         self._adopt(saved.plan, saved.plan.changes(old))
         self._reviewed = saved.reviewed
-        for name, table in saved.tables.items():  # after a plan that may blank them
-            getattr(memory, name)[:] = table
+        memory.known[:] = saved.known
+        memory.show(saved.windows)  # after a plan that may blank them
         self._file(saved.plan, old)
         self._native.find_least(memory.address)
         self._native.start_waiting(memory.address, at)

@@ -106,19 +106,24 @@ class Memory:
         while ring > 2 * WINDOW and ring * n * steps > CACHED:
             ring //= 2
         self.job["ring"], most = ring, ring - WINDOW
-        shown = [getattr(self, f"shown_{name}") for name in SHOWN]
-        for name in SHOWN:
-            setattr(self, f"shown_{name}", np.zeros((ring, n), self._dtypes[f"shown_{name}"]))
+        shown = {f"shown_{name}": getattr(self, f"shown_{name}") for name in SHOWN}
+        for name in shown:
+            setattr(self, name, np.zeros((ring, n), self._dtypes[name]))
         self.blank_windows()
-        for back in range(1, WINDOW + 1):
-            steps = self.known - back
-            for name, rows in zip(SHOWN, shown, strict=True):
-                values = rows[steps % WINDOW, np.arange(n)]
-                getattr(self, f"shown_{name}")[steps % ring, np.arange(n)] = values
+        self.show(shown)
         for name, shape in (("times", most), ("versions", most), ("samples", most),
                             ("steps", (most, n))):  # fmt: skip
             setattr(self, f"passed_{name}", np.zeros(shape, self._dtypes[f"passed_{name}"]))
         return most
+
+    def show(self, windows: Mapping[str, Any]) -> None:
+        """Put the last steps of other windows into these, which may have other numbers of rows."""
+        ranks = np.arange(len(self.ranks))
+        for back in range(1, WINDOW + 1):
+            steps = self.known - back
+            for name, rows in windows.items():
+                table = getattr(self, name)
+                table[steps % len(table), ranks] = rows[steps % len(rows), ranks]
 
     def hold(self) -> None:
         """Note the state of the job, for `go_back`."""
