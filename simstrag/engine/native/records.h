@@ -185,8 +185,8 @@ RECORDS(DECLARE_RECORD)
    `segments`: in the same columns the row of `times` that RATE and UNTIL are of, then the last row
    of that step function.  `arrivals`, `winners`: of ranks in a queue, and of the matches of a
    tournament between them (queues.c).  `kept`: gradients that ranks keep, oldest first.
-   `keys`, `drawn`, `normal`: of each rank the key of its noise, how many factors it has drawn, and
-   its last normal number.  `next_`: what the plan in force says of its next step.  `quantiles`, `marginal`: tables of noise.c.
+   `keys`, `drawn`, `ahead`, `normal`: of each rank the key of its noise, how many factors it has
+   taken, the next ones, and the normal number of the last of these.  `next_`: what the plan in force says of its next step.  `quantiles`, `marginal`: tables of noise.c.
    `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the
    tables after it, step k of a rank in row k modulo WINDOW. */
 #define TABLES(T) \
@@ -194,7 +194,7 @@ RECORDS(DECLARE_RECORD)
     T(struct closing_row, closings) T(struct event_row, events) \
     T(struct event_row, jobs) T(struct event_row, entries) T(struct kept_row, kept) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
-    T(double, durations) T(word, keys) T(whole, drawn) T(double, normal) \
+    T(double, durations) T(word, keys) T(whole, drawn) T(double, ahead) T(double, normal) \
     T(double, quantiles) T(double, marginal) T(double, fields) T(double, arrivals) T(double, clean) \
     T(whole, segments) T(whole, winners) T(whole, lists) T(whole, scratch) T(whole, spare) \
     T(flag, suspected) T(flag, taken) \
@@ -210,11 +210,17 @@ struct job { TABLES(DECLARE_TABLE) SCALARS(DECLARE_FIELD, DECLARE_ARRAY) };
 /* A loop over columns: several versions, of which the CPU at hand takes the widest it has.  Only
    glibc chooses among gcc's versions when it loads a library; clang refuses them. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define COLUMNS __attribute__((noinline, target_clones("avx512f", "avx2", "default")))
-#define LOOKUPS __attribute__((noinline, target_clones("avx2", "default"))) /* wider gains nothing */
+enum { WIDE = 1 }; /* whether there are any */
+#define VERSIONS(widest) __attribute__((noinline, target_clones(widest, "avx2", "default")))
 #else
-#define COLUMNS
-#define LOOKUPS
+enum { WIDE = 0 };
+#define VERSIONS(widest)
+#endif
+#define COLUMNS VERSIONS("avx512f")
+#if __GNUC__ >= 12 /* of it on; these multiply words */
+#define WORDS VERSIONS("arch=x86-64-v4")
+#else
+#define WORDS COLUMNS
 #endif
 
 static inline double most(double a, double b) { return a > b ? a : b; }
