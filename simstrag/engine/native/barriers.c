@@ -155,7 +155,7 @@ static void walk_on(struct job *m, struct quorum_row *q) {
 }
 
 /* The work of the next step of all members. */
-LOOKUPS static void draw_all(struct job *m, struct quorum_row *q) {
+COLUMNS static void draw_all(struct job *m, struct quorum_row *q) {
     const whole *ranks = m->lists + q->members_at, first = ranks[0];
     double *work = column(m, q, WORK), *effort = column(m, q, EFFORT);
     if (ranks[q->size - 1] - first == q->size - 1) draw_work(m, first, q->size, work, effort);

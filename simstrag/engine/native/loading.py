@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.engine.native.memory import Memory
+from simstrag.engine.native.memory import AHEAD, Memory
 from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.noise import Distribution, keys
 from simstrag.timing.timing import NET, Timing
@@ -178,6 +178,7 @@ class Loading:
     def _noise(self, seed: int, distribution: Distribution) -> None:
         memory, m = self.memory, self.memory.job
         memory.keys = keys(seed, range(len(memory.ranks)))
+        memory.factors = np.zeros((AHEAD, len(memory.ranks)))
         memory.quantiles = distribution.quantiles.ravel()
         memory.marginal = distribution.marginal
         m["rho"], m["innovation"] = distribution.rho, distribution.innovation

@@ -11,7 +11,7 @@ import numpy as np
 from simstrag.engine.native.library import Library
 from simstrag.view import LAZY, WINDOW
 
-__all__ = ["SHOWN", "Memory"]
+__all__ = ["AHEAD", "SHOWN", "Memory"]
 
 SHOWN = tuple(name for name in LAZY if name != "pending_since")
 """Fields of a view that tables show, step by step."""
@@ -28,6 +28,8 @@ APART = 136
 """Numbers between two rows of `fields`: a power of two would leave them few places in the cache."""
 MOST_SHOWN, CACHED = 256, 1 << 20
 """Steps of each rank that tables may show, a power of two, and their bytes if ranks are many."""
+AHEAD = 8
+"""Noise factors of a rank that are drawn at once; as in noise.c."""
 KEPT = 4
 """Gradients that a rank may keep before more room is made."""
 
@@ -62,7 +64,7 @@ class Memory:
         sizes = {
             "closings": n + 1, "events": 4 * n + SPARE, "jobs": 4 * n + SPARE,
             "kept": (n, KEPT), "pieces": 0, "times": 0, "values": 0, "seconds_of": 1,
-            "durations": 0, "quantiles": 0, "marginal": 0, "segments": (2, n),
+            "durations": 0, "factors": 0, "quantiles": 0, "marginal": 0, "segments": (2, n),
             "passed_times": 0, "passed_versions": 0, "passed_samples": 0, "passed_steps": 0,
             "held": 0, "update_log": LOGGED, "member_log": log,
             "step_log": log if keep_steps else 0, "fate_log": log * (KEPT + 1) if keep_fates else 0,

@@ -187,13 +187,14 @@ RECORDS(DECLARE_RECORD)
    `segments`: in the same columns the row of `times` that RATE and UNTIL are of, then the last row
    of that step function.  `arrivals`, `winners`: of ranks in a queue, and of the matches of a
    tournament between them (queues.c).  `kept`: gradients that ranks keep, oldest first.
-   `keys`, `drawn`, `normal`: of each rank the key of its noise, how many factors it has drawn, and
-   its last normal number.  `next_`: what the plan in force says of its next step.  `quantiles`, `marginal`: tables of noise.c.
+   `keys`, `drawn`, `factors`, `normal`: of each rank the key of its noise, how many factors it has
+   taken, the next ones, and the normal number of the last of these.  `next_`: what the plan in force says of its next step.  `quantiles`, `marginal`: tables of noise.c.
    `known`: how many steps of each rank a policy was shown; the last of them stand in the tables
    after it, step k of a rank in row k modulo `ring`.  `passed_`: of reviews that were passed by,
    `before`: `known` at the one before them, and `held`: the state then (ahead.c). */
 #define RACING(T) \
-    T(double, fields) T(whole, segments) T(whole, drawn) T(double, normal) T(double, clean) \
+    T(double, fields) T(whole, segments) T(whole, drawn) T(double, factors) T(double, normal) \
+    T(double, clean) \
     T(whole, known)
 #define OTHERS(T) \
     T(struct rank_row, ranks) T(struct closing_row, closings) T(struct kept_row, kept) \
@@ -217,11 +218,17 @@ struct job { TABLES(DECLARE_TABLE) SCALARS(DECLARE_FIELD, DECLARE_ARRAY) };
 /* A loop over columns: several versions, of which the CPU at hand takes the widest it has.  Only
    glibc chooses among gcc's versions when it loads a library; clang refuses them. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define COLUMNS __attribute__((noinline, target_clones("avx512f", "avx2", "default")))
-#define LOOKUPS __attribute__((noinline, target_clones("avx2", "default"))) /* wider gains nothing */
+enum { WIDE = 1 }; /* whether there are any */
+#define VERSIONS(widest) __attribute__((noinline, target_clones(widest, "avx2", "default")))
 #else
-#define COLUMNS
-#define LOOKUPS
+enum { WIDE = 0 };
+#define VERSIONS(widest)
+#endif
+#define COLUMNS VERSIONS("avx512f")
+#if __GNUC__ >= 12 /* of it on; these multiply words */
+#define WORDS VERSIONS("arch=x86-64-v4")
+#else
+#define WORDS COLUMNS
 #endif
 
 static inline double most(double a, double b) { return a > b ? a : b; }
