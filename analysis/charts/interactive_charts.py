@@ -14,6 +14,7 @@ from bokeh.models import Range1d
 
 from simstrag.analysis.charts import bokeh_renderer, comparison_charts
 from simstrag.analysis.charts import timeline as charts
+from simstrag.analysis.charts.chart import Chart
 from simstrag.analysis.charts.timeline import Scope, scope_of
 from simstrag.analysis.derived.example_runs import Example, example_of, examples_of
 from simstrag.analysis.derived.standings import standings
@@ -66,10 +67,13 @@ def tradeoff(comparison: Comparison) -> Any:
     return bokeh_renderer.plot(found.chart(comparison_charts.looks(comparison.policies)))
 
 
-def plot_timeline(e: Example, scope: Scope, axis: Any = None) -> Any:
-    """A run's steps, and below them the whole run, to choose what is shown."""
+def plot_timeline(e: Example, scope: Scope, axis: Any = None, whole: Chart | None = None) -> Any:
+    """A run's steps, and below them the whole run, to choose what is shown.
+
+    whole: the strip of the whole run, if it was made before.
+    """
     chart = charts.timeline(e, scope.shown.ranks, scope.start, scope.end, scope.digits)
-    whole = charts.run_strip(e, scope.workers, scope.until, scope.shown)
+    whole = whole or charts.run_strip(e, scope.workers, scope.until, scope.shown)
     axis = axis or time_axis(scope)
     plots = bokeh_renderer.plot(chart, axis), bokeh_renderer.overview(whole, axis)
     return column(*plots, sizing_mode="stretch_width", spacing=0)

@@ -226,12 +226,13 @@ def boxes(
         np.stack([x, np.stack([low, low, high, high, low], axis=1)], axis=2)
     )
     face = "none" if paint.face is None else to_rgba(paint.face, paint.alpha)
-    ax.add_patch(
+    ax.add_artist(  # `add_patch` would look for the limits edge by edge, of 100,000 bars
         PathPatch(
             path, facecolor=face, edgecolor=paint.edge or "none", hatch=paint.hatch or None,
             linewidth=0.6 if paint.edge else 0.0, label=label,
         )
     )  # fmt: skip
+    ax.update_datalim([(x0.min(), low.min()), (x1.max(), high.max())])
     ax.autoscale_view()
 
 

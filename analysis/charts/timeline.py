@@ -157,14 +157,17 @@ def timeline(
 
 def _parts(e: Example, rows: dict[int, int], start: float, end: float) -> Iterator[Bars]:
     steps = e.steps
-    fates = [
-        fate.word
+    shown = np.isin(steps.rank, list(rows))
+    drawn = np.flatnonzero(shown & (steps.start < end) & (steps.finish > start))
+    columns_of = drawn.tolist(), fates_of(e.run, steps, drawn), steps.version[drawn].tolist()
+    fates = {
+        k: fate.word
         if fate.update is None
         else f"{fate.word} in update {fate.update}, staleness {fate.update - 1 - version}"
-        for fate, version in zip(fates_of(e.run, steps), steps.version.tolist(), strict=True)
-    ]
+        for k, fate, version in zip(*columns_of, strict=True)
+    }
     for part, own in parts_of_steps(steps, e.phases).items():
-        near = np.isin(steps.rank[own.row], list(rows)) & (own.right > own.left)
+        near = shown[own.row] & (own.right > own.left)
         kept = own.chosen(near & (own.left < end) & (own.right > start))
         if len(kept.row):
             name, height, text = PARTS[part]
@@ -219,19 +222,23 @@ def _suspicions(run: Run, rows: dict[int, int], start: float, end: float) -> Ite
 
 def _updates(run: Run, start: float, end: float) -> Events:
     u = run.updates
-    kept = [k for k, time in enumerate(u["time"]) if start <= time <= end]
+    times = np.asarray(u["time"], dtype=np.float64)
+    kept = (times >= start) & (times <= end)
+    version, gradients, stale, most = (
+        np.asarray(u[name])[kept].tolist()
+        for name in ("version", "n_own", "staleness_mean", "staleness_max")
+    )
     columns = {
-        "version": [u["version"][k] for k in kept],
-        "gradients": [u["n_own"][k] for k in kept],
-        "stale": [f"{u['staleness_mean'][k]:.3g}" for k in kept],
-        "most": [u["staleness_max"][k] for k in kept],
+        "version": version,
+        "gradients": gradients,
+        "stale": [f"{mean:.3g}" for mean in stale],
+        "most": most,
     }
     facts = (
         ("update", "@version"), ("time (s)", "@time{t}"),
         ("gradients", "@gradients"), ("staleness", "@stale in the mean, @most at most"),
     )  # fmt: skip
-    times = np.array([u["time"][k] for k in kept], dtype=np.float64)
-    return Events(times, UPDATES, None, columns, facts)
+    return Events(times[kept], UPDATES, None, columns, facts)
 
 
 def _plan_changes(run: Run, start: float, end: float, ranks: int) -> list[Events]:
@@ -328,14 +335,17 @@ def mix_parts(e: Example, ranks: Sequence[int], until: float) -> Floats:
         high = low + excerpt["window"]
     rgba = np.zeros((len(ranks), BINS, 4))
     covered = np.zeros((len(ranks), BINS, 1))
-    parts = parts_of_steps(e.steps, e.phases)
-    for row, rank in enumerate(ranks):
-        for part, spans in parts.items():
-            paint = spec.PAGE.paints[part]
-            own = spans.chosen(e.steps.rank[spans.row] == rank)
-            whole = _share(own.left, own.right, low, high)
-            share = (FADED if paint.face is None else 1.0) * whole
-            rgba[row, :, :3] += share[:, None] * np.array(to_rgb(paint.face or paint.edge or ""))
+    wanted = np.array(ranks)
+    for part, spans in parts_of_steps(e.steps, e.phases).items():
+        paint = spec.PAGE.paints[part]
+        opacity = FADED if paint.face is None else 1.0
+        color = np.array(to_rgb(paint.face or paint.edge or ""))
+        owners = e.steps.rank[spans.row]  # ascending
+        bounds = np.searchsorted(owners, np.stack([wanted, wanted + 1], axis=1)).tolist()
+        for row, (first, last) in enumerate(bounds):
+            whole = _share(spans.left[first:last], spans.right[first:last], low, high)
+            share = opacity * whole
+            rgba[row, :, :3] += share[:, None] * color
             rgba[row, :, 3] += share
             covered[row, :, 0] += whole
     alpha = rgba[:, :, 3:]

@@ -160,8 +160,11 @@ class Fate(NamedTuple):
     update: int | None
 
 
-def fates_of(run: Run, steps: RunSteps) -> list[Fate]:
-    """Fates from the gradient log, else inferred from the updates' members and the run's totals."""
+def fates_of(run: Run, steps: RunSteps, rows: Ints | slice = slice(None)) -> list[Fate]:
+    """Fates from the gradient log, else inferred from the updates' members and the run's totals.
+
+    rows: of `steps`, all by default.
+    """
     nothing = Fate(UNKNOWN, None)
     if (g := run.gradients) is not None:
         columns = zip(g["rank"], g["step"], g["update"], g["fate"], strict=True)
@@ -169,14 +172,14 @@ def fates_of(run: Run, steps: RunSteps) -> list[Fate]:
             (rank, step): Fate(fate.replace("_", " "), int(update) if fate == "applied" else None)
             for rank, step, update, fate in columns
         }
-        pairs = zip(steps.rank.tolist(), steps.step.tolist(), strict=True)
+        pairs = zip(steps.rank[rows].tolist(), steps.step[rows].tolist(), strict=True)
         return [known.get(pair, nothing) for pair in pairs]
-    applied, lost = steps.applied.tolist(), steps.lost.tolist()
+    applied, lost = steps.applied[rows].tolist(), steps.lost[rows].tolist()
     counted = {name: run.summary[name] for name in ("dropped", "aborted")}
     if run.excerpt is None and np.count_nonzero(steps.applied) != run.summary["applied"]:
         return [nothing] * len(applied)
     thrown_away = " or ".join(name for name, count in counted.items() if count)
-    every = sum(lost) == sum(counted.values())
+    every = np.count_nonzero(steps.lost) == sum(counted.values())
     at_end = "in flight" if every else f"{thrown_away} or in flight"
     return [
         Fate("applied", version) if version else Fate(thrown_away if gone else at_end, None)

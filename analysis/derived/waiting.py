@@ -59,7 +59,7 @@ def waiting(
     """
     held, blocked = np.zeros((2, workers, workers))
     total = float(np.sum(run.summary["wait_by_rank"]))
-    updates, times = defaultdict(list), run.updates["time"]
+    updates, times = defaultdict(list), np.asarray(run.updates["time"]).tolist()
     for k in np.flatnonzero(steps.entered).tolist():
         updates[int(steps.applied[k])].append(k)
     reason = ""
@@ -78,8 +78,9 @@ def waiting(
     arrival, begun, job = steps.finish, np.full(len(steps.finish), np.inf), 0.0
     if timing is not None and architecture == "server":
         arrival, begun, job = phases.pushed, phases.served, timing.server.job
+    moments = list(zip(arrival.tolist(), steps.rank.tolist(), begun.tolist(), strict=True))
     for version, rows in updates.items():
-        gradients = [(float(arrival[k]), int(steps.rank[k]), float(begun[k])) for k in rows]
+        gradients = [moments[k] for k in rows]
         closing, last, service = max(gradients)
         if timing is not None:
             ranks = tuple(sorted(rank for _, rank, _ in gradients))
@@ -94,8 +95,9 @@ def waiting(
             in_service = max(min(service + job, closing) - service, 0.0)
             held[rank, last] += closing - arrived - in_service
     if timing is not None:  # from a rank's own update to the later one that let it continue
+        members = run.updates["members"]
         for k in np.flatnonzero(steps.blocked > 0).tolist():
-            freed = run.updates["members"][int(steps.pulled_next[k]) - 1]
+            freed = members[int(steps.pulled_next[k]) - 1]
             if len(freed) == 1:
                 blocked[steps.rank[k], int(freed[0])] += steps.blocked[k]
     return Waiting(held, blocked, total)

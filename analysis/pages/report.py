@@ -236,7 +236,8 @@ def _timelines(
         near = timeline.timeline(e, shown.ranks, shown.start, shown.end)
         strip = timeline.run_strip(e, workers, scope.until, shown)
         entries.append((e.name, picture(near, f"window{k}"), picture(strip, f"strip{k}")))
-        drawn[f"window{k}"] = bokeh_renderer.pack(interactive_charts.plot_timeline(e, scope))
+        plot = interactive_charts.plot_timeline(e, scope, whole=strip)
+        drawn[f"window{k}"] = bokeh_renderer.pack(plot)
     slowed = next((e.timing for e in examples if e.timing and e.timing.contention.slowdowns), None)
     contention = Markup()
     if slowed is not None:

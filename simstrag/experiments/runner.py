@@ -9,6 +9,7 @@ import getpass
 import hashlib
 import inspect
 import json
+import pickle
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ from simstrag.scenario.varied_constants import with_value
 BASELINE = "bsp"
 LEVELS = 101
 """Points of a progress curve."""
+VARIANTS = 8
+"""Variants of a scenario that a process keeps; the runs of one follow each other."""
 NOTE = "finished-runs.txt"
 REQUESTED = ("policies", "seeds", "placeholders")
 """Keys of a scenario that do not affect a single run."""
@@ -95,8 +98,9 @@ class Runner:
         report: Callable[[int, int, str], None] | None,
         cache: RunCache | None,
     ) -> None:
-        self._scenario, self._report, self._cache = scenario, report, cache
+        self._report, self._cache = report, cache
         self._backend = load_backend("processes", jobs=jobs)
+        self._shared = self._backend.share(pickle.dumps(scenario))
         self._tasks: list[RunTask] = []
         self._done = 0
         self._ahead = 0
@@ -120,7 +124,7 @@ class Runner:
         if cached:
             self._count(len(cached), "found finished")
         missing = [task for task in tasks if task not in cached]
-        calls = [(task, (self._scenario, task, self._cache)) for task in missing]
+        calls = [(task, (self._shared, task, self._cache)) for task in missing]
         computed = compute(self._backend, _run_task, calls)
         results = dict(cached)
         for task in tasks:
@@ -189,12 +193,9 @@ def prepare(
     return scenario
 
 
-def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunResult:
-    varied, (name, _, value) = scenario, task.variant.partition("=")
-    if value:
-        varied = with_value(scenario, name, float(value))
-    elif task.variant == "clean":
-        varied = scenario.without_contention()
+def _run_task(shared: bytes, task: RunTask, cache: RunCache | None) -> RunResult:
+    scenario, varied = _scenario_of(shared, "contended"), _scenario_of(shared, task.variant)
+    value = "=" in task.variant
     ranks = None
     if task.keep_steps:  # the same ranks in the clean control, to look at side by side
         ranks = ranks_to_show(scenario.timing(task.seed).contention, scenario.workers)
@@ -212,7 +213,7 @@ def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunR
     times = []
     if (run.summary["effective_staleness"] or 0) > 0:
         for c_tau in task.again:
-            again = with_value(scenario, "learner.c_tau", c_tau)
+            again = _scenario_of(shared, f"learner.c_tau={c_tau!r}")
             with policies.collect_warnings(task.policy):
                 repeated = simulate(again, task.policy, task.seed, record_updates=False)
             times.append((c_tau, repeated.summary["time_to_target"]))
@@ -224,6 +225,16 @@ def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunR
     if cache is not None:
         cache.keep(task, result)
     return result
+
+
+@functools.lru_cache(maxsize=VARIANTS)
+def _scenario_of(shared: bytes, variant: str) -> Scenario:
+    """The scenario of a variant of the pickled one."""
+    if variant == "contended":
+        scenario: Scenario = pickle.loads(shared)
+        return scenario
+    scenario, (name, _, value) = _scenario_of(shared, "contended"), variant.partition("=")
+    return with_value(scenario, name, float(value)) if value else scenario.without_contention()
 
 
 def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:

@@ -268,7 +268,8 @@ def _calls(
         point = points[run.point]
         if id(point.shared) not in shared:
             shared[id(point.shared)] = share(zlib.compress(pickle.dumps(point.shared), 1))
-        yield run, (shared[id(point.shared)], point.changes, run.policy, run.seed, needed)
+        changes = pickle.dumps(point.changes)
+        yield run, (shared[id(point.shared)], changes, run.policy, run.seed, needed)
 
 
 def _describe(part: Sweep, run: Planned) -> str:
@@ -277,14 +278,14 @@ def _describe(part: Sweep, run: Planned) -> str:
 
 
 def _run(
-    shared: bytes, changes: Mapping[str, Any], policy: str, seed: int, needed: Mapping[str, Any]
+    shared: bytes, changes: bytes, policy: str, seed: int, needed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """One run, on any machine: its summary or its error, as JSON."""
     from simstrag.engine.simulate import require_gain, simulate
     from simstrag.policies import collect_warnings
 
     def compute() -> dict[str, Any]:
-        scenario = _scenario(shared).replaced(**changes)
+        scenario = _scenario_of(shared, changes)
         require_gain(scenario, policy)
         with collect_warnings(policy) as warned:
             run = simulate(scenario, policy, seed, record_updates=False)
@@ -296,7 +297,13 @@ def _run(
 
 
 @lru_cache(maxsize=2)
-def _scenario(shared: bytes) -> Scenario:
-    """A scenario with its trace and profile; runs of one point follow each other."""
+def _scenario_of(shared: bytes, changes: bytes) -> Scenario:
+    """The scenario of a point; runs of one point follow each other."""
+    return _shared(shared).replaced(**pickle.loads(changes))
+
+
+@lru_cache(maxsize=2)
+def _shared(shared: bytes) -> Scenario:
+    """A scenario with the trace and profile of many points."""
     scenario: Scenario = pickle.loads(zlib.decompress(shared))
     return scenario

@@ -131,8 +131,15 @@ class Column(Sequence[Any]):
 
     def _values(self, rows: slice) -> list[Any]:
         array = self.arrow(rows)
+        kind = array.type
+        if not array.null_count:  # a fraction of the time of `to_pylist`
+            if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+                return list(values_of(array).tolist())
+            if pa.types.is_dictionary(kind):
+                known = array.dictionary.to_pylist()
+                return [known[code] for code in values_of(array.indices).tolist()]
         values: list[Any] = array.to_pylist()
-        if pa.types.is_list(array.type):
+        if pa.types.is_list(kind):
             return [None if value is None else tuple(value) for value in values]
         return values
 

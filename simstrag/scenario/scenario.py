@@ -112,7 +112,7 @@ class Scenario(Section):
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("scenario")
     _inputs: Inputs | None = PrivateAttr(None)
-    _timing: Timing | None = PrivateAttr(None)
+    _timing: tuple[int | None, Timing] | None = PrivateAttr(None)
     _declared: dict[str, Any] | None = PrivateAttr(None)
 
     @field_validator("trace", mode="before")
@@ -453,15 +453,16 @@ class Scenario(Section):
         return self._inputs
 
     def timing(self, seed: int) -> Timing:
-        """When things end in a run; seeds under the same trace share all but the noise."""
+        """When things end in a run; runs that meet the same trace share all but the noise."""
         noise_of_seed = self.noise_of(seed)
-        if self.trace_per_seed == "shift":
+        shifted_by = seed if self.trace_per_seed == "shift" else None
+        last = self._timing
+        if last is None or last[0] != shifted_by:
             trace = self.inputs.contention
-            shifted = None if trace is None else trace.shift(offset(seed) * trace.end)
-            return self._timing_of(shifted, noise_of_seed)
-        if self._timing is None:
-            self._timing = self._timing_of(self.inputs.contention, noise_of_seed)
-        return self._timing.under(noise_of_seed)
+            if trace is not None and shifted_by is not None:
+                trace = trace.shift(offset(seed) * trace.end)
+            self._timing = last = shifted_by, self._timing_of(trace, noise_of_seed)
+        return last[1].under(noise_of_seed)
 
     @property
     def pace(self) -> float:
