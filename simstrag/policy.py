@@ -79,8 +79,8 @@ class JudgesBlocks(Policy, Protocol):
     It decides as if `plan` had been called at every review.  Only a simulation shows blocks, and
     none to a policy that reads the truth or telemetry.
 
-    Optional member:
-    reviews_ahead: reviews that the next block may have, int; `plan` is asked instead for 1 or less.
+    Optional members:
+    reviews_ahead: reviews that the next block may have, int; any number without it.
     """
 
     def first_change(self, block: Block) -> int:

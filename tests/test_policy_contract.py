@@ -16,6 +16,9 @@ import pytest
 
 import simstrag
 from simstrag import ALL, InputError, Plan, PlanError, Quorum, Review, Via, View, check_policy
+from simstrag.policies.cgp import Cgp
+from simstrag.policies.korel import Korel
+from simstrag.policy import Block
 from simstrag.validation.contract_rules import ENDS, RULES, RuleCheck
 from simstrag.validation.policy_contract import PolicyCheck
 from tests.commands import Call
@@ -151,6 +154,20 @@ class Bitwise:
         return first_of(2 if view.world_size > 1 and (times == times.max()).sum() > 1 else 1)
 
 
+class Blind(Korel):
+    """It looks at no review of a block."""
+
+    def first_change(self, block: Block) -> int:
+        return len(block)
+
+
+class Tardy(Cgp):
+    """It finds changes one review too late."""
+
+    def first_change(self, block: Block) -> int:
+        return min(super().first_change(block) + 1, len(block))
+
+
 class Refusing:
     def plan(self, view: View) -> Plan:
         raise PlanError("Refusing has no plan for anybody")
@@ -170,6 +187,8 @@ BROKEN: dict[type, tuple[str, str]] = {
     Endless: (ENDS, "private steps of one rank have more samples than the whole run, 7,680"),
     Sleeping: (ENDS, "after 10000 s of 4 ranks with steps of 0.1 s"),
     Partial: ("renaming", "another bound at version 0; choose ranks by what"),
+    Blind: ("blocks of reviews", "comes at never by blocks"),
+    Tardy: ("blocks of reviews", "let first_change return the first review at which plan might"),
     Bitwise: ("the last bits", "times 1e-15 apart; compare times with simstrag.ties"),
 }
 

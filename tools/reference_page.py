@@ -16,9 +16,11 @@ from typing import Any
 
 from simstrag.policies._parameters import MEANING
 from simstrag.policy import (
+    Block,
     Compensation,
     Damping,
     Hints,
+    JudgesBlocks,
     Late,
     Outer,
     OverlappingStep,
@@ -47,6 +49,10 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
         "pending_since": ("s", "6b, 11"), "noise_scale": ("samples", "25"), "hints": ("", "3"),
         "telemetry": ("share, bytes/s", "27a"), "refused": ("true or false", "20"),
         "truth": ("s", "27"),
+    },
+    Block: {
+        "hints": ("", "3"), "versions": ("updates", "20a"), "samples": ("samples", "20a"),
+        "times": ("s", "20a"), "steps": ("steps", "20a"), "new": ("steps", "20a"),
     },
     Hints: {
         "amp_ratio": ("ratio", "3"), "host_seconds": ("s", "2"), "clean_seconds": ("s", "2"),
@@ -92,6 +98,7 @@ FIELDS: dict[type, dict[str, tuple[str, str]]] = {
 
 METHODS = {
     View: ("newest", "medians", "since"),
+    Block: ("newest", "medians"),
     OverlappingStep: ("reduced", "in_full"),
     Plan: ("standing", "resolved", "changes", "samples"),
 }
@@ -128,10 +135,13 @@ def _parts() -> Iterator[str]:
         meanings = _members(kind)
         rows = ((f"`{kind.__name__}.{each.name}`", meanings[each.name]) for each in kind)
         yield _table(("value", "meaning"), rows)
-    yield f"## Policy\n\n{_opening(Policy)}\n"
-    optional = (inspect.getdoc(Policy) or "").partition("Optional members:\n")[2]
-    rows = ((f"`{name}`", text) for name, text in _explained(optional).items())
-    yield _table(("optional member", "meaning"), rows)
+    for cls in (Policy, JudgesBlocks):
+        yield f"## {cls.__name__}\n\n{_opening(cls)}\n"
+        optional = (inspect.getdoc(cls) or "").partition("Optional members:\n")[2]
+        rows = ((f"`{name}`", text) for name, text in _explained(optional).items())
+        yield _table(("optional member", "meaning"), rows)
+    method = JudgesBlocks.first_change
+    yield f"`JudgesBlocks.first_change(block)`: {_opening(method)}\n"
 
 
 def _own(match: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import os
 import pickle
 import re
@@ -28,7 +29,7 @@ from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
 from simstrag.engine.simulation import Simulation
 from simstrag.errors import InputError, PlanError, SimstragError
-from simstrag.policy import Hints, Plan, Policy, Quorum, View
+from simstrag.policy import Hints, JudgesBlocks, Plan, Policy, Quorum, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.validation.policy_worlds import BATCH, RHO, TiedWorld, World
 
@@ -63,6 +64,16 @@ SCENARIO: dict[str, Any] = {
     ],
 }  # fmt: skip
 """A short run with contention, noise and costs of communication."""
+UNSTEADY: dict[str, Any] = SCENARIO | {
+    "samples": 500 * 4 * BATCH,
+    "trace_end": "loop",
+    "trace": [
+        {"time": time, "node": node, "resource": "gpu", "kind": "slowdown", "value": value}
+        for node, times in enumerate(((0, 3.1), (4, 9.7), (6, 7.3), (11, 24.9)))
+        for time, value in ((0.0, 1.0), *zip(times, (1.6, 1.0), strict=True))
+    ],
+}  # fmt: skip
+"""A longer one, in which every rank is slow now and then."""
 
 
 class NotTriedError(Exception):
@@ -345,6 +356,22 @@ def runs_alike_in_both_engines(subject: Subject) -> str:
     return ""
 
 
+def judges_blocks(subject: Subject) -> str:
+    """Where it judges blocks of reviews, it decides as one by one, which the plain engine asks."""
+    if not isinstance(subject.new(), JudgesBlocks):
+        return ""
+    if not LIBRARY.exists():
+        raise NotTriedError("the native engine was not built; the plain one shows no blocks")
+    _require_end(subject)
+    scenario = Scenario.of(UNSTEADY)
+    runs = [simulate(scenario, subject.new(), engine=engine) for engine in ("plain", "native")]
+    changes = [[] if run.decisions is None else list(run.decisions["update"]) for run in runs]
+    for one_by_one, in_blocks in itertools.zip_longest(*changes, fillvalue="never"):
+        if one_by_one != in_blocks:
+            return f"a change of plan, at version {one_by_one}, comes at {in_blocks} by blocks"
+    return "" if runs[0].summary == runs[1].summary else "by blocks its run is another one"
+
+
 def trains_on_real_ranks(subject: Subject) -> str:
     """Two real ranks train under it to the end; ranks whose plans differ would wait for long."""
     if decides_alike(subject):
@@ -435,6 +462,10 @@ RULES = (
     ContractRule(
         "both engines make the same run", runs_alike_in_both_engines,
         "key state on what the view shows alone",
+    ),
+    ContractRule(
+        "blocks of reviews change no decision", judges_blocks,
+        "let first_change return the first review at which plan might change its answer",
     ),
     ContractRule(
         "two real ranks train under it", trains_on_real_ranks,

@@ -171,7 +171,7 @@ class Kernel:
             self._take_over(least=0 if stop is Stop.DONE else 0.5)
         return stop
 
-    # -- reviews that are passed by (rule 20b) ------------------------------------------------
+    # -- reviews that are passed by (rule 20a) ------------------------------------------------
 
     def look_ahead(self) -> int:
         """Make room for reviews to pass by; for how many."""
