@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.medians import medians
 from simstrag.policies.estimators.columns import correctly_rounded_sum
 from simstrag.ties import is_less
 from simstrag.view import OverlappingStep
@@ -65,7 +66,7 @@ class StreamTimes:
         present = np.where(batch == share[:, np.newaxis], times, math.nan)
         if np.count_nonzero(~np.isnan(present), axis=1).min() < (batch.shape[1] + 1) // 2:
             return False
-        seconds = np.nanmedian(present, axis=1)
+        seconds = medians(present.T, skip=True)
         work = share + self.fixed * (1 - share)
         expected = np.maximum(self.launch, self.device * work)
         longer = is_less((1 + tolerance) * expected, seconds)
