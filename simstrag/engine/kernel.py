@@ -127,7 +127,8 @@ class Kernel:
         self._file(plan, None)
 
     def _find_shown(self) -> None:
-        """Where the tables of what a view shows are, and their types."""
+        """Where the tables of what a view shows are, their types and their rows."""
+        self._ring = len(self.memory.shown_amp)
         shown = {name: getattr(self.memory, f"shown_{name}") for name in SHOWN}
         self._shown = {
             name: (np.dtype(bool) if table.dtype == np.int8 else table.dtype, address(table))
@@ -425,14 +426,13 @@ class Kernel:
         self, name: str, steps: npt.NDArray[np.int64], columns: int, skip: bool
     ) -> Floats:
         """Medians of the last columns before so many steps of each rank; a row for each of them."""
-        medians, n = np.empty(steps.shape), steps.shape[-1]
+        medians, n = np.empty(steps.shape), len(self.memory.known)
         _, table = self._shown[name]
         if not columns:
             medians.fill(math.nan)
         elif not self._loops.medians(
-            table, address(steps), steps.size // n, int(self._machine["ring"]), columns, n, skip,
-            address(medians),
-        ):  # fmt: skip
+            table, address(steps), steps.size // n, self._ring, columns, n, skip, address(medians)
+        ):
             raise MemoryError
         return medians
 

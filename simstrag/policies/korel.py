@@ -166,7 +166,12 @@ class Korel:
             return state.plan
         state.version = view.version
         self._record_times(state, view)
-        self._judge(state, self._medians(state, state.raw.middles(), view.hints), view.hints)
+        x = self._medians(state, state.raw.middles(), view.hints)
+        idle = not state.trials and state.version < state.timer
+        if idle and not self._restless(state, x[np.newaxis], view.hints)[0]:
+            _clear_counts(state)
+        else:
+            self._judge(state, x, view.hints)
         return state.plan
 
     @property

@@ -21,24 +21,34 @@ COLUMNS static void sort_block(double (*restrict rows)[ABREAST], whole height) {
                 }
 }
 
+/* Copy the row that is `back` rows before the newest of each column's ring. */
+COLUMNS static void gather_row(double *restrict row, const double *values, const whole *steps,
+                               whole ring, whole back, whole width, whole count) {
+#pragma omp simd
+    for (whole p = 0; p < count; p++) row[p] = values[((steps[p] - 1 - back) & (ring - 1)) * width + p];
+}
+
 /* Put a block of columns into `rows`, with infinity for NaN, and count the other values of each
    column in `known`.  steps: of each column, of whose ring of rows the newest are meant; NULL where
    the rows themselves are. */
 COLUMNS static void load_block(double (*restrict rows)[ABREAST], const double *values,
                                const whole *steps, whole ring, whole height, whole width,
                                whole count, double *restrict known) {
+    double gathered[ABREAST];
     whole differ = 0;
     for (whole p = 0; p < ABREAST; p++) known[p] = (double)height;
     for (whole p = 0; steps && p < count; p++) differ |= steps[p] ^ steps[0];
     for (whole k = 0; k < height; k++) {
         double *restrict to = rows[k];
         const double *from = values + (steps ? (steps[0] - 1 - k) & (ring - 1) : k) * width;
+        if (differ) {
+            gather_row(gathered, values, steps, ring, k, width, count);
+            from = gathered;
+        }
 #pragma omp simd
         for (whole p = 0; p < count; p++) {
-            double value = from[p];
-            if (differ) value = values[((steps[p] - 1 - k) & (ring - 1)) * width + p];
-            int is_unknown = value != value;
-            to[p] = is_unknown ? INFINITY : value;
+            int is_unknown = from[p] != from[p];
+            to[p] = is_unknown ? INFINITY : from[p];
             known[p] -= is_unknown ? 1.0 : 0.0;
         }
         for (whole p = count; p < ABREAST; p++) to[p] = 0.0;
@@ -50,6 +60,7 @@ COLUMNS static void load_block(double (*restrict rows)[ABREAST], const double *v
    Returns whether there was room to work in. */
 EXPORT int medians(const double *values, const whole *steps, whole times, whole ring, whole height,
                    whole width, whole skip, double *result) {
+    if (height == ring && times == 1) steps = NULL; /* the whole ring, in any order */
     char *room = malloc((size_t)(height + 1) * sizeof(double[ABREAST]));
     if (!room) return 0;
     double(*rows)[ABREAST] = (void *)(room + (-(uintptr_t)room & 63)), known[ABREAST];

@@ -177,6 +177,8 @@ def may_stand_out(
     >>> may_stand_out(x, np.arange(4), np.arange(0), on=on, off=off, clean=None)
     array([ True, False, False])
     """
+    if len(x) > 1 and _are_calm(x, fast, slow, on, off, clean if guard else None):
+        return np.zeros(len(x), np.bool_)
     known, median = medians_of_known(x)
     least = np.fmin.reduce(x, axis=1, initial=math.inf)
     few = known < MANY
@@ -197,6 +199,25 @@ def may_stand_out(
         well[doubtful] &= is_at_most((bottom - reference) / scale, off.z)
     either: npt.NDArray[np.bool_] = suspect | well
     return either
+
+
+def _are_calm(
+    x: Floats, fast: Ints, slow: Ints, on: Limit, off: Limit, clean: float | None
+) -> bool:
+    """Whether no rank stands out in any row, by bounds of all rows.
+
+    The median of every row lies between those of each rank's least and greatest values.
+    """
+    low, high = np.minimum.reduce(x), np.maximum.reduce(x)
+    (known, _), (least, most) = medians_of_known(np.stack([low, high]))
+    if known < max(x.shape[1], MANY) or (
+        clean is not None and is_less((1 + on.delta) * clean, most)
+    ):
+        return False
+    top = np.maximum.reduce(high.take(fast), initial=-math.inf)
+    bottom = np.minimum.reduce(low.take(slow), initial=math.inf)
+    above = is_at_most((1 + on.delta) * least, top)
+    return not (above or is_at_most(bottom, (1 + off.delta) * most))
 
 
 def full_precision_time(
