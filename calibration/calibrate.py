@@ -47,7 +47,7 @@ from simstrag.calibration.measurement_rounds import (
 )
 from simstrag.calibration.remarks import remarks as describe_remarks
 from simstrag.calibration.samples import Samples, VisitJournal
-from simstrag.documents.file_io import refuse_file, write_atomically
+from simstrag.documents.file_io import refuse_file, require_path, write_atomically
 from simstrag.documents.printable import shell_command
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -135,7 +135,7 @@ def derive(folder: str | Path) -> Profile:
 
     Raises `InputError` where there are no samples.
     """
-    paths = files.find_all(Path(folder))
+    paths = files.find_all(require_path(folder))
     samples = files.join([files.read(path) for path in paths])
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
     return assemble(samples, sums)

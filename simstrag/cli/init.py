@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import ask, print_line, print_result, print_sentences
-from simstrag.cli.options import Json, Quiet, TraceFile, option, out_option
+from simstrag.cli.console import ask, print_line, print_sentences
+from simstrag.cli.options import TraceFile, option, out_option
+from simstrag.cli.output import emit, mode
 from simstrag.cli.read_inputs import check_trace
 from simstrag.documents.printable import shell_command, shell_word
 from simstrag.documents.units import BYTES_PER_SECOND, COUNTS, SECONDS, parse_quantity
@@ -63,8 +64,6 @@ def init(
     precision: Width = "fp32",
     workers: Workers = None,
     out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Write a first scenario for a trace, with placeholders."""
     from simstrag.cli.first_scenario import (
@@ -81,15 +80,15 @@ def init(
         {"step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch},
         precision, workers,
     )  # fmt: skip
-    if sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or quiet or out.exists()):
+    if sys.stdin.isatty() and sys.stdout.isatty() and mode().talks and not out.exists():
         unknown = missing(trace, job)
         job = replace(job, **{name: _ask(name) for name, key in ASKED.items() if key in unknown})
     write_first_scenario(trace, out, job)
     written = Scenario.read(out)
     placeholders, doubtful = written.placeholders, doubts(written)
     document = {"scenario": out, "placeholders": placeholders, "warnings": doubtful}
-    print_result(as_json, quiet, document, warnings=doubtful, scenario=out)
-    if as_json or quiet:
+    emit(document, warnings=doubtful, scenario=out)
+    if not mode().talks:
         return
     if measured := describe_measured_allreduce(trace, job):
         print_sentences(f"measured: {measured}")
