@@ -40,8 +40,8 @@ ROOMS: dict[str, set[str]] = {
     "records": {"documents", "runs"},
     "traces": {"documents", "profile", "records", "statistics", "timing", "trace"},
     "whatif": {
-        "documents", "experiments", "policies", "records", "runs", "scenario", "statistics",
-        "timing", "trace", "traces",
+        "documents", "engine", "experiments", "policies", "profile", "records", "runs", "scenario",
+        "statistics", "timing", "trace", "traces",
     },
     "ddp": {
         "documents", "engine", "learning", "policies", "processes", "profile", "runs", "scenario",
@@ -85,7 +85,7 @@ HEAVY = {
     "msgspec": {"ddp"},
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},
-    "jinja2": {"analysis", "cli"},
+    "jinja2": {"analysis", "whatif"},
     "typer": {"cli"},
     "joblib": {"experiments", "processes"},
     "prometheus_client": {"analysis.monitor"},

@@ -44,9 +44,9 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.advice.power import PowerPoint
     from simstrag.advice.recommendation import Recommendation
-    from simstrag.cli.first_scenario import JobDescription
     from simstrag.profile.power_caps import PowerCaps
     from simstrag.scenario.scenario import Scenario
+    from simstrag.whatif.first_scenario import JobDescription
 
     Found = tuple[Recommendation, str, tuple[PowerPoint, ...], Path | None]
     """The advice, its placeholders, its power caps, and the page of its finalists."""
@@ -197,7 +197,7 @@ def _describe_kept(kept: Path) -> str:
 
 def _scenario(path: Path, job: JobDescription, given: list[str]) -> Scenario:
     """The scenario of a file, of a record, or the first scenario of a trace."""
-    from simstrag.cli.first_scenario import read_first_scenario
+    from simstrag.whatif.first_scenario import read_first_scenario
     from simstrag.whatif.job_scenario import read_job_scenario
 
     refused = None

@@ -17,7 +17,7 @@ from simstrag.documents.units import BYTES_PER_SECOND, COUNTS, SECONDS, parse_qu
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.cli.first_scenario import JobDescription
+    from simstrag.whatif.first_scenario import JobDescription
 
 JOB = "The job"
 
@@ -66,14 +66,14 @@ def init(
     out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
 ) -> None:
     """Write a first scenario for a trace, with placeholders."""
-    from simstrag.cli.first_scenario import (
+    from simstrag.scenario.beyond_measured import doubts
+    from simstrag.scenario.scenario import Scenario
+    from simstrag.trace.trace import Trace
+    from simstrag.whatif.first_scenario import (
         describe_measured_allreduce,
         missing,
         write_first_scenario,
     )
-    from simstrag.scenario.beyond_measured import doubts
-    from simstrag.scenario.scenario import Scenario
-    from simstrag.trace.trace import Trace
 
     check_trace(trace)
     job = describe_job(
@@ -111,7 +111,7 @@ def describe_job(
     texts: Mapping[str, str | None], precision: str, workers: int | None
 ) -> JobDescription:
     """The job of the flags; texts: those of `UNITS`. Raises `InputError`."""
-    from simstrag.cli.first_scenario import WIDTHS, JobDescription
+    from simstrag.whatif.first_scenario import WIDTHS, JobDescription
 
     if precision not in WIDTHS:
         raise InputError(f"--precision {precision}: give one of {', '.join(WIDTHS)}")
@@ -134,8 +134,8 @@ def example_command(trace: Path, out: Path, placeholders: Collection[str]) -> st
 
 def _parse(name: str, text: str) -> Any:
     """The quantity of a flag. Raises `InputError`."""
-    from simstrag.cli.first_scenario import WIDTHS
     from simstrag.profile.plausible import require_possible
+    from simstrag.whatif.first_scenario import WIDTHS
 
     units, example, _ = UNITS[name]
     value = parse_quantity(text, f"--{name}", units, example)

@@ -178,12 +178,12 @@ def import_(
     ] = None,
 ) -> None:
     """Make a trace of a log, and a page beside it that says how."""
-    from simstrag.cli.first_scenario import write_first_scenario
     from simstrag.cli.init import example_command
     from simstrag.scenario.scenario import Scenario
     from simstrag.traces.importers import FORMATS as IMPORTS
     from simstrag.traces.importers import free_name, import_trace, require_format
     from simstrag.traces.provenance import page_of
+    from simstrag.whatif.first_scenario import write_first_scenario
 
     if name not in IMPORTS and Path(name).suffix:
         log = find_import(Path(name))
