@@ -13,7 +13,7 @@ import datetime
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -128,6 +128,37 @@ class Forecast(NamedTuple):
     most: float
     held_out: int
     left_out: str = ""
+
+
+def calibrate(
+    workload: str | None = None,
+    folder: str | Path | None = None,
+    *,
+    device: str | None = None,
+    parts: Sequence[str] = (),
+    batches: Sequence[int] = (),
+    precisions: Sequence[str] = (),
+    minutes: float | None = None,
+    seed: int = 0,
+    compile: bool = False,
+    on_visit: OnVisit | None = None,
+) -> Profile:
+    """Measure this machine, write samples and `profile.json` to a folder, and return the profile.
+
+    folder: profiles/<device>-<workload> by default; an unfinished calibration there goes on.
+    on_visit: called as (seconds used, most seconds, next cell).
+    The others are those of `CalibrationRequest`.
+
+    Raises `InputError` as `Calibration` does.
+
+    >>> calibrate("mlp", parts=["steps"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    simstrag.errors.InputError: there is no part 'steps'. Did you mean 'step'?; known: step, ...
+    """
+    request = CalibrationRequest(
+        workload, device, tuple(parts), tuple(batches), tuple(precisions), minutes, seed, compile
+    )
+    return Calibration(request, folder).run(on_visit)
 
 
 def derive(folder: str | Path) -> Profile:
