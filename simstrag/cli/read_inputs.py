@@ -29,7 +29,7 @@ def read_scenario(path: Path) -> Scenario:
 
     if path.is_dir() and (path / "scenario.yaml").exists():
         raise InputError(f"{path}: is a folder; give {path / 'scenario.yaml'}")
-    if require_path(path).suffix in LOGS:
+    if path.suffix in LOGS:
         check_trace(path)
     if path.suffix in TRACES:
         raise InputError(
