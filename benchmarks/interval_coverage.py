@@ -17,11 +17,11 @@ import numpy as np
 
 from benchmarks.tables import Table, show
 from simstrag import Scenario, compare
-from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.criterion import Criterion
 from simstrag.experiments.paired_statistics import Estimate, difference, mitigation, speedup
 from simstrag.traces.generate import generate
+from simstrag.whatif.first_scenario import JobDescription, write_first_scenario
 
 JOB = JobDescription(step=0.35, parameters=25e6, link=25e9 / 8, batch=32)
 SEEDS, DRAWS = 1000, 4000

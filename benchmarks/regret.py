@@ -23,12 +23,12 @@ from benchmarks.results import report
 from benchmarks.tables import Table
 from simstrag import Scenario, Trace, compare
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
-from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.decision import OWN
 from simstrag.traces.generate import generate
 from simstrag.traces.importers import import_trace
 from simstrag.traces.provenance import Labelled
+from simstrag.whatif.first_scenario import JobDescription, write_first_scenario
 
 JOB = JobDescription(step=0.35, parameters=25e6, link=25e9 / 8, batch=32)
 WORKERS = 16

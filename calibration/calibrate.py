@@ -13,7 +13,7 @@ import datetime
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,7 @@ from simstrag.calibration.measurement_rounds import (
 )
 from simstrag.calibration.remarks import remarks as describe_remarks
 from simstrag.calibration.samples import Samples, VisitJournal
-from simstrag.documents.file_io import refuse_file, write_atomically
+from simstrag.documents.file_io import refuse_file, require_path, write_atomically
 from simstrag.documents.printable import shell_command
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -130,12 +130,43 @@ class Forecast(NamedTuple):
     left_out: str = ""
 
 
+def calibrate(
+    workload: str | None = None,
+    folder: str | Path | None = None,
+    *,
+    device: str | None = None,
+    parts: Sequence[str] = (),
+    batches: Sequence[int] = (),
+    precisions: Sequence[str] = (),
+    minutes: float | None = None,
+    seed: int = 0,
+    compile: bool = False,
+    on_visit: OnVisit | None = None,
+) -> Profile:
+    """Measure this machine, write samples and `profile.json` to a folder, and return the profile.
+
+    folder: profiles/<device>-<workload> by default; an unfinished calibration there goes on.
+    on_visit: called as (seconds used, most seconds, next cell).
+    The others are those of `CalibrationRequest`.
+
+    Raises `InputError` as `Calibration` does.
+
+    >>> calibrate("mlp", parts=["steps"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    simstrag.errors.InputError: there is no part 'steps'. Did you mean 'step'?; known: step, ...
+    """
+    request = CalibrationRequest(
+        workload, device, tuple(parts), tuple(batches), tuple(precisions), minutes, seed, compile
+    )
+    return Calibration(request, folder).run(on_visit)
+
+
 def derive(folder: str | Path) -> Profile:
     """Make the profile of a folder's samples, finished or not, and write nothing.
 
     Raises `InputError` where there are no samples.
     """
-    paths = files.find_all(Path(folder))
+    paths = files.find_all(require_path(folder))
     samples = files.join([files.read(path) for path in paths])
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
     return assemble(samples, sums)

@@ -26,6 +26,7 @@ from simstrag.calibration.fits import allreduce_fit
 from simstrag.calibration.fits.allreduce_fit import ALGORITHMS, Algorithm, AllReducePoint, Predictor
 from simstrag.calibration.fits.held_out import LARGE, CellPrediction, summarize_errors
 from simstrag.calibration.fits.visit_statistics import round_digits
+from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut
 from simstrag.profile.profile import AllReduceTimes, Profile
@@ -239,7 +240,7 @@ def predict_placements(points: Sequence[AllReducePoint]) -> HeldOut | None:
 
 def read_all(paths: Sequence[Path]) -> list[NcclLog]:
     """Read several logs. Raises `InputError` for none, and for two of the same placement."""
-    logs = [read(path) for path in paths]
+    logs = [read(require_path(path)) for path in paths]
     if not logs:
         raise InputError("no log given; name one or more outputs of all_reduce_perf")
     seen: dict[tuple[int, ...], Path] = {}

@@ -12,8 +12,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simstrag.advice.advise import advise
     from simstrag.analysis.monitor.watcher import watch
     from simstrag.analysis.pages.report import report
+    from simstrag.calibration.calibrate import calibrate
     from simstrag.engine.simulate import simulate
     from simstrag.errors import InputError, PlanError, SimstragError, StallError
     from simstrag.experiments.compare import compare
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from simstrag.trace.trace import Trace
     from simstrag.validation.policy_contract import check_policy
     from simstrag.whatif.diagnosis import diagnose
+    from simstrag.whatif.first_scenario import write_first_scenario
 
 __all__ = [
     "ALL",
@@ -63,6 +66,8 @@ __all__ = [
     "Via",
     "View",
     "Weigh",
+    "advise",
+    "calibrate",
     "check_policy",
     "compare",
     "diagnose",
@@ -70,11 +75,14 @@ __all__ = [
     "simulate",
     "sweep",
     "watch",
+    "write_first_scenario",
 ]
 
 _HOME = {
+    "advice.advise": ["advise"],
     "analysis.monitor.watcher": ["watch"],
     "analysis.pages.report": ["report"],
+    "calibration.calibrate": ["calibrate"],
     "engine.simulate": ["simulate"],
     "errors": ["InputError", "PlanError", "SimstragError", "StallError"],
     "experiments.compare": ["compare"],
@@ -86,6 +94,7 @@ _HOME = {
     "trace.trace": ["Trace"],
     "validation.policy_contract": ["check_policy"],
     "whatif.diagnosis": ["diagnose"],
+    "whatif.first_scenario": ["write_first_scenario"],
 }
 """The names of each module; all other public names are of `policy`."""
 

@@ -12,14 +12,14 @@ from simstrag.advice.advice import Advice
 from simstrag.advice.advise import advise
 from simstrag.advice.candidates import candidates, grid
 from simstrag.advice.recommendation import _runs
-from simstrag.cli.first_scenario import (
+from simstrag.errors import InputError
+from simstrag.experiments.decision import MODEL_ERROR, OWN
+from simstrag.scenario.scenario import Scenario
+from simstrag.whatif.first_scenario import (
     JobDescription,
     read_first_scenario,
     write_first_scenario,
 )
-from simstrag.errors import InputError
-from simstrag.experiments.decision import MODEL_ERROR, OWN
-from simstrag.scenario.scenario import Scenario
 from tests.commands import Call
 
 SLOW = [{"time": 0, "node": 0, "resource": "step", "kind": "slowdown", "value": 2.0}]

@@ -10,14 +10,14 @@ from ruamel.yaml import YAML
 
 import simstrag
 from simstrag import Scenario, Trace
-from simstrag.cli.first_scenario import (
+from simstrag.traces.generate import generate
+from simstrag.traces.provenance import Labelled
+from simstrag.whatif.first_scenario import (
     JobDescription,
     describe_measured_allreduce,
     first_scenario,
     write_first_scenario,
 )
-from simstrag.traces.generate import generate
-from simstrag.traces.provenance import Labelled
 
 TRACES: dict[str, list[tuple[Any, ...]]] = {
     "eight nodes": [(9.0 * n, n, "gpu", "slowdown", 1.5) for n in range(8)],

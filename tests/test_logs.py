@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import simstrag
-from simstrag.cli.first_scenario import JobDescription, write_first_scenario
 from simstrag.errors import InputError
 from simstrag.records.columns import format_of
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.traces.importers import FORMATS, import_trace, recognise
 from simstrag.traces.provenance import Labelled, scenario_of
+from simstrag.whatif.first_scenario import JobDescription, write_first_scenario
 from tests.commands import Call
 from tests.damage import damaged, outcome
 from tools.make_example_logs import CLEAN, FOLDER, HOSTS, SLOW, TRANSFER, logs

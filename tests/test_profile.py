@@ -167,9 +167,21 @@ def test_a_file_that_is_not_there_is_named(file: Path) -> None:
     assert refused(file) == "no such file or folder"
 
 
-def test_a_directory_is_no_profile(file: Path) -> None:
+def test_a_folder_is_read_by_the_profile_that_a_calibration_wrote_into_it(file: Path) -> None:
+    file.write_text(json.dumps(GOOD))
+    assert Profile.read(file.parent) == Profile.read(file)
+
+
+def test_a_folder_without_a_profile_is_refused(file: Path) -> None:
     file.mkdir()
-    assert refused(file) == "cannot read the profile: Is a directory"
+    assert refused(file) == (
+        f"has no profile.json; give a profile, or let simstrag calibrate --out {file} finish it"
+    )
+
+
+def test_the_name_of_a_shipped_profile_says_where_that_is(file: Path) -> None:
+    with pytest.raises(InputError, match=r"the shipped profile is .*gpt2\.json"):
+        Profile.read(file.with_name("nvidia-h200-gpt2"))
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\x00\x01", b"\xff\xfe", b"workers: 4"])

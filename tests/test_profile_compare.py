@@ -16,6 +16,7 @@ from simstrag.calibration.check import CheckResult
 from simstrag.calibration.compare import ComparedNumber, ProfileNumber, compare, numbers_of
 from simstrag.calibration.fits.visit_statistics import estimate, measured_quantity
 from simstrag.cli.calibrate_show import compare as command
+from simstrag.cli.output import AnswerCommand
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 from tests.full_profile import full_profile, quantity, without
@@ -35,7 +36,7 @@ def interval(value: float, low: float, high: float, kind: str = "measured") -> d
 
 def call(*arguments: str) -> Any:
     app = typer.Typer()
-    app.command()(command)
+    app.command(cls=AnswerCommand)(command)
     return CliRunner().invoke(app, list(arguments), catch_exceptions=True)
 
 

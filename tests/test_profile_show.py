@@ -22,6 +22,7 @@ from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.profile_text import LAWS, describe
 from simstrag.cli import console
 from simstrag.cli.calibrate_show import show
+from simstrag.cli.output import AnswerCommand
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import CONSTANTS
@@ -39,7 +40,7 @@ PARTS = (
 
 def call(*arguments: str) -> Any:
     app = typer.Typer()
-    app.command()(show)
+    app.command(cls=AnswerCommand)(show)
     return CliRunner().invoke(app, list(arguments))
 
 

@@ -315,7 +315,7 @@ def test_ctrl_c_while_thresholds_are_looked_for_says_how_to_get_the_comparison(
     case = tmp_path / "case.yaml"
     case.write_text("{workers: 2, samples: 512, step: {compute: 0.1}}")
     with pytest.raises(Interrupted) as said:
-        compare_command(case, out=tmp_path / "c", sensitivity=True, quiet=True)
+        compare_command(case, out=tmp_path / "c", sensitivity=True)
     assert str(said.value) == (
         "9 of 12 runs are finished and kept in c.partial; the same command goes on from there, "
         "or without --sensitivity with the comparison alone"

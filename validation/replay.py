@@ -26,7 +26,7 @@ from simstrag.ddp.journal.communication_from_journal import (
     round_trips,
 )  # fmt: skip
 from simstrag.ddp.journal.run_from_journal import amp_gain, run_of, trace_of
-from simstrag.documents.file_io import write_atomically, write_json
+from simstrag.documents.file_io import require_path, write_atomically, write_json
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
@@ -140,7 +140,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     or left, if the gain of its reduced-precision steps is unknown, or if the profile has another
     batch or full precision.
     """
-    folder = Path(folder)
+    folder = require_path(folder)
     if not (folder / journal.NAME).is_file():
         raise InputError(
             f"{folder}: has no record of a real run; give a folder that `simstrag ddp --out` or "

@@ -38,7 +38,7 @@ from simstrag.analysis.text.sensitivity_text import thresholds
 from simstrag.analysis.text.spread_text import spread_table
 from simstrag.cluster.runs import MARKER as CLUSTER
 from simstrag.cluster.runs import ClusterResults
-from simstrag.documents.file_io import path_of, write_atomically
+from simstrag.documents.file_io import path_of, require_path, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.sweep import MARKER, Sweep
@@ -63,7 +63,7 @@ def report(
     from simstrag.ddp.journal.journal import NAME
     from simstrag.ddp.journal.run_from_journal import finish
 
-    folder = path_of(folder, "a comparison, a sweep, a cluster study or a run")
+    folder = require_path(path_of(folder, "a comparison, a sweep, a cluster study or a run"))
     if (folder / MARKER).exists():
         page = sweep_report.render(Sweep.read(folder), x, y)
     elif x is not None or y is not None:

@@ -21,25 +21,12 @@ from simstrag.cli.console import (
     print_brief,
     print_line,
     print_paragraphs,
-    print_result,
     print_sentences,
     print_table,
 )
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.init import (
-    Batch,
-    Latency,
-    Link,
-    Parameters,
-    Step,
-    Width,
-    Workers,
-    describe_job,
-)
+from simstrag.cli.init import Batch, Latency, Link, Parameters, Step, Width, Workers, describe_job
 from simstrag.cli.options import (
     Jobs,
-    Json,
-    Quiet,
     Verbose,
     argument,
     flag,
@@ -48,6 +35,7 @@ from simstrag.cli.options import (
     out_option,
     policy_option,
 )
+from simstrag.cli.output import emit, mode, on_interrupt
 from simstrag.cli.progress import Count, show_count
 from simstrag.cli.read_inputs import SCENARIOS, TRACES, check_trace, partial_folder, read_scenario
 from simstrag.documents.yaml_file import read_mapping
@@ -56,9 +44,9 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.advice.power import PowerPoint
     from simstrag.advice.recommendation import Recommendation
-    from simstrag.cli.first_scenario import JobDescription
     from simstrag.profile.power_caps import PowerCaps
     from simstrag.scenario.scenario import Scenario
+    from simstrag.whatif.first_scenario import JobDescription
 
     Found = tuple[Recommendation, str, tuple[PowerPoint, ...], Path | None]
     """The advice, its placeholders, its power caps, and the page of its finalists."""
@@ -109,8 +97,6 @@ def advise(
         Path | None, out_option("Folder to write; reports/advice-<name> by default.")
     ] = None,
     verbose: Verbose = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Say which policy to run, how sure that is, what to measure.
 
@@ -131,7 +117,7 @@ def advise(
         from simstrag.cli.timeouts import advise_on_timeouts
 
         scenario = _scenario(job, described, given)
-        advise_on_timeouts(scenario, job.stem, failures, seeds, folder, verbose, as_json, quiet)
+        advise_on_timeouts(scenario, job.stem, failures, seeds, folder, verbose)
         return
     if failures is not None:
         raise InputError("--failures is for --timeouts; a scenario says its own failures")
@@ -151,19 +137,17 @@ def advise(
         scenario = _scenario(job, described, given)
         own = options | {"quantile": quantile}
         advise_on = partial(_advise_on_job, job, scenario, folder, own, caps)
-    with capture_warnings() as warnings, show_count(quiet, after=10.0) as show:
+    with capture_warnings() as warnings, show_count(after=10.0) as show:
         advice, banner, points, page = advise_on(show)
         document = advice.to_dict() | {"power": [point._asdict() for point in points]}
         text = json.dumps(plain(document), indent=2)
         (folder / "advice.json").write_text(text, encoding="utf-8")
     told = list(warnings)  # before any run
     # The table of candidates already has the banner of placeholders above it.
-    warnings += [each for each in advice.warnings if as_json or each != banner]
+    warnings += [each for each in advice.warnings if mode().as_json or each != banner]
     document |= {"warnings": warnings, "written": folder, "report": page}
     shown = partial(_print if verbose else _print_brief, advice, banner, points)
-    print_result(
-        as_json, quiet, document, shown, warnings if verbose or as_json else told, report=page
-    )
+    emit(document, shown, warnings if verbose else told, report=page)
 
 
 def _is_study(path: Path) -> bool:
@@ -178,13 +162,9 @@ def _advise_on_cluster(path: Path, folder: Path, options: Mapping[str, Any], sho
     from simstrag.advice.cluster_advice import advise_cluster
 
     sys.path.append(str(path.absolute().parent))
-    try:
-        advice = advise_cluster(path, folder, **options, on_progress=show)
-        show.begin_last("drawing the report")
-        return advice, "", (), draw_report(advice.results)
-    except KeyboardInterrupt as interrupt:
-        kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
-        raise Interrupted(kept or "nothing was written") from None
+    advice = advise_cluster(path, folder, **options, on_progress=show)
+    show.begin_last("drawing the report")
+    return advice, "", (), draw_report(advice.results)
 
 
 def _advise_on_job(
@@ -199,23 +179,25 @@ def _advise_on_job(
 
     check_directory(folder, "comparison.csv")
     kept = partial_folder(folder)
-    try:
+    with on_interrupt(lambda _: _describe_kept(kept)):
         advice = search(scenario, **options, on_progress=show, keep=kept)
         points = () if caps is None else power_points(
             advice, caps, jobs=options["jobs"], on_progress=show
         )  # fmt: skip
         show.begin_last("drawing the report")
         advice.comparison.write(folder, command_line(), path)
-    except KeyboardInterrupt:
-        where = f"finished runs are kept in {kept}; the same command goes on from there"
-        raise Interrupted(where if kept.exists() else "nothing was written") from None
     RunCache.of(kept, advice.comparison.scenario).clear()
     return advice, str(advice.comparison.placeholders), points, folder / "report.html"
 
 
+def _describe_kept(kept: Path) -> str:
+    where = f"finished runs are kept in {kept}; the same command goes on from there"
+    return where if kept.exists() else "nothing was written"
+
+
 def _scenario(path: Path, job: JobDescription, given: list[str]) -> Scenario:
     """The scenario of a file, of a record, or the first scenario of a trace."""
-    from simstrag.cli.first_scenario import read_first_scenario
+    from simstrag.whatif.first_scenario import read_first_scenario
     from simstrag.whatif.job_scenario import read_job_scenario
 
     refused = None

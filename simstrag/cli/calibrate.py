@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simstrag.cli.calibrate_show import print_pairs
-from simstrag.cli.console import (
-    print_json,
-    print_paragraphs,
-    print_result,
-    print_sentences,
-    print_table,
-    warn,
-)
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Json, Quiet, Seed, argument, flag, option, out_option
+from simstrag.cli.console import print_json, print_paragraphs, print_sentences, print_table
+from simstrag.cli.options import Seed, argument, flag, option, out_option
+from simstrag.cli.output import emit, mode, on_interrupt, warn_of_plan
 from simstrag.cli.progress import show_seconds
-from simstrag.cli.read_inputs import read_profile
-from simstrag.documents.file_io import require_path, writable, write_atomically
+from simstrag.documents.file_io import writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
@@ -73,8 +65,6 @@ def calibrate(
         bool,
         flag("Print what would be measured, and how long it takes; measure nothing.", "--plan"),
     ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Measure steps, contention and communication on this machine; write a profile."""
     if context.invoked_subcommand is not None:
@@ -88,51 +78,46 @@ def calibrate(
         ),
         out,
     )  # fmt: skip
-    if plan or not (quiet or as_json or calibration.is_finished):
-        _show_plan(calibration.forecast(), calibration.folder, as_json)
+    if plan or (mode().talks and not calibration.is_finished):
+        _show_plan(calibration.forecast(), calibration.folder)
     if plan:
         return
-    try:
-        with show_seconds(quiet) as show:
-            profile = calibration.run(
-                show, on_plan=lambda text: warn([] if quiet or as_json else [text])
-            )
-    except KeyboardInterrupt:
-        raise Interrupted(calibration.interruption_note) from None
-    _print(as_json, quiet, profile, calibration.folder / "profile.json", calibration.remarks())
+    with on_interrupt(lambda _: calibration.interruption_note), show_seconds() as show:
+        profile = calibration.run(show, on_plan=warn_of_plan)
+    _print(profile, calibration.folder / "profile.json", calibration.remarks())
 
 
 def derive(
     folder: Annotated[Path, argument("Folder or file of samples.", "SAMPLES")],
     out: Annotated[Path | None, out_option("Write the profile there.", "FILE")] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Make a profile again from its samples, held-out errors included."""
     from simstrag.calibration.calibrate import derive as derive_profile
 
-    profile = derive_profile(require_path(folder))
+    profile = derive_profile(folder)
     if out is not None:
         write_atomically(writable(out, ".json"), lambda path: path.write_text(profile.text))
-    _print(as_json, quiet, profile, out)
+    _print(profile, out)
 
 
 def check(
     profile: Annotated[Path, argument("A profile in JSON.", "PROFILE")],
     minutes: Annotated[float, option("Measure no longer than this.", "M", min=0.1)] = 2.0,
     device: Device = None,
-    as_json: Json = False,
 ) -> None:
     """Measure a few cells again, and say whether a profile still holds here."""
     from simstrag.calibration.check import check as check_profile
+    from simstrag.profile.profile import Profile
 
-    with show_seconds(as_json) as show:
-        result = check_profile(read_profile(profile), minutes, device, show)
-    if as_json:
-        print_json({"holds": result.holds, "text": result.text, "cells": result.sides.records})
-    else:
+    with show_seconds() as show:
+        result = check_profile(Profile.read(profile), minutes, device, show)
+
+    def show_cells() -> None:
         print_pairs(result.sides.judged)
         print_sentences(result.text)
+
+    document = {"holds": result.holds, "text": result.text, "cells": result.sides.records}
+    emit(document, show_cells)
     if not result.holds:
         raise typer.Exit(1)
 
@@ -144,8 +129,6 @@ def import_(
     gradient_bytes: Annotated[
         int, option("Bytes of one gradient, which no log states; 0 for ResNet-50's.", "N", min=0)
     ] = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Make a profile from the logs of another tool."""
     from simstrag.calibration.import_nccl_tests import profile as profile_of_logs
@@ -153,37 +136,37 @@ def import_(
     if tool != "nccl-tests":
         near = nearest(tool, ("nccl-tests",))
         raise InputError(f"there is no importer '{tool}' for profiles; known: nccl-tests{near}")
-    profile = profile_of_logs(
-        [require_path(log) for log in logs], writable(out, ".json").stem, gradient_bytes
-    )
+    profile = profile_of_logs(logs, writable(out, ".json").stem, gradient_bytes)
     write_atomically(out, lambda path: path.write_text(profile.text))
-    _print(as_json, quiet, profile, out)
+    _print(profile, out)
 
 
-def workloads(as_json: Json = False) -> None:
+def workloads() -> None:
     """List the workloads that `calibrate --workload` knows by name."""
     from simstrag.workloads import load, names
 
     known = [load(name) for name in names()]
-    if as_json:
-        print_json([
-            {"name": w.name, "device": w.device, "batches": w.batches, "nominal": w.nominal,
-             "real_data": w.real_data}
-            for w in known
-        ])  # fmt: skip
-        return
+    document = [
+        {"name": w.name, "device": w.device, "batches": w.batches, "nominal": w.nominal,
+         "real_data": w.real_data}
+        for w in known
+    ]  # fmt: skip
     rows = [
         [w.name, w.device, " ".join(map(str, w.batches)), str(w.nominal), w.about] for w in known
     ]
-    print_table(["workload", "for", "batches", "nominal", "what it is"], rows, wraps=4)
-    print_sentences(
-        "For your own model give --workload module:function; see docs/howto/calibrate.md."
-    )
+
+    def show() -> None:
+        print_table(["workload", "for", "batches", "nominal", "what it is"], rows, wraps=4)
+        print_sentences(
+            "For your own model give --workload module:function; see docs/howto/calibrate.md."
+        )
+
+    emit(document, show)
 
 
-def _show_plan(forecast: Forecast, folder: Path, as_json: bool) -> None:
+def _show_plan(forecast: Forecast, folder: Path) -> None:
     """Print the cells to measure, and the time that they take."""
-    if as_json:
+    if mode().as_json:
         print_json({**forecast._asdict(), "folder": folder})
         return
     least, most = forecast.least / 60, forecast.most / 60
@@ -199,17 +182,11 @@ def _show_plan(forecast: Forecast, folder: Path, as_json: bool) -> None:
     print_table(["part", "cells", "seconds a round"], rows)
 
 
-def _print(
-    as_json: bool,
-    quiet: bool,
-    profile: Profile,
-    out: Path | None,
-    warnings: list[str] | None = None,
-) -> None:
+def _print(profile: Profile, out: Path | None, warnings: list[str] | None = None) -> None:
     from simstrag.analysis.text.profile_text import describe
 
     noted = {} if warnings is None else {"warnings": warnings}
     held_out = [each.model_dump(exclude={"cells"}) for each in profile.held_out]
     document = {"profile": out, **noted, "held_out": held_out}
     shown = partial(print_paragraphs, *describe(profile))
-    print_result(as_json, quiet, document, shown, warnings or (), profile=out)
+    emit(document, shown, warnings or (), profile=out)

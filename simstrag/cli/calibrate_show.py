@@ -7,16 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from simstrag.cli.console import (
-    print_json,
-    print_line,
-    print_paragraphs,
-    print_path,
-    print_sentences,
-    print_table,
-)
-from simstrag.cli.options import Json, argument, option
-from simstrag.cli.read_inputs import read_profile
+from simstrag.cli.console import print_line, print_paragraphs, print_sentences, print_table
+from simstrag.cli.options import argument, option
+from simstrag.cli.output import emit
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.errors import InputError
 
@@ -46,60 +39,57 @@ def show(
     plot: Annotated[
         Path | None, option("Draw the profile into FILE, *.png or *.svg.", "FILE", "--plot")
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Print a profile: every number with its interval and origin."""
     from simstrag.analysis.tables.profile_tables import tables
     from simstrag.analysis.text.profile_text import describe
+    from simstrag.profile.profile import Profile
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(
             f"{plot}: is no name of a picture; give a name ending in {' or '.join(PICTURES)}"
         )
-    content = read_profile(profile)
+    content = Profile.read(profile)
     if plot is not None:
         from simstrag.analysis.charts.calibration_figure import draw, save
 
         figure = draw(content)
         write_atomically(plot, lambda part: save(figure, part, plot.suffix))
-    if as_json:
-        summary = {
-            "text": "\n".join(describe(content)),
-            "numbers": {part: len(getattr(content, part)) for part in PARTS},
-            "held_out": [
-                {
-                    "part": h.part, "cells": len(h.cells), "median": h.median, "worst": h.worst,
-                    "threshold": h.threshold, "holds": h.median <= h.threshold,
-                }
-                for h in content.held_out
-            ],
-            "picture": plot,
-        }  # fmt: skip
-        print_json({"summary": summary, "profile": content.model_dump(mode="json")})
-        return
-    print_paragraphs(*describe(content))
-    for each in tables(content):
-        print_sentences(f"== {each.title}")
-        print_table(each.headers, each.rows, wraps=each.wraps, least=each.least)
-        for line in (*each.notes, ""):
-            print_sentences(line)
-    if plot is not None:
-        print_path("picture", plot)
+    summary = {
+        "text": "\n".join(describe(content)),
+        "numbers": {part: len(getattr(content, part)) for part in PARTS},
+        "held_out": [
+            {
+                "part": h.part, "cells": len(h.cells), "median": h.median, "worst": h.worst,
+                "threshold": h.threshold, "holds": h.median <= h.threshold,
+            }
+            for h in content.held_out
+        ],
+        "picture": plot,
+    }  # fmt: skip
+
+    def show_numbers() -> None:
+        print_paragraphs(*describe(content))
+        for each in tables(content):
+            print_sentences(f"== {each.title}")
+            print_table(each.headers, each.rows, wraps=each.wraps, least=each.least)
+            for line in (*each.notes, ""):
+                print_sentences(line)
+
+    document = {"summary": summary, "profile": content.model_dump(mode="json")}
+    emit(document, show_numbers, picture=plot)
 
 
 def compare(
     a: Annotated[Path, argument("A profile, or the folder of a calibration.", "A")],
     b: Annotated[Path, argument("Another one.", "B")],
-    as_json: Json = False,
 ) -> None:
     """Compare two profiles number by number, within their errors."""
     from simstrag.calibration.compare import compare as compare_profiles
+    from simstrag.profile.profile import Profile
 
-    sides = compare_profiles(read_profile(a), read_profile(b))
-    if not as_json:
-        _print(sides)
-        return
-    print_json({
+    sides = compare_profiles(Profile.read(a), Profile.read(b))
+    document = {
         "text": sides.text,
         "a": sides.a.name,
         "b": sides.b.name,
@@ -112,7 +102,8 @@ def compare(
         "cells": sides.records,
         "only_a": sides.only_a,
         "only_b": sides.only_b,
-    })  # fmt: skip
+    }
+    emit(document, lambda: _print(sides))
 
 
 def _print(sides: SideBySide) -> None:

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import (
-    capture_warnings,
-    command_line,
-    print_paragraphs,
-    print_result,
-    print_table,
-)
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, Verbose, flag, option, out_option
+from simstrag.cli.console import capture_warnings, command_line, print_paragraphs, print_table
+from simstrag.cli.options import Jobs, Verbose, flag, option, out_option
+from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count
 
 if TYPE_CHECKING:
@@ -41,8 +35,6 @@ def claims(
     out: Annotated[Path | None, out_option("reports/claims by default.")] = None,
     jobs: Jobs = None,
     verbose: Verbose = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Say which of the papers' claims hold, and where.
 
@@ -51,16 +43,12 @@ def claims(
     from simstrag.claims.scoreboard import FOLDER, judge
 
     folder = FOLDER if out is None else out
-    try:
-        with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
-            board = judge(only or (), folder, quick=quick, jobs=jobs, on_progress=show)
-            show.begin_last("drawing the page")
-            page = board.write(command_line())
-    except KeyboardInterrupt as interrupt:
-        kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
-        raise Interrupted(kept or "nothing was written") from None
+    with capture_warnings() as warnings, show_count(DRAWING) as show:
+        board = judge(only or (), folder, quick=quick, jobs=jobs, on_progress=show)
+        show.begin_last("drawing the page")
+        page = board.write(command_line())
     document = {**board.document, "warnings": warnings, "report": page}
-    print_result(as_json, quiet, document, lambda: _print(board, verbose), warnings, report=page)
+    emit(document, lambda: _print(board, verbose), warnings, report=page)
     if any(p.failed for row in board.rows for t in row.trials.values() for p in t.points):
         raise typer.Exit(1)
 

@@ -16,14 +16,13 @@ from simstrag.cli.console import (
     capture_warnings,
     print_brief,
     print_line,
-    print_result,
     print_sentences,
     print_table,
 )
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, Verbose, argument, flag, option, out_option
+from simstrag.cli.options import Jobs, Verbose, argument, flag, out_option
+from simstrag.cli.output import emit, mode
 from simstrag.cli.progress import show_count
-from simstrag.cli.sweep import DRAWING, MACHINES, parse_shard
+from simstrag.cli.sweep import DRAWING, Address, Backend, Shard, parse_shard
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 
@@ -42,23 +41,17 @@ def cluster(
         Path | None, out_option("Folder of the results; reports/<study> by default.")
     ] = None,
     jobs: Jobs = None,
-    backend: Annotated[
-        str | None, option("processes by default, dask or ray.", "NAME", group=MACHINES)
-    ] = None,
-    address: Annotated[str | None, option("Of the cluster.", "ADDRESS", group=MACHINES)] = None,
-    shard: Annotated[
-        str | None, option("Only part i of k, for a batch scheduler.", "I/K", group=MACHINES)
-    ] = None,
+    backend: Backend = None,
+    address: Address = None,
+    shard: Shard = None,
     constants: Annotated[
         bool, flag("Print the constants that managers use; measure them, but run no study.")
     ] = False,
     verbose: Verbose = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Simulate jobs that share nodes; run it again to go on."""
     if constants:
-        _print_constants(study, as_json, quiet)
+        _print_constants(study)
         return
     from simstrag.cluster.runs import TABLES
     from simstrag.cluster.runs import cluster as run_cluster
@@ -66,18 +59,13 @@ def cluster(
     folder = Path("reports") / study.stem if out is None else out
     part = parse_shard(shard)
     sys.path.append(str(study.absolute().parent))
-    warnings: list[str] = []
-    try:
-        with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
-            result = run_cluster(
-                study, folder, jobs=jobs, backend=backend or "processes", address=address,
-                shard=part, on_progress=show,
-            )  # fmt: skip
-            show.begin_last("drawing the report")
-            page = draw_report(result)
-    except KeyboardInterrupt as interrupt:
-        kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
-        raise Interrupted(kept or "nothing was written") from None
+    with capture_warnings() as warnings, show_count(DRAWING) as show:
+        result = run_cluster(
+            study, folder, jobs=jobs, backend=backend or "processes", address=address,
+            shard=part, on_progress=show,
+        )  # fmt: skip
+        show.begin_last("drawing the report")
+        page = draw_report(result)
     failed, summary = result.kept.failed, result.summary()
     warnings += _warn_of_unfinished(summary)
     tables = [path for name in TABLES if (path := result.folder / name).exists()]
@@ -90,9 +78,9 @@ def cluster(
         "tables": tables,
         "report": page,
     }
-    written = {"results": result.folder} if quiet or page is None else {"report": page}
+    written = {"results": result.folder} if mode().quiet or page is None else {"report": page}
     shown = partial(_print, result, summary, verbose)
-    print_result(as_json, quiet, document, shown, warnings, **written)
+    emit(document, shown, warnings, **written)
     if failed:
         raise typer.Exit(1)
 
@@ -110,7 +98,7 @@ def _warn_of_unfinished(summary: pd.DataFrame) -> list[str]:
     ]
 
 
-def _print_constants(path: Path, as_json: bool, quiet: bool) -> None:
+def _print_constants(path: Path) -> None:
     """Measured constants of every workload, beside STAR's of the same name."""
     from simstrag.cluster.constants import FIELDS, MIB, STAR, of_star
     from simstrag.cluster.measured_constants import measure_all
@@ -139,7 +127,7 @@ def _print_constants(path: Path, as_json: bool, quiet: bool) -> None:
         "measured": {name: asdict(each) for name, each in measured.items()},
         "star": {name: asdict(each) for name, each in star.items()},
     }
-    print_result(as_json, quiet, document, show)
+    emit(document, show)
 
 
 def draw_report(result: ClusterResults) -> Path | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from simstrag.cli import calibrate, calibrate_show, predict
@@ -22,7 +22,7 @@ from simstrag.cli.doctor import doctor
 from simstrag.cli.fit import fit
 from simstrag.cli.init import init
 from simstrag.cli.learn import learn
-from simstrag.cli.options import OUTPUT
+from simstrag.cli.output import AnswerCommand, Command, FixedCommand, Printing
 from simstrag.cli.policies import policies
 from simstrag.cli.record import record
 from simstrag.cli.report import report
@@ -132,108 +132,62 @@ EXAMPLES = {
     "calibrate workloads": ("simstrag calibrate workloads",),
 }
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo, "run": run, "compare": compare, "advise": advise, "sensitivity": sensitivity,
-    "sweep": sweep, "cluster": cluster, "record": record, "watch": watch, "diagnose": diagnose,
-    "whatif": diagnose, "claims": claims, "validate": validate, "policies": policies, "ddp": ddp,
-    "report": report,
-    "init": init, "schema": schema, "doctor": doctor,
-    "learn": learn, "fit": fit, "predict train": predict.train, "predict check": predict.check,
-    "trace describe": describe, "trace generate": generate, "trace import": import_,
-    "trace resample": resample,
-    "calibrate show": calibrate_show.show, "calibrate compare": calibrate_show.compare,
-    "calibrate check": calibrate.check, "calibrate derive": calibrate.derive,
-    "calibrate import": calibrate.import_, "calibrate workloads": calibrate.workloads,
+COMMANDS: dict[str, dict[str, Any]] = {
+    "Compare policies": {
+        "demo": demo, "init": init, "compare": compare, "advise": advise,
+        "sensitivity": sensitivity, "sweep": sweep, "cluster": cluster, "claims": claims,
+        "run": run, "report": report, "policies": policies,
+        "predict": {"train": predict.train, "check": predict.check}, "learn": learn, "fit": fit,
+    },
+    "On real jobs and ranks": {
+        "record": record, "watch": watch, "diagnose": diagnose, "whatif": diagnose,
+        "trace": {
+            "describe": describe, "generate": generate, "import": import_, "resample": resample,
+        },
+        "calibrate": {
+            "show": calibrate_show.show, "compare": calibrate_show.compare,
+            "check": calibrate.check, "derive": calibrate.derive, "import": calibrate.import_,
+            "workloads": calibrate.workloads,
+        },
+        "ddp": ddp, "validate": validate,
+    },
+    "This installation": {"doctor": doctor, "schema": schema},
 }  # fmt: skip
-"""Each command's function, in the order of the help."""
-
-GROUPS = {
-    "Compare policies": (
-        "demo",
-        "init",
-        "compare",
-        "advise",
-        "sensitivity",
-        "sweep",
-        "cluster",
-        "claims",
-        "run",
-        "report",
-        "policies",
-        "predict",
-        "learn",
-        "fit",
-    ),
-    "On real jobs and ranks": (
-        "record",
-        "watch",
-        "diagnose",
-        "trace",
-        "calibrate",
-        "ddp",
-        "validate",
-    ),
-    "This installation": ("doctor", "schema"),
-}
-"""The commands of each group of the help."""
-
+"""Each command's function, or the commands of its group, by the titles of the help."""
 OPEN = ("record",)
 """Commands whose arguments are another command, with options of its own."""
 OLD = ("whatif",)
 """Names that older scripts use, which the help leaves out."""
-OTHER = "Options"
-"""The title of options without a group."""
+ANSWERS = (
+    "policies", "watch", "doctor", "predict check", "trace describe", "calibrate show",
+    "calibrate compare", "calibrate check", "calibrate workloads",
+)  # fmt: skip
+"""Commands whose answer is what they print."""
 WIDEST = 1000
 """Most characters in a line of help."""
 
 
-def write_options(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write the parameters of a command below the titles of their groups, output last."""
-    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], OTHER: []}
-    for parameter in command.get_params(ctx):
-        group = getattr(parameter, "rich_help_panel", None) or OTHER
-        title = "Arguments" if parameter.param_type_name == "argument" else group
-        if record := parameter.get_help_record(ctx):
-            sections.setdefault(title, []).append(record)
-    output = sections.pop(OUTPUT, [])
-    if len(sections) == 2 or not output:  # a short command
-        sections[OTHER] = [*sections[OTHER][:-1], *output, *sections[OTHER][-1:]]
-    else:  # --help is the last
-        sections[OUTPUT] = [*output, sections[OTHER].pop()]
-    for title, rows in sections.items():
-        if rows:
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-
-class Command(TyperCommand):
-    """A command whose help lists the options of a group together."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write its arguments and options."""
-        write_options(self, ctx, formatter)
-
-
-class Grouped(TyperGroup):
+class Grouped(Printing, TyperGroup):
     """Commands whose help lists those of a group together, and cuts no sentence."""
 
+    modes: ClassVar[tuple[str, ...]] = ()
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write its options, then its commands: those of `GROUPS`, then all others."""
-        write_options(self, ctx, formatter)
-        groups = GROUPS if ctx.parent is None else {}
-        grouped = {name for names in groups.values() for name in names}
-        others = {
-            "Commands": [
-                name
-                for name, each in self.commands.items()
-                if name not in grouped and not each.hidden
-            ]
-        }
-        for title, names in {**groups, **others}.items():
-            rows = [(name, self.commands[name].get_short_help_str(WIDEST)) for name in names]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        """Write its options, then its commands below their titles."""
+        super().format_options(ctx, formatter)
+        panels = COMMANDS if ctx.parent is None else {"Commands": self.commands}
+        for title, names in panels.items():
+            shown = {name: self.commands[name] for name in names if not self.commands[name].hidden}
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, each.get_short_help_str(WIDEST)) for name, each in shown.items()]
+                )
+
+
+class Measuring(Grouped):
+    """Commands of which the group is one, too."""
+
+    modes = Command.modes
 
 
 PLAIN: dict[str, Any] = {
@@ -256,22 +210,30 @@ def command() -> Any:
         "predict": typer.Typer(help="Train and check predictors of stragglers.", **PLAIN),
         "calibrate": typer.Typer(
             help="Measure this machine; look at, check and compare profiles.",
-            **(PLAIN | {"no_args_is_help": False}),
+            **(PLAIN | {"cls": Measuring, "no_args_is_help": False}),
         ),
     }
     groups["calibrate"].callback(invoke_without_command=True)(calibrate.calibrate)
-    for path, function in COMMANDS.items():
-        *group, name = path.split()
-        owner = groups[group[0]] if group else app
-        hidden = path in OLD
-        settings = {"allow_interspersed_args": path not in OPEN}
-        owner.command(
-            name, cls=Command, epilog=_epilog(path), hidden=hidden, context_settings=settings
-        )(function)
-    app.add_typer(groups["trace"], name="trace")
-    app.add_typer(groups["predict"], name="predict")
-    app.add_typer(groups["calibrate"], name="calibrate", epilog=_epilog("calibrate"))
+    for members in COMMANDS.values():
+        for name, function in members.items():
+            if name not in groups:
+                _add(app, name, name, function)
+                continue
+            for each, of_group in function.items():
+                _add(groups[name], each, f"{name} {each}", of_group)
+            epilog = _epilog(name) if name in EXAMPLES else None
+            app.add_typer(groups[name], name=name, epilog=epilog)
     return get_command(app)
+
+
+def _add(app: typer.Typer, name: str, path: str, function: Callable[..., None]) -> None:
+    """Add a command with the examples of its path."""
+    kind = AnswerCommand if path in ANSWERS else FixedCommand if path == "schema" else Command
+    app.command(
+        name, cls=kind,
+        epilog=_epilog(path), hidden=path in OLD,
+        context_settings={"allow_interspersed_args": path not in OPEN},
+    )(function)  # fmt: skip
 
 
 def _version(

@@ -11,23 +11,12 @@ from simstrag.cli.console import (
     command_line,
     print_brief,
     print_paragraphs,
-    print_result,
     print_sentences,
     print_table,
     warn,
 )
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import (
-    Jobs,
-    Json,
-    Policies,
-    Quiet,
-    ScenarioFile,
-    Seeds,
-    Verbose,
-    flag,
-    out_option,
-)
+from simstrag.cli.options import Jobs, Policies, ScenarioFile, Seeds, Verbose, flag, out_option
+from simstrag.cli.output import emit, mode, on_interrupt
 from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import comparison_folder, partial_folder, read_scenario
 from simstrag.errors import InputError
@@ -60,8 +49,6 @@ def compare(
     ] = False,
     jobs: Jobs = None,
     verbose: Verbose = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Rank policies under equal contention; write a report.
 
@@ -72,17 +59,11 @@ def compare(
     case = read_scenario(scenario)
     folder = comparison_folder(out, scenario)
     tried = True if sensitivity else False if no_sensitivity else None
-    try:
-        compare_scenario(
-            case, scenario, folder, policy, seeds, tried, jobs=jobs, verbose=verbose,
-            as_json=as_json, quiet=quiet,
-        )  # fmt: skip
-    except KeyboardInterrupt as interrupt:
-        alone = "without --sensitivity" if sensitivity else ""
-        if tried is None and not case.learner.is_real:  # which is searched when asked alone
-            alone = "with --no-sensitivity"
-        kept = _describe_kept(partial_folder(folder), interrupt, alone)
-        raise Interrupted(kept) from None
+    alone = "without --sensitivity" if sensitivity else ""
+    if tried is None and not case.learner.is_real:  # which is searched when asked alone
+        alone = "with --no-sensitivity"
+    with on_interrupt(partial(_describe_kept, partial_folder(folder), alone)):
+        compare_scenario(case, scenario, folder, policy, seeds, tried, jobs, verbose)
 
 
 def compare_scenario(
@@ -92,11 +73,8 @@ def compare_scenario(
     policy: list[str] | None = None,
     seeds: int | None = None,
     sensitivity: bool | None = None,
-    *,
-    jobs: int | None,
-    verbose: bool,
-    as_json: bool,
-    quiet: bool,
+    jobs: int | None = None,
+    verbose: bool = False,
 ) -> Path:
     """Compare the policies of a scenario, write the report and print the answer.
 
@@ -115,11 +93,11 @@ def compare_scenario(
 
     check_directory(folder, "comparison.csv")
     kept = partial_folder(folder)
-    with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
+    with capture_warnings() as warnings, show_count(DRAWING) as show:
         if case.updates is None:  # which compare refuses
             names = policy or case.policies
             runs = count_runs(case, names, seeds, sensitivity)
-            warn_of_hours(case, names, runs, jobs, quiet)
+            warn_of_hours(case, names, runs, jobs)
         comparison = run_comparison(
             case, policy, seeds=seeds, sensitivity=sensitivity, jobs=jobs, on_progress=show,
             keep=kept,
@@ -145,20 +123,20 @@ def compare_scenario(
     shown = partial(print_brief, comparison.answer.brief)
     if verbose:
         shown = partial(_print_ranking, comparison)
-    print_result(as_json, quiet, document, shown, told, report=page)
-    if kept.exists() and not quiet:
+    emit(document, shown, told, report=page)
+    if kept.exists() and not mode().quiet:
         warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])
     return page
 
 
-def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, alone: str) -> str:
+def _describe_kept(kept: Path, alone: str, interrupt: str) -> str:
     """A message on the files that an interrupted comparison keeps.
 
     alone: the option under which the same command makes the comparison alone, if any.
     """
     if not kept.exists():
         return "nothing was written"
-    runs = str(interrupt) or f"finished runs are kept in {kept}"
+    runs = interrupt or f"finished runs are kept in {kept}"
     how = alone and f", or {alone} with the comparison alone"
     return f"{runs}; the same command goes on from there{how}"
 

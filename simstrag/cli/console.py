@@ -11,9 +11,8 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simstrag.documents.printable import printable, shell_command
@@ -165,34 +164,6 @@ def print_json(data: Any) -> None:
 def command_line() -> str:
     """The command as it was typed, for a report."""
     return shell_command(["simstrag", *sys.argv[1:]])
-
-
-def print_path(label: str, path: Path, quiet: bool = False) -> None:
-    """Print `label: path`, or the path alone for scripts."""
-    print_line(path if quiet else f"{label}: {path}")
-
-
-def print_result(
-    as_json: bool,
-    quiet: bool,
-    document: Any,
-    details: Callable[[], None] = lambda: None,
-    warnings: Iterable[str] = (),
-    **paths: Path | None,
-) -> None:
-    """Print the result of a command: one JSON document; or details, warnings and written paths.
-
-    quiet: the paths alone.
-    """
-    if as_json:
-        print_json(document)
-        return
-    if not quiet:
-        details()
-        warn(warnings)
-    for label, path in paths.items():
-        if path is not None:
-            print_path(label, path, quiet)
 
 
 def warn(messages: Iterable[str]) -> None:

@@ -6,25 +6,17 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from simstrag.cli import console
-from simstrag.cli.console import format_cell, print_json, print_line, print_path, warn
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import (
-    Json,
-    Quiet,
-    argument,
-    given_options,
-    option,
-    out_option,
-    policy_option,
-)
+from simstrag.cli.console import format_cell, print_json, print_line, warn
+from simstrag.cli.options import argument, given_options, option, out_option, policy_option
+from simstrag.cli.output import emit, mode, on_interrupt
 from simstrag.cli.progress import show_training
-from simstrag.cli.read_inputs import find_profile
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,8 +91,6 @@ def ddp(
         ),
     ] = None,
     pin: Annotated[bool, option("Pin rank r to core r, modulo the cores.", group=OF_RANKS)] = True,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Train on real ranks of this machine under a policy."""
     from simstrag.ddp import launch, policy_support
@@ -110,7 +100,7 @@ def ddp(
 
     def run(command: list[str], network: Behind | None = None) -> bool:
         """Run a command on the ranks; returns whether it failed."""
-        with console.redirect_stdout() if as_json else contextlib.nullcontext():
+        with console.redirect_stdout() if mode().as_json else contextlib.nullcontext():
             code = launch.run(
                 command, ranks, on_fault, stall_limit=stall_limit, pinned=pin, network=network
             )
@@ -118,11 +108,9 @@ def ddp(
 
     if what.endswith(".py"):
         _refuse(context, what)
-        try:
+        with on_interrupt(lambda _: "all ranks have ended; files of the script are kept"):
             failed = run([what, *(arguments or [])])
-        except KeyboardInterrupt:
-            raise Interrupted("all ranks have ended; files of the script are kept") from None
-        if as_json:
+        if mode().as_json:
             print_json({"failed": failed})
     elif arguments:
         raise InputError(f"'{arguments[0]}': arguments are for a script.py; '{what}' is none")
@@ -132,6 +120,7 @@ def ddp(
         from simstrag import workloads
         from simstrag.ddp.journal.journal import attempt_folder
         from simstrag.ddp.workload_rank import Training, command, prepare
+        from simstrag.profile.profile import find_profile
 
         workload = workloads.load(what)
         own = batch or workload.nominal
@@ -149,21 +138,18 @@ def ddp(
                 str(folder), checkpoint, shards=shards,
             )  # fmt: skip
             training, done = prepare(training, folder, ranks)
-            hidden = quiet or as_json
-            if not hidden:
+            if mode().talks:
                 begin = f"{_describe_workers(workers, shards)} train {what} under {policy}:"
                 begin = f"going on at {done} of" if done else begin
                 print_line(f"{begin} {limit} samples", stderr=True)
-            try:
-                record = attempt_folder(folder, training.attempt)
-                with (
-                    _loaded(schedule, record, hidden) as network,
-                    show_training(folder, own, limit, hidden),
-                ):
-                    failed = run(command(training), network)
-            except KeyboardInterrupt:
-                raise Interrupted(_describe_interrupted(out)) from None
-            _report(folder, out, limit, failed, as_json, quiet)
+            record = attempt_folder(folder, training.attempt)
+            with (
+                on_interrupt(lambda _: _describe_interrupted(out)),
+                _loaded(schedule, record) as network,
+                show_training(folder, own, limit),
+            ):
+                failed = run(command(training), network)
+            _report(folder, out, limit, failed)
     if failed:
         raise typer.Exit(1)
 
@@ -247,7 +233,7 @@ def _gpus(schedule: Schedule) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Behind | None]:
+def _loaded(schedule: Schedule | None, folder: Path) -> Iterator[Behind | None]:
     """Carry out the load of a schedule beside ranks, and report it.
 
     Yields the network in which ranks must start if the schedule limits a link, else None.
@@ -270,7 +256,7 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
         warn([f"load beside the ranks failed: {failure}"])
     if not injector.done:
         warn(["no load was on: the run was over before the first episode; give more --samples"])
-    elif not quiet:
+    elif mode().talks:
         seconds = sum(each.episode.stop - each.episode.start for each in injector.done)
         ranks = sorted({each.episode.rank for each in injector.done})
         count = len(injector.done)
@@ -301,9 +287,7 @@ def _describe_resumption(out: Path) -> str:
     return "there is no checkpoint, so the same command begins anew"
 
 
-def _report(
-    folder: Path, out: Path | None, limit: int, failed: bool, as_json: bool, quiet: bool
-) -> None:
+def _report(folder: Path, out: Path | None, limit: int, failed: bool) -> None:
     """Make runs from the record, and print them."""
     from simstrag.ddp.journal.run_from_journal import finish_all
 
@@ -313,27 +297,21 @@ def _report(
             runs = finish_all(folder)
     except InputError as error:
         left_out = [] if failed else [str(error)]  # the ranks have printed the reason
-    if as_json:
-        documents = [
-            {**json.loads(run.to_json()), "written": out and each} for each, run in runs.items()
-        ]
-        print_json({"failed": failed, "written": out, "runs": documents, "warnings": left_out})
-        return
+    documents = [
+        {**json.loads(run.to_json()), "written": out and each} for each, run in runs.items()
+    ]
+    document = {"failed": failed, "written": out, "runs": documents, "warnings": left_out}
     last = list(runs.values())[-1].summary if runs else {"samples": 0}
-    if runs and not quiet:
-        _show(folder, runs)
-    elif runs and out is None:
-        print_line(last["makespan"])
-    if not quiet:
-        warn(left_out)
-    if out is not None and runs:
-        print_path("run", out, quiet)
-    if out is not None and failed and not quiet and last["samples"] < limit:
+    shown, number = partial(_show, folder, runs), last.get("makespan")
+    emit(document, shown, left_out, number, run=out if runs else None)
+    if out is not None and failed and mode().talks and last["samples"] < limit:
         print_line(f"stopped: {_describe_resumption(out)}", stderr=True)
 
 
 def _show(folder: Path, runs: dict[Path, Run]) -> None:
     """Print the summary of each part, and the warnings."""
+    if not runs:
+        return
     *_, last = runs.values()
     parts = ["first" if each == folder else str(each.relative_to(folder)) for each in runs]
     rows = [[name, *(format_cell(run.summary[name]) for run in runs.values())] for name in SHOWN]

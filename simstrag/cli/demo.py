@@ -14,8 +14,8 @@ from typing import Annotated
 
 from simstrag.cli.compare import compare_scenario
 from simstrag.cli.console import print_line, warn
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import OUTPUT, Jobs, Json, Quiet, Verbose, flag, out_option
+from simstrag.cli.options import OUTPUT, Jobs, Verbose, flag, out_option
+from simstrag.cli.output import mode, on_interrupt
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.printable import shell_word
 
@@ -27,8 +27,6 @@ def demo(
     open_: Annotated[bool, flag("Open the report in a browser.", "--open", group=OUTPUT)] = False,
     jobs: Jobs = None,
     verbose: Verbose = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Compare policies on eight H200 whose GPUs others use, too.
 
@@ -40,9 +38,9 @@ def demo(
         file = copy_demo(folder)
         page = compare_scenario(
             read_scenario(file), file, folder / "comparison",
-            jobs=jobs, verbose=verbose, as_json=as_json, quiet=quiet,
+            jobs=jobs, verbose=verbose,
         )  # fmt: skip
-    if not (as_json or quiet):
+    if mode().talks:
         scenario = shell_word(str(file))
         print_line(f"next: edit {scenario}, then simstrag compare {scenario}")
     if open_ and not _open(page):
@@ -53,14 +51,13 @@ def demo(
 def _choose_folder(out: Path | None) -> Iterator[Path]:
     """The folder of the demo: `out`, or a new temporary one, which is removed after a failure."""
     if out is not None:
-        try:
+        with on_interrupt(lambda _: f"{out} keeps what is finished; the same command goes on"):
             yield out
-        except KeyboardInterrupt:
-            raise Interrupted(f"{out} keeps what is finished; the same command goes on") from None
         return
     folder = Path(tempfile.mkdtemp(prefix="simstrag-demo-"))
     try:
-        yield folder
+        with on_interrupt(lambda _: "nothing was written"):
+            yield folder
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

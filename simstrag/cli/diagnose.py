@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from simstrag.cli.console import command_line, print_lines, print_result
+from simstrag.cli.console import command_line, print_lines
 from simstrag.cli.options import (
     Jobs,
-    Json,
-    Quiet,
     Verbose,
     argument,
     option,
@@ -17,6 +15,7 @@ from simstrag.cli.options import (
     parse_pairs,
     split_policies,
 )
+from simstrag.cli.output import emit
 
 if TYPE_CHECKING:
     from simstrag.whatif.diagnosis import Diagnosis
@@ -54,8 +53,6 @@ def diagnose(
     ] = None,
     jobs: Jobs = None,
     verbose: Verbose = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Say who was slow in a job, what it cost, and what would help."""
     from simstrag.runs.run import check_directory
@@ -70,7 +67,7 @@ def diagnose(
     )  # fmt: skip
     page = None if out is None else found.write(out, command_line())
     document = {**found.document, "report": page}
-    print_result(as_json, quiet, document, lambda: _print(found, out, verbose), report=page)
+    emit(document, lambda: _print(found, out, verbose), report=page)
 
 
 def _policies(text: str | None) -> list[str] | None:

@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simstrag.cli.console import print_json, print_table
+from simstrag.cli.console import print_table
 from simstrag.cli.errors import EXTRAS
-from simstrag.cli.options import Json
+from simstrag.cli.output import emit
 from simstrag.cli.progress import show_spinner
 
 SIGNS = {True: "yes", False: "NO", None: "-"}
@@ -36,20 +36,18 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor() -> None:
     """Check what this installation can do.
 
     Prints a command for everything that is missing. Changes nothing.
     """
     with show_spinner("checking"):
         findings = examine()
-    if as_json:
-        print_json({"findings": [finding._asdict() for finding in findings]})
-        return
     rows = [
         [f.what, SIGNS[f.works], f"{f.says}\n{f.remedy}" if f.remedy else f.says] for f in findings
     ]
-    print_table(["what", "works", ""], rows, wraps=2)
+    document = {"findings": [finding._asdict() for finding in findings]}
+    emit(document, lambda: print_table(["what", "works", ""], rows, wraps=2))
 
 
 def examine() -> list[Finding]:

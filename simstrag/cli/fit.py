@@ -6,8 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from simstrag.cli.console import print_line, print_result, print_table
-from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, out_option
+from simstrag.cli.console import print_line, print_table
+from simstrag.cli.options import Jobs, Policies, ScenarioFile, Seeds, out_option
+from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable, write_atomically
@@ -23,8 +24,6 @@ def fit(
     seeds: Seeds = None,
     out: Annotated[Path | None, out_option("YAML of the constants.", "FILE.yaml")] = None,
     jobs: Jobs = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Fit the noise scale and the cost of staleness by training."""
     from simstrag.experiments.learner_fit import fit_learner
@@ -34,14 +33,14 @@ def fit(
         writable(out, ".yaml")
     changes = {"policies": policy, "seeds": seeds}
     case = case.replaced(**{name: value for name, value in changes.items() if value})
-    with show_count(quiet) as show:
+    with show_count() as show:
         found = fit_learner(case, jobs, show)
     if out is not None:
         write_atomically(out, lambda part: part.write_text(_keys(found), encoding="utf-8"))
     document = {
         **asdict(found), "errors": found.errors, "learner": found.section, "written": out,
     }  # fmt: skip
-    print_result(as_json, quiet, document, lambda: _print(found), constants=out)
+    emit(document, lambda: _print(found), constants=out)
 
 
 def _print(found: LearnerFit) -> None:

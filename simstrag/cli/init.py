@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import ask, print_line, print_result, print_sentences
-from simstrag.cli.options import Json, Quiet, TraceFile, option, out_option
+from simstrag.cli.console import ask, print_line, print_sentences
+from simstrag.cli.options import TraceFile, option, out_option
+from simstrag.cli.output import emit, mode
 from simstrag.cli.read_inputs import check_trace
 from simstrag.documents.printable import shell_command, shell_word
 from simstrag.documents.units import BYTES_PER_SECOND, COUNTS, SECONDS, parse_quantity
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.cli.first_scenario import JobDescription
+    from simstrag.whatif.first_scenario import JobDescription
 
 JOB = "The job"
 
@@ -63,33 +64,31 @@ def init(
     precision: Width = "fp32",
     workers: Workers = None,
     out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Write a first scenario for a trace, with placeholders."""
-    from simstrag.cli.first_scenario import (
+    from simstrag.scenario.beyond_measured import doubts
+    from simstrag.scenario.scenario import Scenario
+    from simstrag.trace.trace import Trace
+    from simstrag.whatif.first_scenario import (
         describe_measured_allreduce,
         missing,
         write_first_scenario,
     )
-    from simstrag.scenario.beyond_measured import doubts
-    from simstrag.scenario.scenario import Scenario
-    from simstrag.trace.trace import Trace
 
     check_trace(trace)
     job = describe_job(
         {"step": step, "parameters": parameters, "link": link, "latency": latency, "batch": batch},
         precision, workers,
     )  # fmt: skip
-    if sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or quiet or out.exists()):
+    if sys.stdin.isatty() and sys.stdout.isatty() and mode().talks and not out.exists():
         unknown = missing(trace, job)
         job = replace(job, **{name: _ask(name) for name, key in ASKED.items() if key in unknown})
     write_first_scenario(trace, out, job)
     written = Scenario.read(out)
     placeholders, doubtful = written.placeholders, doubts(written)
     document = {"scenario": out, "placeholders": placeholders, "warnings": doubtful}
-    print_result(as_json, quiet, document, warnings=doubtful, scenario=out)
-    if as_json or quiet:
+    emit(document, warnings=doubtful, scenario=out)
+    if not mode().talks:
         return
     if measured := describe_measured_allreduce(trace, job):
         print_sentences(f"measured: {measured}")
@@ -112,7 +111,7 @@ def describe_job(
     texts: Mapping[str, str | None], precision: str, workers: int | None
 ) -> JobDescription:
     """The job of the flags; texts: those of `UNITS`. Raises `InputError`."""
-    from simstrag.cli.first_scenario import WIDTHS, JobDescription
+    from simstrag.whatif.first_scenario import WIDTHS, JobDescription
 
     if precision not in WIDTHS:
         raise InputError(f"--precision {precision}: give one of {', '.join(WIDTHS)}")
@@ -135,8 +134,8 @@ def example_command(trace: Path, out: Path, placeholders: Collection[str]) -> st
 
 def _parse(name: str, text: str) -> Any:
     """The quantity of a flag. Raises `InputError`."""
-    from simstrag.cli.first_scenario import WIDTHS
     from simstrag.profile.plausible import require_possible
+    from simstrag.whatif.first_scenario import WIDTHS
 
     units, example, _ = UNITS[name]
     value = parse_quantity(text, f"--{name}", units, example)

@@ -7,10 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from simstrag.cli.console import command_line, print_line, print_result, print_table
-from simstrag.cli.options import Json, Quiet, argument, option, out_option
+from simstrag.cli.console import command_line, print_line, print_table
+from simstrag.cli.options import argument, option, out_option
+from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count
-from simstrag.documents.file_io import require_path, writable
+from simstrag.documents.file_io import writable
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
@@ -28,8 +29,6 @@ def learn(
         str | None, option("Train nothing; judge these weights, or those `shipped`.", "FILE")
     ] = None,
     seed: Annotated[int, option("Of the first weights.", min=0)] = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Train star_ml on costs of modes, or judge it elsewhere.
 
@@ -50,8 +49,8 @@ def learn(
         writable(out, ".npz")
     else:
         network = ModeNetwork.read(SHIPPED if check == "shipped" else str(check))
-    read = [Scenario.read(path) for given in scenarios for path in _files(require_path(given))]
-    with show_count(quiet) as show:
+    read = [Scenario.read(path) for given in scenarios for path in _files(given)]
+    with show_count() as show:
         found = moments(read, lambda done, total: show(done, total, "moments"))
     if out is None:
         table = _table(scores.regrets(found, network))
@@ -69,7 +68,7 @@ def learn(
         print_table(headers, [_cells(each) for each in table])
 
     document = {"moments": len(found), "regrets": table, "written": out}
-    print_result(as_json, quiet, document, show_table, weights=out)
+    emit(document, show_table, weights=out)
 
 
 def _files(path: Path) -> list[Path]:

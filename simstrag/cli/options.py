@@ -120,10 +120,6 @@ Policies = Annotated[list[str] | None, policy_option("Instead of the scenario's;
 Seed = Annotated[int, option("Seed of all random numbers.", "N", "--seed", "-s", min=0)]
 Seeds = Annotated[int | None, option("Number of seeds instead of the scenario's.", "N", min=1)]
 Jobs = Annotated[int | None, option("Processes; all cores by default.", "N", "--jobs", "-j", min=1)]
-Json = Annotated[bool, flag("Print one JSON document.", "--json", group=OUTPUT)]
 Verbose = Annotated[
     bool, flag("Print all sentences, tables and cautions.", "--verbose", "-v", group=OUTPUT)
-]
-Quiet = Annotated[
-    bool, flag("Print errors and the path of the result alone.", "--quiet", "-q", group=OUTPUT)
 ]

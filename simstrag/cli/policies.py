@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import (
-    print_json,
-    print_line,
-    print_paragraphs,
-    print_sentences,
-    print_table,
-)
-from simstrag.cli.options import Json, argument, complete_policy, flag
+from simstrag.cli.console import print_line, print_paragraphs, print_sentences, print_table
+from simstrag.cli.options import argument, complete_policy, flag
+from simstrag.cli.output import emit, mode
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,52 +31,55 @@ def policies(
     check: Annotated[
         bool, flag("Try the contract on it; two real ranks take a minute.", "--check")
     ] = False,
-    as_json: Json = False,
 ) -> None:  # fmt: skip
     """List the built-in policies, explain one, or check your own.
 
     Explains what it decides, its first plan, its parameters, its source, and what is ours in it.
     """
     if check:
-        _check(policy, as_json)
+        _check(policy)
         return
     from simstrag.ddp.policy_support import mechanism
     from simstrag.policies import describe
 
-    if as_json:
-        described = describe() if policy is None else (describe(policy),)
-        records = [{**dataclasses.asdict(d), "real": mechanism(d.name)} for d in described]
-        print_json(records if policy is None else records[0])
-    elif policy is not None:
-        _explain(describe(policy), mechanism(policy))
+    described = describe() if policy is None else (describe(policy),)
+    records = [{**dataclasses.asdict(d), "real": mechanism(d.name)} for d in described]
+    if policy is None:
+        emit(records, lambda: _list(described))
     else:
-        rows = [
-            [d.name, d.architecture, mechanism(d.name).partition(":")[0], _summarize(d)]
-            for d in describe()
-        ]
-        headers = ["policy", "via", "real", "what it decides; its parameters; its paper"]
-        print_table(headers, rows, wraps=3)
-        print_line("real: how it runs on real ranks, by DDP or through a server process;")
-        print_line("      the server orders the all-reduces of a policy via all-reduce")
-        print_line("more about one: simstrag policies NAME")
-        print_line(
-            "your own: FILE.py:Class or package.module:Class, with parameters in the same way"
-        )
+        emit(records[0], lambda: _explain(described[0], mechanism(policy)))
 
 
-def _check(policy: str | None, as_json: bool) -> None:
+def _list(described: Sequence[PolicyDescription]) -> None:
+    from simstrag.ddp.policy_support import mechanism
+
+    rows = [
+        [d.name, d.architecture, mechanism(d.name).partition(":")[0], _summarize(d)]
+        for d in described
+    ]
+    headers = ["policy", "via", "real", "what it decides; its parameters; its paper"]
+    print_table(headers, rows, wraps=3)
+    print_line("real: how it runs on real ranks, by DDP or through a server process;")
+    print_line("      the server orders the all-reduces of a policy via all-reduce")
+    print_line("more about one: simstrag policies NAME")
+    print_line("your own: FILE.py:Class or package.module:Class, with parameters in the same way")
+
+
+def _check(policy: str | None) -> None:
     """Try the contract on a policy and print a line for each rule; exit code 1 if one is broken."""
     from simstrag.validation.policy_contract import check_policy
 
     if policy is None:
         raise InputError("--check needs a policy, such as mine.py:Class")
-    if as_json:
-        found = check_policy(policy)
-        print_json(dataclasses.asdict(found) | {"ok": found.ok})
-    else:
-        found = check_policy(policy, on_check=lambda check: print_sentences(str(check)))
+    found = check_policy(policy, on_check=_show_check)
+    emit(dataclasses.asdict(found) | {"ok": found.ok})
     if not found.ok:
         raise typer.Exit(1)
+
+
+def _show_check(check: object) -> None:
+    if mode().talks:
+        print_sentences(str(check))
 
 
 def _summarize(description: PolicyDescription) -> str:

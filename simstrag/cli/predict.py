@@ -8,9 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import command_line, print_line, print_result, print_table
-from simstrag.cli.options import Json, Quiet, argument, option, out_option
-from simstrag.documents.file_io import require_path, writable
+from simstrag.cli.console import command_line, print_line, print_table
+from simstrag.cli.options import argument, option, out_option
+from simstrag.cli.output import emit
+from simstrag.documents.file_io import writable
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ def train(
     out: Annotated[Path, out_option("File of the weights.", "FILE.npz")],
     seed: Annotated[int, option("Of the first weights and the order of windows.", min=0)] = 0,
     epochs: Annotated[int, option("Passes over the windows.", min=1)] = 30,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Train STAR's LSTM on the monitors of a simulated cluster; needs torch, takes minutes."""
     from simstrag.ddp.policy_support import check_torch
@@ -43,19 +42,18 @@ def train(
         print_line("the last 30 % of each run, which were not trained on:")
         _print(weights.about["scores"])
 
-    print_result(as_json, quiet, document, show, weights=out)
+    emit(document, show, weights=out)
 
 
 def check(
     file: Annotated[Path, argument("Weights of `simstrag predict train`.", "FILE")],
     studies: Studies,
-    as_json: Json = False,
 ) -> None:
     """Score last value, median, oracle and LSTM by the 20 % rule on runs of a cluster."""
     from simstrag.cluster.prediction.scores import score
     from simstrag.policies.estimators.lstm import Lstm
 
-    network, recordings = Lstm.read(require_path(file)), _record(studies)
+    network, recordings = Lstm.read(file), _record(studies)
     interval = network.about["interval"]
     if interval != recordings[0].interval:
         raise InputError(
@@ -74,7 +72,7 @@ def check(
         _print(scores)
 
     document = {"runs": len(recordings), "trained_on": trained, "scores": scores}
-    print_result(as_json, False, document, show)
+    emit(document, show)
 
 
 def _record(studies: Sequence[Path]) -> list[Recording]:
@@ -82,7 +80,7 @@ def _record(studies: Sequence[Path]) -> list[Recording]:
     from simstrag.cluster.prediction.recording import record
     from simstrag.cluster.study import ClusterStudy
 
-    read = [ClusterStudy.read(require_path(path)) for path in studies]
+    read = [ClusterStudy.read(path) for path in studies]
     for path, study in zip(studies, read, strict=True):
         if study.interval != read[0].interval:
             raise InputError(

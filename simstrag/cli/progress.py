@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simstrag.cli.console import capture_warnings, console, warn
+from simstrag.cli.output import mode
 from simstrag.documents.printable import printable
 
 if TYPE_CHECKING:
@@ -62,20 +63,20 @@ class Count:
 
 
 @contextmanager
-def show_count(quiet: bool = False, after: float = 0.0) -> Iterator[Count]:
+def show_count(after: float = 0.0) -> Iterator[Count]:
     """A bar of finished items; yields what updates it. after: see `Count`."""
     from rich.progress import MofNCompleteColumn
 
-    with _task("reading", MofNCompleteColumn(), quiet) as (bar, task):
+    with _task("reading", MofNCompleteColumn()) as (bar, task):
         yield Count(bar, task, after)
 
 
 @contextmanager
-def show_run(name: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnUpdate | None]:
+def show_run(name: str, scenario: Scenario) -> Iterator[OnUpdate | None]:
     """A bar of one simulated run; yields the `on_update` of `simulate`, or None if hidden."""
     from rich.progress import TaskProgressColumn
 
-    with _task(name, TaskProgressColumn(), quiet, total=1.0) as (bar, task):
+    with _task(name, TaskProgressColumn(), total=1.0) as (bar, task):
         shown, updates = time.monotonic(), 0
         limits = (scenario.updates, scenario.sample_target, scenario.progress_target)
 
@@ -101,14 +102,14 @@ def show_run(name: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnU
 
 
 @contextmanager
-def show_seconds(quiet: bool = False) -> Iterator[Callable[[float, float, str], None]]:
+def show_seconds() -> Iterator[Callable[[float, float, str], None]]:
     """A bar of seconds; yields `update(used, at most, next item)`.
 
     `update` draws the bar, because a thread would disturb the timing.
     """
     from rich.progress import TaskProgressColumn
 
-    with _task("starting", TaskProgressColumn(), quiet, thread=False) as (bar, task):
+    with _task("starting", TaskProgressColumn(), thread=False) as (bar, task):
         bar.refresh()
 
         def update(used: float, total: float, item: str) -> None:
@@ -122,7 +123,7 @@ def show_seconds(quiet: bool = False) -> Iterator[Callable[[float, float, str], 
 
 
 @contextmanager
-def show_training(folder: Path, batch: int, total: int, quiet: bool = False) -> Iterator[None]:
+def show_training(folder: Path, batch: int, total: int) -> Iterator[None]:
     """A bar of ranks that train: seconds so far, the time left, samples computed.
 
     folder: of the training.
@@ -133,7 +134,7 @@ def show_training(folder: Path, batch: int, total: int, quiet: bool = False) -> 
     from simstrag.ddp.journal.run_from_journal import SampleCount
 
     begin = "starting the ranks, and timing their precisions"
-    with _task(begin, TimeElapsedColumn(), quiet, thread=False) as (bar, task):
+    with _task(begin, TimeElapsedColumn(), thread=False) as (bar, task):
         computed, ended = SampleCount(folder, batch), threading.Event()
 
         def look() -> None:
@@ -163,30 +164,30 @@ def show_training(folder: Path, batch: int, total: int, quiet: bool = False) -> 
 
 
 @contextmanager
-def show_spinner(name: str, quiet: bool = False) -> Iterator[None]:
+def show_spinner(name: str) -> Iterator[None]:
     """A spinner with the seconds so far, for work of unknown length."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = [SpinnerColumn("line"), TimeElapsedColumn(), TextColumn("{task.description}")]
-    with _bar(columns, quiet) as bar:
+    with _bar(columns) as bar:
         bar.add_task(printable(name), total=None)
         yield
 
 
 @contextmanager
 def _task(
-    name: str, amount: ProgressColumn, quiet: bool, total: float | None = None, thread: bool = True
+    name: str, amount: ProgressColumn, total: float | None = None, thread: bool = True
 ) -> Iterator[tuple[Progress, TaskID]]:
     """A bar of one task: bar, `amount`, the time left, and the current item."""
     from rich.progress import BarColumn, TextColumn
 
     texts = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
-    with _bar([BarColumn(), amount, *texts], quiet, thread) as bar:
+    with _bar([BarColumn(), amount, *texts], thread) as bar:
         yield bar, bar.add_task(printable(name), total=total, left="")
 
 
 @contextmanager
-def _bar(columns: list[ProgressColumn], quiet: bool, thread: bool = True) -> Iterator[Progress]:
+def _bar(columns: list[ProgressColumn], thread: bool = True) -> Iterator[Progress]:
     from rich.progress import Progress
 
     out = console(stderr=True)
@@ -195,33 +196,31 @@ def _bar(columns: list[ProgressColumn], quiet: bool, thread: bool = True) -> Ite
         console=out,
         transient=True,
         auto_refresh=thread,
-        disable=quiet or not out.is_terminal,
+        disable=mode().quiet or not out.is_terminal,
         speed_estimate_period=LONG,
     ) as bar:
         yield bar
 
 
-def warn_of_hours(
-    scenario: Scenario, names: Sequence[str], runs: int, jobs: int | None, quiet: bool
-) -> None:
+def warn_of_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: int | None) -> None:
     """Say on stderr, before they start, that runs would take more than an hour."""
     from simstrag.experiments.forecast import describe_hours
     from simstrag.processes.pool import core_count
 
-    if quiet:
+    if mode().quiet:
         return
     with capture_warnings():  # the runs themselves give them, too
         text = describe_hours(scenario, names, runs, jobs or core_count())
     warn([text] if text else [])
 
 
-def warn_of_hours_of_study(study: Path, parts: int, jobs: int | None, quiet: bool) -> None:
+def warn_of_hours_of_study(study: Path, parts: int, jobs: int | None) -> None:
     """The same of a study, of which one of `parts` runs here."""
     from simstrag.experiments.forecast import describe_hours_of_study
     from simstrag.experiments.study import Study
     from simstrag.processes.pool import core_count
 
-    if quiet:
+    if mode().quiet:
         return
     with capture_warnings():
         points = [point.scenario for point in Study.read(study).points()]

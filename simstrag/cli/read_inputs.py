@@ -1,11 +1,10 @@
-"""The files that a command line names: scenarios, traces, profiles, folders of comparisons."""
+"""The files that a command line names: scenarios, traces, folders of comparisons."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.profile.profile import Profile
     from simstrag.scenario.scenario import Scenario
 
 TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
@@ -31,46 +29,14 @@ def read_scenario(path: Path) -> Scenario:
 
     if path.is_dir() and (path / "scenario.yaml").exists():
         raise InputError(f"{path}: is a folder; give {path / 'scenario.yaml'}")
-    if require_path(path).suffix in LOGS:
+    if path.suffix in LOGS:
         check_trace(path)
     if path.suffix in TRACES:
         raise InputError(
             f"{path}: is a trace by its name; `simstrag init {path}` writes a scenario for it"
         )
-    scenario = Scenario.read(path)
-    if isinstance(scenario.trace, str):
-        require_path(path.parent / scenario.trace)
-    if scenario.profile is not None:
-        require_profile(path.parent / scenario.profile)
     sys.path.append(str(path.absolute().parent))
-    return scenario
-
-
-def require_profile(path: Path) -> Path:
-    """`path`, which exists. Raises `InputError` that names the shipped profile of this name."""
-    shipped = files("simstrag.calibration") / "profiles" / f"{path.name.removesuffix('.json')}.json"
-    if shipped.is_file() and not path.exists():
-        raise InputError(f"{path}: no such file or folder; the shipped profile is {shipped}")
-    return require_path(path)
-
-
-def find_profile(path: Path) -> Path:
-    """A profile's file, or the one in a calibration's folder. Raises `InputError` if missing."""
-    require_profile(path)
-    return path / "profile.json" if path.is_dir() else path
-
-
-def read_profile(path: Path) -> Profile:
-    """The profile in a file, or in the folder of a calibration. Raises `InputError`."""
-    from simstrag.profile.profile import Profile
-
-    file = find_profile(path)
-    if not file.exists():
-        raise InputError(
-            f"{path}: has no {file.name}; give a profile, or let simstrag calibrate --out {path} "
-            "finish it"
-        )
-    return Profile.read(file)
+    return Scenario.read(path)
 
 
 def check_trace(path: Path) -> Path:
@@ -124,12 +90,9 @@ def comparison_folder(out: Path | None, scenario: Path) -> Path:
 
 
 def results_folder(path: Path) -> Path:
-    """A folder of results; of a scenario's or a study's file, reports/<name of the file>.
-
-    Raises `InputError` for one that is missing.
-    """
+    """A folder of results; of a scenario's or a study's file, reports/<name of the file>."""
     folder = Path("reports") / path.stem
-    if require_path(path).suffix not in SCENARIOS or not path.is_file():
+    if path.suffix not in SCENARIOS or not path.is_file():
         return path
     if not folder.is_dir():
         raise InputError(f"{path}: {folder} has no results of it; give the folder that has them")

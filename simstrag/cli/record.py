@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import print_lines, print_result, redirect_stdout, warn
-from simstrag.cli.options import Json, Quiet, argument, out_option
+from simstrag.cli.console import print_lines, redirect_stdout, warn
+from simstrag.cli.options import argument, out_option
+from simstrag.cli.output import emit, mode
 from simstrag.documents.printable import shell_command
 from simstrag.errors import InputError
 
@@ -20,20 +21,18 @@ def record(
     out: Annotated[
         Path | None, out_option("New folder for the record; else runs/record-TIME.")
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Run a training command, and record who was slow."""
     from simstrag.ddp.frameworks.launch import record_command
 
     folder = out or Path("runs") / time.strftime("record-%Y%m%d-%H%M%S")
-    with redirect_stdout() if as_json else contextlib.nullcontext():
+    with redirect_stdout() if mode().as_json else contextlib.nullcontext():
         done = record_command(command, folder)
-    if done.folder is None and not as_json:
+    if done.folder is None and not mode().as_json:
         warn([f"nothing was recorded: {done.reason}"])
-    elif done.folder is None or as_json or quiet:
+    elif done.folder is None or not mode().talks:
         document = {"code": done.code, "record": done.folder, "reason": done.reason}
-        print_result(as_json, quiet, document, record=done.folder)
+        emit(document, record=done.folder)
     else:
         with redirect_stdout():  # stdout is the job's
             _diagnose(done.folder)

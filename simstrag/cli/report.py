@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from simstrag.cli.console import print_result
-from simstrag.cli.options import Json, Quiet, argument, option, out_option
+from simstrag.cli.options import argument, option, out_option
+from simstrag.cli.output import emit
 from simstrag.cli.read_inputs import results_folder
 from simstrag.documents.file_io import writable
 
@@ -23,8 +23,6 @@ def report(
         option("A key of a sweep, along x in its picture.", "KEY", "--x"),
     ] = None,
     y: Annotated[str | None, option("Another, along y.", "KEY", "--y")] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Draw the report of saved results again."""
     from simstrag.analysis.pages.report import report as write_report
@@ -32,4 +30,4 @@ def report(
     if out is not None:
         writable(out, ".html")
     page = write_report(results_folder(folder), out, x, y)
-    print_result(as_json, quiet, {"report": page}, report=page)
+    emit({"report": page}, report=page)

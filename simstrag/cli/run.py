@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import (
-    format_cell,
-    print_json,
-    print_line,
-    print_path,
-    print_sentences,
-    print_table,
-    warn,
-)
-from simstrag.cli.options import (
-    OUTPUT,
-    Json,
-    Policy,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    flag,
-    option,
-    out_option,
-)
+from simstrag.cli.console import format_cell, print_sentences, print_table
+from simstrag.cli.options import OUTPUT, Policy, ScenarioFile, Seed, flag, option, out_option
+from simstrag.cli.output import emit
 from simstrag.cli.progress import show_run, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable
@@ -61,8 +45,6 @@ def run(
         option("Only these seconds of the timeline, such as 10:20.", "FROM:TO", group=OUTPUT),
     ] = None,
     engine: Annotated[str, option("native, or plain: in Python alone.", "NAME")] = "native",
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Simulate one policy under one seed and print the summary."""
     from simstrag.engine.simulate import require_gain, simulate
@@ -77,9 +59,9 @@ def run(
         writable(timeline, ".json", ".gz")
         steps = gradients = True
     interval = _parse_window(window, timeline)
-    warn_of_hours(case, [policy], 1, 1, quiet)
+    warn_of_hours(case, [policy], 1, 1)
     with (
-        show_run(f"{policy}, seed {seed}", case, quiet) as on_update,
+        show_run(f"{policy}, seed {seed}", case) as on_update,
         collect_warnings(policy) as warned,
     ):
         result = simulate(
@@ -97,28 +79,20 @@ def run(
         from simstrag.analysis.pages.perfetto import write_timeline
 
         written = write_timeline(result, timeline, case.timing(seed), interval)
-    if as_json:
-        about = written and {"path": timeline, **written._asdict()}
-        found = [*result.warnings, *warned.values()]
-        document = json.loads(result.to_json()) | {"warnings": found}
-        print_json(document | {"written": out, "timeline": about})
-        return
-    if not quiet:
-        _print_summary(result)
-        warn([*result.warnings, *warned.values()])
-    elif out is None and timeline is None:
-        seconds = result.summary["time_to_target" if case.has_target else "makespan"]
-        print_line(math.inf if seconds is None else seconds)
-    if out is not None:
-        print_path("run", out, quiet)
-    if timeline is not None:
-        print_path("timeline", timeline, quiet)
-    if written and written.cut and not quiet:
-        warn([
+    warnings, cut = [*result.warnings, *warned.values()], []
+    if written and written.cut:
+        cut = [
             f"the timeline shows {written.start:.6g} to {written.end:.6g} s, where ranks "
             "waited longest (--window FROM:TO shows another part); "
             f"{written.steps_left_out} steps are left out"
-        ])  # fmt: skip
+        ]
+    about = written and {"path": timeline, **written._asdict()}
+    document = json.loads(result.to_json()) | {"warnings": warnings}
+    seconds = result.summary["time_to_target" if case.has_target else "makespan"]
+    emit(
+        document | {"written": out, "timeline": about}, partial(_print_summary, result),
+        warnings + cut, math.inf if seconds is None else seconds, run=out, timeline=timeline,
+    )  # fmt: skip
 
 
 def _print_summary(run: Run) -> None:

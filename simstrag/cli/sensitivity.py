@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import capture_warnings, print_brief, print_line, print_result
-from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, Verbose, option
+from simstrag.cli.console import capture_warnings, print_brief, print_line
+from simstrag.cli.options import Jobs, Policies, ScenarioFile, Seeds, Verbose, option
+from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable, write_atomically
@@ -29,8 +30,6 @@ def sensitivity(
     out: Annotated[Path | None, option("CSV to write.", "FILE", "--out", "-o")] = None,
     jobs: Jobs = None,
     verbose: Verbose = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find which constant changes the ranking, and at what value."""
     from simstrag.experiments.sensitivity import sensitivity as run_sensitivity
@@ -38,9 +37,9 @@ def sensitivity(
     case = read_scenario(scenario)
     if out is not None:
         writable(out, ".csv")
-    with capture_warnings() as warnings, show_count(quiet) as show:
+    with capture_warnings() as warnings, show_count() as show:
         runs = len(case.seed_list) if seeds is None else seeds
-        warn_of_hours(case, policy or case.policies, runs, jobs, quiet)
+        warn_of_hours(case, policy or case.policies, runs, jobs)
         thresholds = run_sensitivity(
             case, policy, seeds=seeds, quantities=quantity, jobs=jobs, on_progress=show
         )
@@ -49,7 +48,7 @@ def sensitivity(
     rows = thresholds.to_dict("records")
     document = {"sensitivity": rows, "warnings": warnings, "written": out}
     shown = partial(_print, rows, case, verbose)
-    print_result(as_json, quiet, document, shown, warnings, table=out)
+    emit(document, shown, warnings, table=out)
 
 
 def _print(rows: Sequence[Mapping[Any, Any]], scenario: Scenario, verbose: bool) -> None:

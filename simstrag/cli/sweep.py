@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import capture_warnings, print_line, print_result
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
+from simstrag.cli.console import capture_warnings, print_line
+from simstrag.cli.options import Jobs, argument, flag, option, out_option
+from simstrag.cli.output import emit, mode
 from simstrag.cli.progress import show_count, warn_of_hours_of_study
 from simstrag.documents.file_io import require_path, write_atomically
 from simstrag.errors import InputError
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from simstrag.experiments.sweep import Planned, Sweep
 
 MACHINES, NOTHING = "Many machines", "Finished runs"
+
+Backend = Annotated[
+    str | None, option("processes by default, dask or ray.", "NAME", group=MACHINES)
+]
+Address = Annotated[str | None, option("Of the cluster.", "ADDRESS", group=MACHINES)]
+Shard = Annotated[
+    str | None, option("Only part i of k, for a batch scheduler.", "I/K", group=MACHINES)
+]
 
 MOST = 10
 """Most failed runs to list."""
@@ -34,21 +42,15 @@ def sweep(
         Path | None, out_option("Folder of the results; reports/<study> by default.")
     ] = None,
     jobs: Jobs = None,
-    backend: Annotated[
-        str | None, option("processes by default, dask or ray.", "NAME", group=MACHINES)
-    ] = None,
-    address: Annotated[str | None, option("Of the cluster.", "ADDRESS", group=MACHINES)] = None,
-    shard: Annotated[
-        str | None, option("Only part i of k, for a batch scheduler.", "I/K", group=MACHINES)
-    ] = None,
+    backend: Backend = None,
+    address: Address = None,
+    shard: Shard = None,
     collect: Annotated[
         bool, flag("Run nothing; write the tables of finished runs.", "--collect", group=NOTHING)
     ] = False,
     status: Annotated[
         bool, flag("Run nothing; count finished and failed runs.", "--status", group=NOTHING)
     ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Run a grid of scenarios; run it again to go on."""
     from simstrag.experiments.sweep import MARKER, TABLES, Sweep
@@ -68,21 +70,17 @@ def sweep(
             result.write()
             page = _draw(result)
     else:
-        part, path = parse_shard(shard), require_path(study)
-        sys.path.append(str(path.absolute().parent))
+        part = parse_shard(shard)
+        sys.path.append(str(study.absolute().parent))
         if backend is None and not (folder / MARKER).exists():  # nothing is finished
-            warn_of_hours_of_study(path, part[1] if part else 1, jobs, quiet)
-        try:
-            with capture_warnings() as warnings, show_count(quiet, DRAWING) as show:
-                result = run_sweep(
-                    path, folder, jobs=jobs, backend=backend or "processes", address=address,
-                    shard=part, on_progress=show,
-                )  # fmt: skip
-                show.begin_last("drawing the report")
-                page = _draw(result, shard is not None)
-        except KeyboardInterrupt as interrupt:
-            kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
-            raise Interrupted(kept or "nothing was written") from None
+            warn_of_hours_of_study(study, part[1] if part else 1, jobs)
+        with capture_warnings() as warnings, show_count(DRAWING) as show:
+            result = run_sweep(
+                study, folder, jobs=jobs, backend=backend or "processes", address=address,
+                shard=part, on_progress=show,
+            )  # fmt: skip
+            show.begin_last("drawing the report")
+            page = _draw(result, shard is not None)
     total, outcomes = len(result.runs), result.outcomes()
     failed = {run: outcome["error"] for run, outcome in outcomes.items() if outcome["error"]}
     finished = len(outcomes) - len(failed)
@@ -100,8 +98,7 @@ def sweep(
         "report": page,
     }
     shown, path = partial(_print, total, finished, failed), [result.folder, *tables][-1]
-    shown_page = None if quiet else page
-    print_result(as_json, quiet, document, shown, warnings, results=path, report=shown_page)
+    emit(document, shown, warnings, results=path, report=None if mode().quiet else page)
     if finished < total:
         raise typer.Exit(1)
 

@@ -7,13 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from simstrag.advice.timeouts import SEEDS, TimeoutAdvice, timeouts
-from simstrag.cli.console import (
-    command_line,
-    print_brief,
-    print_paragraphs,
-    print_result,
-    print_table,
-)
+from simstrag.cli.console import command_line, print_brief, print_paragraphs, print_table
+from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count
 from simstrag.documents.file_io import write_atomically
 from simstrag.runs.run import plain
@@ -22,12 +17,12 @@ from simstrag.scenario.scenario import Scenario
 
 def advise_on_timeouts(
     scenario: Scenario, name: str, failures: Path | None, seeds: int | None, folder: Path,
-    verbose: bool, as_json: bool, quiet: bool,
+    verbose: bool,
 ) -> None:  # fmt: skip
     """Print the timeouts that lose least, and write their page. name: of the job."""
     from simstrag.analysis.pages.timeouts_report import render
 
-    with show_count(quiet, after=10.0) as show:
+    with show_count(after=10.0) as show:
         tried = SEEDS if seeds is None else seeds
         advice = timeouts(scenario, failures, seeds=tried, on_progress=show)
         show.begin_last("drawing the report")
@@ -39,7 +34,7 @@ def advise_on_timeouts(
         numbers = json.dumps(plain(document), indent=2)
         write_atomically(folder / "timeouts.json", partial(Path.write_text, data=numbers))
     shown = partial(_print, advice, verbose)
-    print_result(as_json, quiet, document | {"report": page}, shown, report=page)
+    emit(document | {"report": page}, shown, report=page)
 
 
 def _print(advice: TimeoutAdvice, verbose: bool) -> None:

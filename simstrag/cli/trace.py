@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from simstrag.cli.console import (
     format_cell,
-    print_json,
     print_line,
     print_paragraphs,
-    print_path,
-    print_result,
     print_sentences,
     print_table,
 )
 from simstrag.cli.options import (
     OUTPUT,
-    Json,
-    Quiet,
     Seed,
     TraceFile,
     argument,
@@ -30,6 +25,7 @@ from simstrag.cli.options import (
     out_option,
     parse_pairs,
 )
+from simstrag.cli.output import emit, mode, print_path
 from simstrag.cli.read_inputs import TRACES, check_trace, find_import
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.documents.printable import shell_command, shell_word
@@ -56,7 +52,6 @@ OutFile = Annotated[Path, out_option("CSV, or parquet by its name.", "FILE")]
 def describe(
     file: TraceFile,
     plot: Annotated[Path | None, option("Draw it: *.png, *.svg or *.pdf.", "FILE")] = None,
-    as_json: Json = False,
 ) -> None:
     """Check a trace and say what is in it; of a log, say which command makes a trace of it."""
     from simstrag.trace.trace import Trace
@@ -71,11 +66,12 @@ def describe(
         commas = decimal_commas(file)
         numbers = f" Decimal commas are read as points in: {', '.join(commas)}." if commas else ""
         text = f"{file}: a log in format {log[0]}, and no trace yet.{numbers}"
-        if as_json:
-            print_json({"text": text, "format": log[0], "next": log[1]})
-        else:
+
+        def show_next() -> None:
             print_sentences(text)
             print_line(f"next: {log[1]}")
+
+        emit({"text": text, "format": log[0], "next": log[1]}, show_next)
         return
     trace = Trace.read(file)
     description, origin = describe_trace(trace), origin_of(file)
@@ -85,19 +81,20 @@ def describe(
 
         figure = heatmap(trace)
         write_atomically(plot, lambda part: figure.savefig(part, format=plot.suffix[1:]))
-    if as_json:
-        records = {name: frame.to_dict("records") for name, frame in tables.items()}
-        print_json({"text": description.text, "origin": origin, "plot": plot, **records})
-        return
-    label = "" if origin is None else f" Its rows are labelled: {origin}."
-    print_sentences(description.text + label)
-    if plot is not None:
-        print_path("plot", plot)
-    for frame in tables.values():
-        if len(frame):
-            rows = frame.astype(object).itertuples(index=False)
-            cells = [[format_cell(value) for value in row] for row in rows]
-            print_table(list(frame.columns), cells, least=LEAST)
+
+    def show() -> None:
+        label = "" if origin is None else f" Its rows are labelled: {origin}."
+        print_sentences(description.text + label)
+        if plot is not None:
+            print_path("plot", plot)
+        for frame in tables.values():
+            if len(frame):
+                rows = frame.astype(object).itertuples(index=False)
+                cells = [[format_cell(value) for value in row] for row in rows]
+                print_table(list(frame.columns), cells, least=LEAST)
+
+    records = {name: frame.to_dict("records") for name, frame in tables.items()}
+    emit({"text": description.text, "origin": origin, "plot": plot, **records}, show)
 
 
 def generate(
@@ -124,8 +121,6 @@ def generate(
         float | None,
         option("Clean seconds after; not on-off.", "S", show_default="60", group=EPISODES),
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Draw episodes of slowdown, the same ones for the same seed."""
     from simstrag.traces.generate import generate as generate_trace
@@ -149,7 +144,7 @@ def generate(
             **stated,
         )  # fmt: skip
     trace.write(out)
-    print_result(as_json, quiet, {"trace": out, "rows": len(trace.rows)}, trace=out)
+    emit({"trace": out, "rows": len(trace.rows)}, trace=out)
 
 
 def import_(
@@ -181,16 +176,14 @@ def import_(
     clean: Annotated[
         float | None, option("Quantile of times taken as clean; 0.", "Q", group="Alibaba PAI")
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Make a trace of a log, and a page beside it that says how."""
-    from simstrag.cli.first_scenario import write_first_scenario
     from simstrag.cli.init import example_command
     from simstrag.scenario.scenario import Scenario
     from simstrag.traces.importers import FORMATS as IMPORTS
     from simstrag.traces.importers import free_name, import_trace, require_format
     from simstrag.traces.provenance import page_of
+    from simstrag.whatif.first_scenario import write_first_scenario
 
     if name not in IMPORTS and Path(name).suffix:
         log = find_import(Path(name))
@@ -226,10 +219,10 @@ def import_(
         "placeholders": placeholders,
         "nodes": {str(node): called for node, called in names.items()},
     }  # fmt: skip
-    _print_written(labelled, out, page, as_json, quiet, **document)
-    if written is not None and not as_json:
-        print_path("scenario", written, quiet)
-    if quiet or as_json:
+    _print_written(labelled, out, page, **document)
+    if written is not None and not mode().as_json:
+        print_path("scenario", written)
+    if not mode().talks:
         return
     if lines and written is None:
         for line in ("a scenario that runs as it is:", *(f"  {line}" for line in lines)):
@@ -273,8 +266,6 @@ def resample(
         float | None, option("Seconds drawn as a whole; 10 correlation times.", "S")
     ] = None,
     seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Draw more nodes or a longer time from blocks of a recorded trace.
 
@@ -293,21 +284,17 @@ def resample(
     if origin is not None:
         note = f"Source: its rows are no plain record; they are labelled {origin}."
         labelled = replace(labelled, notes=(*labelled.notes, note))
-    _print_written(labelled, out, labelled.write(out), as_json, quiet)
+    _print_written(labelled, out, labelled.write(out))
 
 
-def _print_written(
-    labelled: Labelled, out: Path, page: Path, as_json: bool, quiet: bool, **more: Any
-) -> None:
+def _print_written(labelled: Labelled, out: Path, page: Path, **more: Any) -> None:
     """Print a labelled trace that was written, with its sources. more: keys of the JSON."""
-    if as_json:
-        print_json({
-            "trace": out, "page": page, "rows": len(labelled.trace), "origin": labelled.origin,
-            "notes": list(labelled.notes), **more,
-        })  # fmt: skip
-        return
-    print_path("trace", out, quiet)
-    if not quiet:
+    document = {
+        "trace": out, "page": page, "rows": len(labelled.trace), "origin": labelled.origin,
+        "notes": list(labelled.notes), **more,
+    }  # fmt: skip
+    emit(document, trace=out)
+    if mode().talks:
         print_path("page", page)
         print_paragraphs(*labelled.notes)
 

@@ -12,25 +12,13 @@ from simstrag.cli.console import (
     command_line,
     format_cell,
     print_line,
-    print_result,
     print_sentences,
     print_table,
     warn,
 )
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import (
-    Json,
-    Quiet,
-    Seed,
-    argument,
-    given_options,
-    option,
-    out_option,
-    policy_option,
-)
+from simstrag.cli.options import Seed, argument, given_options, option, out_option, policy_option
+from simstrag.cli.output import emit, mode, on_interrupt, warn_of_plan
 from simstrag.cli.progress import show_count, show_seconds
-from simstrag.cli.read_inputs import find_profile
-from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,8 +77,6 @@ def validate(
     repetitions: Annotated[int, option("Real runs per case.", "N", min=1, group=REAL)] = 5,
     minutes: Annotated[float, option("Time limit.", "M", min=0.1, group=REAL)] = 45.0,
     seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Train under real load, simulate the same, compare."""
     if run is not None:
@@ -100,7 +86,7 @@ def validate(
                 "out"
             )
         folder = out if given_options(context, ("out",)) else None
-        _replay(run, profile, folder, as_json, quiet)
+        _replay(run, profile, folder)
         return
     if profile is None and workload is None:
         raise InputError(
@@ -114,18 +100,15 @@ def validate(
     if workload is None and (given := given_options(context, OF_CALIBRATION)):
         raise InputError(f"{', '.join(given)}: --profile is already a calibration; leave it out")
     from simstrag.calibration.calibrate import CalibrationRequest
-    from simstrag.profile.profile import Profile
+    from simstrag.profile.profile import Profile, find_profile
     from simstrag.validation.validation import InterleavedCalibration, describe_differences
     from simstrag.validation.validation import validate as run_validation
 
-    def on_plan(text: str) -> None:
-        warn([] if quiet or as_json else [text])
-
-    try:
+    with on_interrupt(lambda _: _describe_kept(out)):
         known: Path | InterleavedCalibration
         if profile is not None:
             known = find_profile(profile)
-            if not (quiet or as_json):
+            if mode().talks:
                 warn(describe_differences(Profile.read(known)))
         else:
             asked = CalibrationRequest(
@@ -133,26 +116,24 @@ def validate(
                 calibration_minutes, seed,
             )  # fmt: skip
             known = InterleavedCalibration(asked, out, policy or (), ranks or ())
-            if not (quiet or as_json):
+            if mode().talks:
                 print_line(
                     f"{workload}: calibration, {calibration_minutes:g} minutes at most, half of it "
                     f"before the real runs, which take {minutes:g} minutes at most",
                     stderr=True,
                 )
-            with show_seconds(quiet) as visit:
-                known.begin(visit, on_plan)
-        with show_count(quiet) as show:
+            with show_seconds() as visit:
+                known.begin(visit, warn_of_plan)
+        with show_count() as show:
             outcome = run_validation(
                 known, out, policy or (), ranks or (), shards=shards, steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
-                on_plan=on_plan,
+                on_plan=warn_of_plan,
             )  # fmt: skip
             page = outcome.write(command_line())
-    except KeyboardInterrupt:
-        raise Interrupted(_describe_kept(out)) from None
     result = outcome.result
     document = {**result.document(), "report": page}
-    print_result(as_json, quiet, document, partial(_print, result), result.remarks, report=page)
+    emit(document, partial(_print, result), result.remarks, report=page)
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -173,13 +154,13 @@ def _print(result: Result) -> None:
     print_sentences(" ".join(answer(result)))
 
 
-def _replay(run: Path, profile: Path | None, out: Path | None, as_json: bool, quiet: bool) -> None:
+def _replay(run: Path, profile: Path | None, out: Path | None) -> None:
     from simstrag.validation.replay import replay
 
-    replayed = replay(require_path(run), None if profile is None else find_profile(profile))
+    replayed = replay(run, profile)
     page = None if out is None else replayed.write(out, command_line())
     document = {**replayed.document(), "report": page}
-    print_result(as_json, quiet, document, partial(_print_replay, replayed), report=page)
+    emit(document, partial(_print_replay, replayed), report=page)
 
 
 def _print_replay(replayed: Replayed) -> None:

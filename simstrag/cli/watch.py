@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from simstrag.cli.console import console, print_json, print_line, warn
-from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Json, argument, flag, option
+from simstrag.cli.console import console, print_line, warn
+from simstrag.cli.options import argument, flag, option
+from simstrag.cli.output import emit, mode, on_interrupt
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def watch(
         str | None,
         option("Prometheus metrics, on the loopback.", "[HOST:]PORT", group=ALSO),
     ] = None,
-    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show who is slow in a run that goes on, and what that costs.
 
@@ -64,18 +63,15 @@ def watch(
         if advice:
             advisor = stack.enter_context(contextlib.closing(Advisor(run, gpu_price)))
         found = watcher.catch_up()
-        if once or as_json or found.is_over:
-            _show_once(watcher, found, advisor, shows, as_json)
+        if once or mode().as_json or found.is_over:
+            _show_once(watcher, found, advisor, shows)
             return
-        try:
-            _follow(watcher, advisor, [_screen(stack), *shows], every)
-        except KeyboardInterrupt:
-            stack.close()
-            raise Interrupted("the run goes on, it was only read") from None
+        stack.enter_context(on_interrupt(lambda _: "the run goes on, it was only read"))
+        _follow(watcher, advisor, [_screen(stack), *shows], every)
 
 
 def _show_once(
-    watcher: Watcher, found: Snapshot, advisor: Advisor | None, shows: list[Show], as_json: bool
+    watcher: Watcher, found: Snapshot, advisor: Advisor | None, shows: list[Show]
 ) -> None:
     """Show a run as it is now, with advice."""
     if not found.steps and found.is_over:
@@ -91,9 +87,11 @@ def _show_once(
         found = _with_advice(found, advisor)
     for show in shows:
         show(found)
-    if as_json:
-        print_json(found.document)
-    elif (out := console()).is_terminal:
+    emit(found.document, lambda: _print(found))
+
+
+def _print(found: Snapshot) -> None:
+    if (out := console()).is_terminal:
         from simstrag.analysis.monitor.terminal import frame
 
         out.print(frame(found, out.width, out.height))

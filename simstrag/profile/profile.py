@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -219,8 +220,11 @@ class Profile(ProfilePart):
 
     @classmethod
     def read(cls, path: str | Path) -> Profile:
-        """From a JSON file. Raises `InputError` that names the file, the field and the way out."""
-        path = require_path(path_of(path, "a profile"))
+        """From a JSON file, or the one in a calibration's folder.
+
+        Raises `InputError` that names the file, the field and the way out.
+        """
+        path = find_profile(path)
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -231,6 +235,24 @@ class Profile(ProfilePart):
             raise InputError(explain(error, cls, str(path))) from None
         profile._sha256 = hashlib.sha256(data).hexdigest()
         return profile
+
+
+def find_profile(path: str | Path) -> Path:
+    """A profile's file, or the one in a calibration's folder.
+
+    Raises `InputError` that names the nearest path, or the shipped profile of this name.
+    """
+    path = path_of(path, "a profile")
+    shipped = files("simstrag.calibration") / "profiles" / f"{path.name.removesuffix('.json')}.json"
+    if shipped.is_file() and not path.exists():
+        raise InputError(f"{path}: no such file or folder; the shipped profile is {shipped}")
+    file = path / "profile.json" if require_path(path).is_dir() else path
+    if not file.exists():
+        raise InputError(
+            f"{path}: has no {file.name}; give a profile, or let simstrag calibrate --out {path} "
+            "finish it"
+        )
+    return file
 
 
 def constant_of(profile: Profile, part: str, name: str) -> Quantity | None:

@@ -3,7 +3,7 @@
     found = simstrag.diagnose("steps.csv", gpu_price=2.0)
 
 Start with `diagnosis`, then `replay`. It replays what ran; other policies are simulated on a
-scenario of the record (`job_scenario`).
+scenario of the record (`job_scenario`), or of a trace (`first_scenario`).
 """
 
 from __future__ import annotations

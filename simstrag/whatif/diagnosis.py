@@ -234,6 +234,9 @@ def diagnose(
     columns: names of columns by meaning, such as `{"rank": "gpu"}`.
     form: name of the format, where the content does not tell it.
     Raises `InputError` for a file that is no record, and for records that do not fit together.
+
+    >>> print(diagnose("examples/logs/steps.csv", compare=[]))  # doctest: +ELLIPSIS
+    who     Ranks 0, 2 on gpu01 and gpu03 take 1.60 times as long as the fastest...
     """
     check_numbers(gpu_price, amp_ratio, compare is None or bool(compare))
     if len(files) == 1 and isinstance(files[0], list | tuple):

@@ -98,6 +98,14 @@ def write_first_scenario(
     """Write `first_scenario` to a file that does not exist yet, and return its path.
 
     Raises `InputError` if the trace cannot be simulated, or `out` cannot be written.
+
+    >>> import tempfile
+    >>> trace = Trace.from_rows([(0, 2, "gpu", "slowdown", 1), (60, 3, "gpu", "slowdown", 2)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trace.write(Path(folder) / "slow.csv")
+    ...     path = write_first_scenario(Path(folder) / "slow.csv", Path(folder) / "mine.yaml")
+    ...     Scenario.read(path).nodes
+    (2, 3)
     """
     trace, out = Path(trace), check_writable(out)
     if os.path.lexists(out):
