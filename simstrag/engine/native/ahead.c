@@ -1,9 +1,8 @@
 /* Reviews that are passed by.  The plan in force stands until the policy has looked at all of them;
    if it changes its plan at one, the job goes back to where it was, and up to that review. */
 
-/* A review is due.  Note what is shown there, and pass it by if others may follow; whether. */
-static int pass_by(struct job *m) {
-    if (!m->ahead || m->overrun) return 0;
+/* Note what a review shows; whether others may follow. */
+SELDOM static int note_review(struct job *m) {
     whole k = m->passed++;
     m->passed_times[k] = m->now; m->passed_versions[k] = m->version;
     m->passed_samples[k] = m->samples;
@@ -11,6 +10,9 @@ static int pass_by(struct job *m) {
     m->reviewed_updates = m->version; m->reviewed_samples = m->samples; m->reviewed_time = m->now;
     return --m->ahead > 0;
 }
+
+/* A review is due: pass it by if others may follow; whether. */
+static int pass_by(struct job *m) { return m->ahead && !m->overrun && note_review(m); }
 
 /* What `held` has: nothing, the tables of a race in lockstep, or those of any other way too. */
 enum { NOTHING, RACE_ALONE, ALL };

@@ -199,7 +199,7 @@ RECORDS(DECLARE_RECORD)
 #define OTHERS(T) \
     T(struct rank_row, ranks) T(struct closing_row, closings) T(struct kept_row, kept) \
     T(double, arrivals) T(whole, winners)
-#define TABLES(T) RACING(T) OTHERS(T) T(struct quorum_row, quorums) \
+#define TABLES(T) OTHERS(T) T(struct quorum_row, quorums) RACING(T) \
     T(struct event_row, events) T(struct event_row, jobs) T(struct event_row, entries) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(word, keys) T(double, quantiles) T(double, marginal) \
@@ -229,6 +229,13 @@ enum { WIDE = 0 };
 #define WORDS VERSIONS("arch=x86-64-v4")
 #else
 #define WORDS COLUMNS
+#endif
+
+/* A function that is called where time is no matter: not in line with what is always run. */
+#if defined(__GNUC__)
+#define SELDOM __attribute__((noinline, cold))
+#else
+#define SELDOM
 #endif
 
 static inline double most(double a, double b) { return a > b ? a : b; }
