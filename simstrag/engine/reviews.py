@@ -7,7 +7,7 @@ from simstrag.policy import UNLIMITED, Hints, JudgesBlocks
 
 __all__ = ["Reviews"]
 
-LEAST, SHARE = 8, 0.25
+LEAST, SHARE = 4, 0.33
 """Reviews of a block that is worth its while; the share, in a block, of those for which a plan
 stays."""
 
@@ -56,3 +56,5 @@ class Reviews:
             self._stayed += 1
         elif not self._foreseen:
             self._stayed, self._typical = 0, (self._stayed + self._typical) / 2
+            if self._most and SHARE * self._typical < LEAST:
+                self._most = self._kernel.look_ahead(ahead=False)

@@ -249,7 +249,9 @@ class Korel:
         usable &= amp == state.ranks["in_amp"]
         state.ranks["steps"] += state.raw.follow(view.steps, times, usable)
 
-    def _medians(self, state: _State, middles: Floats, hints: Hints) -> Floats:
+    def _medians(
+        self, state: _State, middles: Floats | tuple[Floats, Floats], hints: Hints
+    ) -> Floats:
         """The median of each window in full precision, from its middles; NaN for none."""
         low, high = middles
         x: Floats = (low + high) / 2

@@ -101,10 +101,10 @@ class Memory:
         for table in (self.shown_local_times, self.shown_communication, self.shown_batch):
             table[:] = np.nan
 
-    def look_ahead(self) -> int:
-        """Make room for reviews that are passed by; for how many."""
+    def look_ahead(self, ahead: bool) -> int:
+        """Make room for reviews that are passed by, or do without; for how many."""
         n, steps = len(self.ranks), sum(getattr(self, f"shown_{name}").itemsize for name in SHOWN)
-        ring = MOST_SHOWN
+        ring = MOST_SHOWN if ahead else WINDOW
         while ring > 2 * WINDOW and ring * n * steps > CACHED:
             ring //= 2
         self.job["ring"], most = ring, ring - WINDOW
@@ -121,11 +121,10 @@ class Memory:
     def show(self, windows: Mapping[str, Any]) -> None:
         """Put the last steps of other windows into these, which may have other numbers of rows."""
         ranks = np.arange(len(self.ranks))
-        for back in range(1, WINDOW + 1):
-            steps = self.known - back
-            for name, rows in windows.items():
-                table = getattr(self, name)
-                table[steps % len(table), ranks] = rows[steps % len(rows), ranks]
+        steps = self.known - np.arange(1, WINDOW + 1)[:, np.newaxis]
+        for name, rows in windows.items():
+            table = getattr(self, name)
+            table[steps % len(table), ranks] = rows[steps % len(rows), ranks]
 
     def hold(self) -> None:
         """Note the state of the job, for `go_back`."""

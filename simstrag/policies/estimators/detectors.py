@@ -177,7 +177,7 @@ def may_stand_out(
     >>> may_stand_out(x, np.arange(4), np.arange(0), on=on, off=off, clean=None)
     array([ True, False, False])
     """
-    if len(x) > 1 and _are_calm(x, fast, slow, on, off, clean if guard else None):
+    if _are_calm(x, fast, slow, on, off, clean if guard else None):
         return np.zeros(len(x), np.bool_)
     known, median = medians_of_known(x)
     least = np.fmin.reduce(x, axis=1, initial=math.inf)
@@ -208,9 +208,11 @@ def _are_calm(
 
     The median of every row lies between those of each rank's least and greatest values.
     """
-    low, high = np.minimum.reduce(x), np.maximum.reduce(x)
-    (known, _), (least, most) = medians_of_known(np.stack([low, high]))
-    if known < max(x.shape[1], MANY) or (
+    bounds = np.stack([np.minimum.reduce(x), np.maximum.reduce(x)]) if len(x) > 1 else x
+    low, high = bounds[0], bounds[-1]
+    known, medians = medians_of_known(bounds)
+    least, most = float(medians[0]), float(medians[-1])
+    if known[0] < max(x.shape[1], MANY) or (
         clean is not None and is_less((1 + on.delta) * clean, most)
     ):
         return False

@@ -40,7 +40,6 @@ class Windows:
         self.ordered: Floats = np.full((width, ranks), math.nan)
         self._values: Floats = np.full(width * ranks, math.nan)
         self._oldest: Ints = np.arange(ranks)  # the place in `_values` of the value to leave next
-        self._rows = [(width - 1) // 2, width // 2, width - 1]
 
     def news(self, steps: Ints, rows: int) -> int:
         """The number of newest rows that hold a value not entered yet."""
@@ -91,8 +90,7 @@ class Windows:
         """The median of some ranks; NaN where a value is missing."""
         return median_of_ordered(self.ordered[:, ranks])
 
-    def middles(self) -> Floats:
-        """The two values whose mean is the median of each rank, shape (2, ranks); NaN for none."""
-        values = self.ordered[self._rows]
-        pair: Floats = values[:2] + 0 * values[2]  # NaN if the last is
-        return pair
+    def middles(self) -> tuple[Floats, Floats]:
+        """The two values whose mean is the median of each rank, shape (ranks,); NaN for none."""
+        ordered, unknown = self.ordered, 0 * self.ordered[-1]  # NaN if the last is
+        return ordered[(len(ordered) - 1) // 2] + unknown, ordered[len(ordered) // 2] + unknown
