@@ -207,12 +207,10 @@ def _reviews(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
         scenario = study.build_scenario(n, max(500, 100_000 // n))
         for policy in REVIEWING:
             progress(f"reviews of {policy}, {n} workers")
-            seconds = []
-            for _ in range(REPETITIONS):
-                asked = [0]
-                counting = _Counting(policies.load(policy), asked)
-                run = partial(simulate, scenario, counting, record_updates=False)
-                seconds.append(time_call(run).cpu / asked[0])
+            asked = [0]
+            simulate(scenario, _Counting(policies.load(policy), asked), record_updates=False)
+            run = partial(simulate, scenario, policy, record_updates=False)
+            seconds = [time_call(run).cpu / asked[0] for _ in range(REPETITIONS)]
             costs.setdefault(policy, {})[str(n)] = statistics.median(seconds) * 1e6
     return costs
 

@@ -163,6 +163,8 @@ class Kernel:
         """Go on to the next moment at which the driver must act; events at `until` included."""
         while True:
             stop = self._stops[self._native.advance(self.memory.address, until)]
+            if stop == "REVIEW":
+                return Stop.REVIEW
             if stop in STOPS:
                 return self._stopped(Stop(stop))
             self._answer(stop)
@@ -174,7 +176,7 @@ class Kernel:
 
     # -- reviews that are passed by (rule 20a) ------------------------------------------------
 
-    def look_ahead(self, ahead: bool = True) -> int:
+    def look_ahead(self, ahead: bool) -> int:
         """Make room for reviews to pass by, or do without; for how many."""
         most = self.memory.look_ahead(ahead)
         self._find_shown()

@@ -7,9 +7,9 @@ from simstrag.policy import UNLIMITED, Hints, JudgesBlocks
 
 __all__ = ["Reviews"]
 
-LEAST, SHARE = 4, 0.33
-"""Reviews of a block that is worth its while; the share, in a block, of those for which a plan
-stays."""
+FIRST, LEAST, SHARE = 32, 4, 0.33
+"""Reviews for which a plan stays before the first block; those of a block that is worth its while;
+the share, in a block, of those for which a plan stays."""
 
 
 class Reviews:
@@ -30,7 +30,7 @@ class Reviews:
         """Go on as the kernel does; `Stop.REVIEW` at a review at which the plan may change."""
         kernel = self._kernel
         while (size := self._size(policy)) >= LEAST:
-            self._most = self._most or kernel.look_ahead()
+            self._most = self._most or kernel.look_ahead(True)
             stop = kernel.pass_reviews(min(size, self._most), until)
             if stop is None:
                 break
@@ -46,9 +46,13 @@ class Reviews:
         return kernel.advance(until)
 
     def _size(self, policy: JudgesBlocks) -> int:
+        stays = max(self._stayed, self._typical)
+        if SHARE * stays < LEAST or not (self._most or stays >= FIRST):
+            self._foreseen = False
+            return 0
         ahead = getattr(policy, "reviews_ahead", UNLIMITED)
         self._foreseen = ahead <= 0
-        return min(ahead, int(SHARE * max(self._stayed, self._typical)))
+        return min(ahead, int(SHARE * stays))
 
     def answered(self, stays: bool) -> None:
         """Learn whether the plan stayed at a review that was asked for."""
@@ -57,4 +61,4 @@ class Reviews:
         elif not self._foreseen:
             self._stayed, self._typical = 0, (self._stayed + self._typical) / 2
             if self._most and SHARE * self._typical < LEAST:
-                self._most = self._kernel.look_ahead(ahead=False)
+                self._most = self._kernel.look_ahead(False)
