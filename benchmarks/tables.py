@@ -198,7 +198,7 @@ def _speed_aims(section: dict[str, Any]) -> Iterator[Cells]:
             yield _aim(figure, f">= {least} x (a)", f"{ratio:.0f} x", ratio >= least)
         of_korel = section[noise]["ratios"]["korel"]
         for n, times in KOREL.get(noise, {}).items():
-            if n in of_korel:
+            if n in rates["korel"]:
                 ratio = of_korel[n]["a"]
                 figure = f"korel, N = {int(n):,}, {noise}"
                 yield _aim(figure, f">= {times} x (a)", f"{ratio:.0f} x", ratio >= times)
