@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.view import Hints
+from simstrag.view import Hints, too_late
 
 UNLIMITED = 1 << 60
 """More reviews, and more updates, than any run has."""
@@ -19,7 +19,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The facts at reviews that followed each other under one plan; rows are reviews.
+    """The facts at R reviews that followed each other under one plan, at N ranks; read-only.
+
+    `newest` and `medians` work while `first_change` runs.
 
     hints: as in a `View`.
     versions, samples, times: shape (R,), `version`, `samples` and `time` of the view at each.
@@ -36,8 +38,17 @@ class Block:
     _tell: Callable[[str], npt.NDArray[Any]]
     _tell_medians: Callable[[str, int, bool], Floats]
 
+    def __post_init__(self) -> None:
+        for array in (self.versions, self.samples, self.times, self.new):
+            array.flags.writeable = False
+
     def __len__(self) -> int:
         return len(self.versions)
+
+    def close(self) -> None:
+        """Refuse further arrays: the engine has moved on, and only those read so far remain."""
+        object.__setattr__(self, "_tell", too_late)
+        object.__setattr__(self, "_tell_medians", too_late)
 
     def newest(self, name: str) -> npt.NDArray[Any]:
         """The value of each rank's newest step, as of `View.newest`, at each review; shape (R, N).

@@ -77,7 +77,7 @@ class JudgesBlocks(Policy, Protocol):
     """A policy that looks at many reviews at once while its plan stays.
 
     It decides as if `plan` had been called at every review.  Only a simulation shows blocks, and
-    none to a policy that reads the truth or telemetry.
+    none to a policy that reads the truth or telemetry, nor where a manager sees its plans.
 
     Optional members:
     reviews_ahead: reviews that the next block may have, int; any number without it.
@@ -86,7 +86,8 @@ class JudgesBlocks(Policy, Protocol):
     def first_change(self, block: Block) -> int:
         """How many reviews of a block, from the first on, certainly leave the plan as it is.
 
-        Too low a number costs time alone.  After it the policy is as if it had been asked at
-        these reviews; `plan` is called at the next one, if the block has more.
+        Too low a number costs time alone.  After it the policy is as if it had been asked at these
+        reviews.  `plan` is called at the next one, if the block has more; the policy may know its
+        answer there already.
         """
         ...

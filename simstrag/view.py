@@ -246,7 +246,7 @@ class View:
     def close(self) -> None:
         """Refuse further arrays: the engine has moved on, and only those read so far remain."""
         if self._tell is not None:
-            object.__setattr__(self, "_tell", _too_late)
+            object.__setattr__(self, "_tell", too_late)
             object.__setattr__(self, "_tell_medians", None)
 
     def newest(self, name: str, columns: int) -> npt.NDArray[Any]:
@@ -304,9 +304,11 @@ class View:
             return array
 
 
-def _too_late(name: str, columns: int) -> npt.NDArray[Any]:
+def too_late(name: str, *_: Any) -> npt.NDArray[Any]:
+    """What a view or a block tells once the engine has moved on."""
     raise PlanError(
-        f"{name} of a View is there while `plan` runs; keep the array, or dataclasses.replace(view)"
+        f"{name} of a View is there while `plan` runs, of a Block while `first_change` runs; keep "
+        "the array, or dataclasses.replace(view)"
     )
 
 

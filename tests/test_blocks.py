@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simstrag import policies
+from simstrag.engine import reviews
+from simstrag.engine.kernel import Kernel, Stop
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
-from simstrag.policy import Block, JudgesBlocks, Plan, Policy, View
+from simstrag.policies.korel import Korel
+from simstrag.policy import Block, JudgesBlocks, Plan, Policy, Review, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.traces.generate import generate
 from tests.strategies import Script, failing, plans, scenarios, scripts, uneven
@@ -31,6 +36,30 @@ JUDGES = tuple(
 FACTS = ("local_times", "amp", "batch", "lower_bound", "communication")
 SEEN: list[tuple[Any, ...]] = []
 """What policies of this file were shown, review by review, since it was last cleared."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def blocks_from_the_start() -> Iterator[Counter[str]]:
+    """Blocks are tried from the first review on; how often they stop, and are gone back from."""
+    tried: Counter[str] = Counter()
+    advance, go_back = Kernel._pass, Kernel.go_back
+
+    def counted(kernel: Kernel, reviews: int, until: float) -> Stop | None:
+        stop = advance(kernel, reviews, until)
+        tried[str(stop)] += 1
+        tried["lockstep"] += bool(kernel.memory.job["may_lockstep"])
+        return stop
+
+    def back(kernel: Kernel, kept: int) -> None:
+        tried["back"] += 1
+        go_back(kernel, kept)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("FIRST", 1), ("LEAST", 1), ("SHARE", 1.0)):
+            patch.setattr(reviews, name, value)
+        patch.setattr(Kernel, "_pass", counted)
+        patch.setattr(Kernel, "go_back", back)
+        yield tried
 
 
 @dataclass(frozen=True)
@@ -61,12 +90,12 @@ class InBlocksOf(OneByOne):
         return self.policy.first_change(block)
 
 
-def outcome(scenario: Scenario, policy: Policy, seed: int, engine: str = "native") -> Any:
-    """All tables of a run, and its summary; or its error."""
+def outcome(scenario: Scenario, policy: Policy, logs: bool) -> Any:
+    """All tables of a run, and its summary; or its error.  Without logs it may be in lockstep."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = simulate(scenario, policy, seed, engine=engine, record_gradients=True)
+            run = simulate(scenario, policy, 0, record_gradients=logs)
     except (InputError, PlanError, StallError) as error:
         return type(error)
     tables = (run.updates, run.gradients, run.decisions)
@@ -80,14 +109,15 @@ def outcome(scenario: Scenario, policy: Policy, seed: int, engine: str = "native
     scenario=scenarios() | uneven(),
     policy=drawn_policies(JUDGES),
     most=st.sampled_from((2, 3, 7, 240)),
+    logs=st.booleans(),
 )
 def test_a_policy_that_judges_blocks_decides_as_one_by_one(
-    data: st.DataObject, scenario: Scenario, policy: JudgesBlocks, most: int
+    data: st.DataObject, scenario: Scenario, policy: JudgesBlocks, most: int, logs: bool
 ) -> None:
     if data.draw(st.booleans(), label="fails"):
         scenario = scenario.replaced(failures=data.draw(failing(scenario.workers)))
-    expected = outcome(scenario, OneByOne(policy), 0)
-    assert outcome(scenario, InBlocksOf(policy, most), 0) == expected
+    expected = outcome(scenario, OneByOne(policy), logs)
+    assert outcome(scenario, InBlocksOf(policy, most), logs) == expected
 
 
 # -- what blocks show ----------------------------------------------------------------------------
@@ -136,8 +166,15 @@ class NotingBlocks(Noting):
 
 
 @quickly
-@given(data=st.data(), scenario=scenarios() | uneven(), columns=st.integers(1, 16))
-def test_blocks_show_what_views_show(data: st.DataObject, scenario: Scenario, columns: int) -> None:
+@given(
+    data=st.data(),
+    scenario=scenarios() | uneven(),
+    columns=st.integers(1, 16),
+    logs=st.booleans(),
+)
+def test_blocks_show_what_views_show(
+    data: st.DataObject, scenario: Scenario, columns: int, logs: bool
+) -> None:
     kind = data.draw(st.sampled_from((None, "groups", "bounded", "standing")), label="kind")
     if kind == "standing":
         script = Script(((0, data.draw(plans(scenario), label="plan")),))
@@ -148,30 +185,52 @@ def test_blocks_show_what_views_show(data: st.DataObject, scenario: Scenario, co
     shown = []
     for policy in (Noting(script, columns), NotingBlocks(script, columns)):
         SEEN.clear()
-        result = outcome(scenario, policy, 0)
+        result = outcome(scenario, policy, logs)
         shown.append((result, repr(SEEN) if isinstance(result, tuple) else None))
     assert shown[1] == shown[0]
 
 
-def test_ranks_that_take_more_steps_than_blocks_have_room_for_end_the_block() -> None:
+def test_ranks_that_take_more_steps_than_there_is_room_for_end_the_block(
+    blocks_from_the_start: Counter[str],
+) -> None:
     slow = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 400.0}
     scenario = Scenario.of(
-        {"workers": 3, "updates": 2000, "step": {"compute": 0.1, "cv": 0.1}, "trace": [slow],
+        {"workers": 3, "updates": 9000, "step": {"compute": 0.1, "cv": 0.1}, "trace": [slow],
          "learner": {"batch": 1}},
     )  # fmt: skip
-    plan = policies.load("asgd").plan(View(3))
-    script = Script(((0, plan), (1500, policies.load("bsp").plan(View(3)))))
-    assert outcome(scenario, NotingBlocks(script, 3), 0) == outcome(scenario, Noting(script, 3), 0)
+    alone = replace(policies.load("asgd").plan(View(3)), review=Review(updates=16))
+    script = Script(((0, alone), (8000, policies.load("bsp").plan(View(3)))))
+    before = blocks_from_the_start["None"]
+    blocks, views = (outcome(scenario, cls(script, 3), False) for cls in (NotingBlocks, Noting))
+    assert blocks == views
+    assert blocks_from_the_start["None"] > before
 
 
-def test_logs_that_fill_up_end_a_block() -> None:
+def test_logs_that_fill_up_end_a_block(blocks_from_the_start: Counter[str]) -> None:
     scenario = Scenario.of(
-        {"workers": 40, "updates": 600, "step": {"compute": 0.1, "cv": 0.3},
+        {"workers": 40, "updates": 3000, "step": {"compute": 0.1, "cv": 0.1, "amp_ratio": 1.5},
          "learner": {"batch": 1}},
     )  # fmt: skip
-    policy = policies.load("korel:delta_on=0.02,z_on=1,k_on=1,delta_off=0.5,z_off=9")
-    declared = scenario.replaced(step={"compute": 0.1, "cv": 0.3, "amp_ratio": 1.5})
-    assert outcome(declared, policy, 0) == outcome(declared, OneByOne(policy), 0)
+    policy, before = policies.load("korel"), blocks_from_the_start["None"]
+    assert outcome(scenario, policy, True) == outcome(scenario, OneByOne(policy), True)
+    assert blocks_from_the_start["None"] > before
+
+
+@pytest.mark.parametrize("time", [2.05, 9.63, 13.5, 21.7])
+@pytest.mark.parametrize("back", [True, False])
+def test_a_rank_that_fails_within_a_block_changes_nothing_before_it(
+    time: float, back: bool
+) -> None:
+    """A race in lockstep is disbanded at the failure, and the plan changes before that."""
+    event = {"time": time, "rank": 2} | ({"back": time + 5} if back else {})
+    scenario = Scenario.of(
+        {"workers": 4, "updates": 300, "step": {"compute": 0.1, "cv": 0.3},
+         "learner": {"batch": 1}, "failures": {"events": [event], "on_fault": "continue"}},
+    )  # fmt: skip
+    judged = [Plan(suspects=frozenset(ranks)) for ranks in ((), (1,))]
+    script = Script(((0, judged[0]), *((at, judged[at // 7 % 2]) for at in range(7, 300, 7))))
+    blocks, views = (outcome(scenario, cls(script, 3), False) for cls in (NotingBlocks, Noting))
+    assert blocks == views
 
 
 UNSTEADY = (
@@ -196,13 +255,14 @@ def unsteady(noise: dict[str, float], updates: int) -> Scenario:
 
 @pytest.mark.parametrize("spec", UNSTEADY)
 def test_in_a_long_run_all_decisions_are_those_of_one_by_one(spec: str) -> None:
-    for noise in ({"lag1": 0.0}, {"lag1": 0.7}):
-        scenario, policy = unsteady(noise, 500), policies.load(spec)
-        expected = outcome(scenario, OneByOne(policy), 0)
+    failures = {"on_fault": "continue", "events": [{"time": 29.7, "rank": 2, "back": 33.7}]}
+    for noise, fails in (({"lag1": 0.0}, None), ({"lag1": 0.7}, failures)):
+        scenario, policy = unsteady(noise, 500).replaced(failures=fails), policies.load(spec)
+        expected = outcome(scenario, OneByOne(policy), False)
         assert isinstance(expected, tuple)
         for most in (5, 240):
             assert isinstance(policy, JudgesBlocks)
-            assert outcome(scenario, InBlocksOf(policy, most), 0) == expected
+            assert outcome(scenario, InBlocksOf(policy, most), False) == expected
 
 
 def test_every_policy_that_judges_blocks_has_a_long_run() -> None:
@@ -227,3 +287,31 @@ def test_a_policy_that_judges_blocks_is_asked_at_few_reviews(spec: str) -> None:
     assert isinstance(policy, JudgesBlocks)
     simulate(scenario, Counting(policy, 240), 0)
     assert len(asked) < 200  # of 1,000
+
+
+def test_these_tests_tried_blocks(blocks_from_the_start: Counter[str]) -> None:
+    assert min(blocks_from_the_start[word] for word in ("back", "lockstep", "Stop.HORIZON")) > 10
+
+
+@pytest.mark.parametrize("answer", [-1, 1000, None, "all"])
+def test_a_number_that_is_none_of_a_block_is_refused(answer: Any) -> None:
+    class Wrong(Korel):
+        def first_change(self, block: Block) -> int:
+            return answer  # type: ignore[no-any-return]
+
+    scenario = unsteady({"lag1": 0.0}, 100)
+    with pytest.raises(PlanError, match=r"first_change returned .* for \d+ reviews from version"):
+        simulate(scenario, Wrong())
+
+
+def test_a_block_tells_nothing_once_the_engine_has_moved_on() -> None:
+    kept: list[Block] = []
+
+    class Keeping(Korel):
+        def first_change(self, block: Block) -> int:
+            kept.append(block)
+            return super().first_change(block)
+
+    simulate(unsteady({"lag1": 0.0}, 100), Keeping())
+    with pytest.raises(PlanError, match="of a Block while `first_change` runs"):
+        kept[0].newest("local_times")

@@ -61,7 +61,7 @@ class Stop(enum.Enum):
 ANSWERED = ("REDUCE", "SERVE", "PAUSE")
 """Stops after which reviews are passed by as before."""
 CUTS = ("FLUSH", "ROOM", "DURATIONS", "OVERRUN")
-"""Stops that end a block of reviews before."""
+"""Stops that may not happen in a block of reviews, which ends before them."""
 
 
 STOPS = frozenset(stop.value for stop in Stop)
@@ -194,6 +194,8 @@ class Kernel:
             passed = int(self._machine["passed"])
             self._native.go_back(self.memory.address)
             stop = self._pass(passed, until) if passed else None
+            if stop is None:
+                self._machine["holding"] = 0
         return stop
 
     def accept(self, stop: Stop) -> None:
@@ -221,7 +223,7 @@ class Kernel:
                 return None
         return None if word in CUTS else Stop(word)
 
-    def passed(self, hints: Hints) -> Block:
+    def block(self, hints: Hints) -> Block:
         """What the reviews show that passed by."""
         memory, rows = self.memory, int(self._machine["passed"])
         steps = memory.passed_steps[:rows].copy()
@@ -234,7 +236,7 @@ class Kernel:
         def tell(name: str) -> npt.NDArray[Any]:
             dtype, table = self._shown[name]
             newest = np.empty(steps.shape, dtype)
-            self._native.newest_passed(memory.address, table, dtype.itemsize, address(newest))
+            self._native.newest_passed(memory.address, table, dtype.itemsize, rows, address(newest))
             return newest
 
         def tell_medians(name: str, columns: int, skip: bool) -> Floats:

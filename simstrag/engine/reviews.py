@@ -2,63 +2,74 @@
 
 from __future__ import annotations
 
+from simstrag import policies
 from simstrag.engine.kernel import Kernel, Stop
 from simstrag.policy import UNLIMITED, Hints, JudgesBlocks
 
 __all__ = ["Reviews"]
 
-FIRST, LEAST, SHARE = 32, 4, 0.33
-"""Reviews for which a plan stays before the first block; those of a block that is worth its while;
-the share, in a block, of those for which a plan stays."""
+FIRST = 32
+"""Reviews for which a plan stays before the first block, which takes room for what it shows."""
+LEAST, SHARE = 4, 0.33
+"""Reviews of a block that is worth its while; the share, in a block, of those for which the plan is
+expected to stay.  Chosen so that no policy of the study is slower, by paired runs."""
 
 
 class Reviews:
     """Passes reviews by in blocks, on behalf of a policy that judges blocks.
 
     A change of plan within a block costs the steps before it a second time.  So a block has only a
-    share of the reviews for which the plan has stayed, or typically stays.  Changes that the policy
-    foresees by `reviews_ahead` do not count.
+    share of the reviews for which the plan has stayed, or typically stays.  A review at which the
+    policy would not rule a change out counts as one; those that `reviews_ahead` foresees do not.
+
+    name: the policy's, in messages.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        self._kernel, self._name = kernel, name
         self._most = 0
         self._stayed, self._typical = 0, 0.0
-        self._foreseen = True
+        self._surprise = False
 
     def advance(self, policy: JudgesBlocks, hints: Hints, until: float) -> Stop:
         """Go on as the kernel does; `Stop.REVIEW` at a review at which the plan may change."""
         kernel = self._kernel
-        while (size := self._size(policy)) >= LEAST:
+        while (size := self._next_size(policy)) >= LEAST:
             self._most = self._most or kernel.look_ahead(True)
             stop = kernel.pass_reviews(min(size, self._most), until)
             if stop is None:
                 break
-            block = kernel.passed(hints)
-            stays = policy.first_change(block) if len(block) else 0
-            self._stayed += stays
-            if stays < len(block):
-                kernel.go_back(stays)
+            block = kernel.block(hints)
+            kept = policies.ask_about(policy, block, self._name) if len(block) else 0
+            self._stayed += kept
+            if kept < len(block):
+                kernel.go_back(kept)
+                self._expect_less()
                 return Stop.REVIEW
             kernel.accept(stop)
             if stop is not Stop.REVIEW:
                 return stop
         return kernel.advance(until)
 
-    def _size(self, policy: JudgesBlocks) -> int:
-        stays = max(self._stayed, self._typical)
-        if SHARE * stays < LEAST or not (self._most or stays >= FIRST):
-            self._foreseen = False
+    def _next_size(self, policy: JudgesBlocks) -> int:
+        """Reviews of the next block; fewer than `LEAST` where `plan` is to be asked."""
+        expected = max(self._stayed, self._typical)
+        self._surprise = True
+        if SHARE * expected < LEAST or not (self._most or expected >= FIRST):
             return 0
         ahead = getattr(policy, "reviews_ahead", UNLIMITED)
-        self._foreseen = ahead <= 0
-        return min(ahead, int(SHARE * stays))
+        self._surprise = ahead > 0
+        return min(ahead, int(SHARE * expected))
 
-    def answered(self, stays: bool) -> None:
+    def learn(self, stays: bool) -> None:
         """Learn whether the plan stayed at a review that was asked for."""
         if stays:
             self._stayed += 1
-        elif not self._foreseen:
-            self._stayed, self._typical = 0, (self._stayed + self._typical) / 2
-            if self._most and SHARE * self._typical < LEAST:
-                self._most = self._kernel.look_ahead(False)
+        elif self._surprise:
+            self._expect_less()
+
+    def _expect_less(self) -> None:
+        self._stayed, self._typical = 0, (self._stayed + self._typical) / 2
+        self._surprise = False
+        if self._most and SHARE * self._typical < LEAST:
+            self._most = self._kernel.look_ahead(False)

@@ -95,7 +95,7 @@ class Simulation:
         others_look = permit is not None or telemetry is not None or self.oracle
         self._reviews = None
         if isinstance(self.kernel, Kernel) and isinstance(policy, JudgesBlocks) and not others_look:
-            self._reviews = Reviews(self.kernel)
+            self._reviews = Reviews(self.kernel, name)
         if self._failures is not None:
             self._failures.begin(self)
 
@@ -121,7 +121,7 @@ class Simulation:
             if stop is Stop.REVIEW:
                 plan = self._ask(kernel.view(self.hints, self._shown_truth, self._refused))
                 if self._reviews is not None:
-                    self._reviews.answered(plan is kernel.plan)
+                    self._reviews.learn(plan is kernel.plan)
                 kernel.replan(plan)
             else:
                 assert failures is not None

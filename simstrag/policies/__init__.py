@@ -27,12 +27,18 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.policies._description import PolicyDescription, architecture, describe_policy
 from simstrag.policies._parameters import Parameter, format_changed, parse, values
-from simstrag.policies._policy_errors import ask, collect_warnings, counts, declared_lane
+from simstrag.policies._policy_errors import (
+    ask,
+    ask_about,
+    collect_warnings,
+    counts,
+    declared_lane,
+)
 from simstrag.policy import Hints, Policy, View
 
 __all__ = [
-    "Parameter", "PolicyDescription", "architecture", "ask", "collect_warnings", "counts",
-    "declared_lane", "describe", "load", "name_of", "names", "spec",
+    "Parameter", "PolicyDescription", "architecture", "ask", "ask_about", "collect_warnings",
+    "counts", "declared_lane", "describe", "load", "name_of", "names", "spec",
 ]  # fmt: skip
 
 

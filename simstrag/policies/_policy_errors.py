@@ -7,13 +7,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
 from simstrag.errors import PlanError, SimstragError
 from simstrag.plan import Plan
-from simstrag.policy import LANES, Policy
+from simstrag.policy import LANES, Block, JudgesBlocks, Policy
 from simstrag.view import View
 
 
@@ -67,6 +67,25 @@ def declared_lane(policy: Policy, name: str) -> str | None:
     if lane not in (None, *LANES):
         raise PlanError(f"policy {name}: there is no lane {lane!r}; known: {', '.join(LANES)}")
     return lane
+
+
+def ask_about(policy: JudgesBlocks, block: Block, name: str) -> int:
+    """How many reviews of a block leave a policy's plan as it is.
+
+    Raises `PlanError` where the policy fails or returns no such number.
+    """
+    first = f"from version {block.versions[0]} on"
+    try:
+        stays = policy.first_change(block)
+    except (Exception, SystemExit) as error:
+        _raise_as_plan_error(policy, name, error, first)
+    block.close()
+    if not (isinstance(stays, Integral) and 0 <= stays <= len(block)):
+        raise PlanError(
+            f"policy {name}: first_change returned {stays!r} for {len(block)} reviews {first}; it "
+            "must be a whole number of them"
+        )
+    return int(stays)
 
 
 @contextmanager

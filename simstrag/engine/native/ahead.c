@@ -1,5 +1,9 @@
 /* Reviews that are passed by.  The plan in force stands until the policy has looked at all of them;
-   if it changes its plan at one, the job goes back to where it was, and up to that review. */
+   if it changes its plan at one, the job goes back to where it was, and up to that review.
+
+   `held` has the job's own record, its first quorum, and the tables of RACING, then the other
+   quorums, events, jobs and the tables of OTHERS.  A race in lockstep leaves the second part as it
+   is; it is held when the race is disbanded, before that changes it. */
 
 /* Note what a review shows; whether others may follow. */
 SELDOM static int note_review(struct job *m) {
@@ -33,9 +37,9 @@ static flag *copy_race(struct job *m, flag *at, int back) {
     return at;
 }
 
-/* `m` is as it was then: it says how many quorums, events and jobs there were. */
+/* `m` says how many quorums, events and jobs there are: to go back, its record comes back first. */
 static void copy_others(struct job *m, flag *at, int back) {
-    COPY_SOME(quorums, m->quorum_count)
+    at = copy(at, m->quorums + 1, (size_t)(m->quorum_count - 1) * sizeof *m->quorums, back);
     COPY_SOME(events, m->scheduled)
     COPY_SOME(jobs, m->queued)
     OTHERS(COPY)

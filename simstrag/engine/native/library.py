@@ -24,7 +24,7 @@ FUNCTIONS = {
     "find_least": "", "serve_until": "f", "ends": "if", "threshold": "if", "newest": "piip",
     "retime": "fppppf", "fail": "i", "lose": "fi", "halt": "f",
     "start_waiting": "f", "usage": "fp", "next_event": "",
-    "hold": "", "go_back": "", "held_bytes": "", "newest_passed": "pip",
+    "hold": "", "go_back": "", "held_bytes": "", "newest_passed": "piip",
 }  # fmt: skip
 """Arguments after the first, an address: f, a float; i, a whole number; p, an address."""
 RESULTS = {"advance": ctypes.c_int, "threshold": ctypes.c_double, "next_event": ctypes.c_double}

@@ -108,6 +108,7 @@ class Memory:
         while ring > 2 * WINDOW and ring * n * steps > CACHED:
             ring //= 2
         self.job["ring"], most = ring, ring - WINDOW
+        self.held = np.empty(0, np.int8)
         shown = {f"shown_{name}": getattr(self, f"shown_{name}") for name in SHOWN}
         for name in shown:
             setattr(self, name, np.zeros((ring, n), self._dtypes[name]))

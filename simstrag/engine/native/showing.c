@@ -28,8 +28,9 @@ EXPORT void newest(const struct job *m, const void *table, whole bytes, whole ro
     show_rows(m, table, bytes, m->known, rows, result);
 }
 
-/* The newest step of each rank at each of the reviews that were passed by. */
-EXPORT void newest_passed(const struct job *m, const void *table, whole bytes, void *result) {
-    for (whole k = 0, n = m->workers; k < m->passed; k++)
+/* The newest step of each rank at each of so many reviews that were passed by. */
+EXPORT void newest_passed(const struct job *m, const void *table, whole bytes, whole reviews,
+                          void *result) {
+    for (whole k = 0, n = m->workers; k < reviews; k++)
         show_rows(m, table, bytes, m->passed_steps + k * n, 1, (char *)result + k * n * bytes);
 }

@@ -72,7 +72,7 @@ class SlowRanks:
 
         rows: how many at most.
         judged: shape (N,), the ranks whose paces are checked.
-        acts: whether the one that may find a rank slow is left to `check`.
+        acts: whether the row that may find a rank slow is left to `plan`; else it is checked, too.
 
         Returns how many were entered and checked.
         """
@@ -94,10 +94,10 @@ class SlowRanks:
                 self._counts[:] = 0
             may_be_slow = acts and np.maximum.reduce(self._counts) + 1 >= self._checks
             upto = k if may_be_slow else k + 1
-            those, entered = slice(entered, upto), upto
-            if those.stop > those.start:
+            if upto > entered:
+                those = slice(entered, upto)
                 self._windows.follow_rows(block.steps[those], paces[those], usable[those])
-                self.version = int(block.versions[entered - 1])
+                self.version, entered = int(block.versions[upto - 1]), upto
             if may_be_slow:
                 return k
             self.check(x[k], clean)

@@ -64,7 +64,7 @@ class Windows:
         Returns shape (2, rows, ranks): the two values whose mean is the median; NaN for none.
         """
         middles = np.empty((2, *values.shape))
-        fresh, self.seen = np.full(len(self.seen), len(values)), steps[-1]
+        fresh, self.seen = np.full(len(self.seen), len(values)), steps[-1].copy()
         enter(self.ordered, self._values, self._oldest, values, usable, fresh, middles)
         return middles
 
