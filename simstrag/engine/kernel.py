@@ -176,9 +176,9 @@ class Kernel:
 
     # -- reviews that are passed by (rule 20a) ------------------------------------------------
 
-    def look_ahead(self, ahead: bool) -> int:
-        """Make room for reviews to pass by, or do without; for how many."""
-        most = self.memory.look_ahead(ahead)
+    def look_ahead(self) -> int:
+        """Make room for reviews to pass by; for how many."""
+        most = self.memory.look_ahead()
         self._find_shown()
         return most
 

@@ -35,7 +35,7 @@ class Reviews:
         """Go on as the kernel does; `Stop.REVIEW` at a review at which the plan may change."""
         kernel = self._kernel
         while (size := self._next_size(policy)) >= LEAST:
-            self._most = self._most or kernel.look_ahead(True)
+            self._most = self._most or kernel.look_ahead()
             stop = kernel.pass_reviews(min(size, self._most), until)
             if stop is None:
                 break
@@ -71,5 +71,3 @@ class Reviews:
     def _expect_less(self) -> None:
         self._stayed, self._typical = 0, (self._stayed + self._typical) / 2
         self._surprise = False
-        if self._most and SHARE * self._typical < LEAST:
-            self._most = self._kernel.look_ahead(False)

@@ -101,14 +101,13 @@ class Memory:
         for table in (self.shown_local_times, self.shown_communication, self.shown_batch):
             table[:] = np.nan
 
-    def look_ahead(self, ahead: bool) -> int:
-        """Make room for reviews that are passed by, or do without; for how many."""
+    def look_ahead(self) -> int:
+        """Make room for reviews that are passed by; for how many."""
         n, steps = len(self.ranks), sum(getattr(self, f"shown_{name}").itemsize for name in SHOWN)
-        ring = MOST_SHOWN if ahead else WINDOW
+        ring = MOST_SHOWN
         while ring > 2 * WINDOW and ring * n * steps > CACHED:
             ring //= 2
         self.job["ring"], most = ring, ring - WINDOW
-        self.held = np.empty(0, np.int8)
         shown = {f"shown_{name}": getattr(self, f"shown_{name}") for name in SHOWN}
         for name in shown:
             setattr(self, name, np.zeros((ring, n), self._dtypes[name]))
