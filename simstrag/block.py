@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.view import Hints, too_late
+from simstrag.view import Hints, check_columns, too_late
 
 UNLIMITED = 1 << 60
 """More reviews, and more updates, than any run has."""
@@ -24,7 +24,9 @@ class Block:
     `newest` and `medians` work while `first_change` runs.
 
     hints: as in a `View`.
-    versions, samples, times: shape (R,), `version`, `samples` and `time` of the view at each.
+    versions: shape (R,), updates so far.
+    samples: shape (R,), samples applied so far.
+    times: shape (R,), seconds on the driver's clock.
     steps: shape (R, N), `steps` of each.
     new: shape (R, N), the steps that became known since the review before.
     """
@@ -39,7 +41,7 @@ class Block:
     _tell_medians: Callable[[str, int, bool], Floats]
 
     def __post_init__(self) -> None:
-        for array in (self.versions, self.samples, self.times, self.new):
+        for array in (self.versions, self.samples, self.times, self.steps, self.new):
             array.flags.writeable = False
 
     def __len__(self) -> int:
@@ -61,4 +63,5 @@ class Block:
 
     def medians(self, name: str, columns: int, skip: bool = False) -> Floats:
         """`View.medians` at each review; shape (R, N)."""
+        check_columns(columns)
         return self._tell_medians(name, columns, skip)

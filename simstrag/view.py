@@ -258,6 +258,7 @@ class View:
         array([[2.],
                [3.]])
         """
+        check_columns(columns)
         if self._tell is not None:
             return self._tell(name, columns)
         window: npt.NDArray[Any] = getattr(self, name)
@@ -273,6 +274,7 @@ class View:
         ... )
         array([ 2., nan])
         """
+        check_columns(columns)
         if self._tell_medians is not None:
             return self._tell_medians(name, columns, skip)
         return medians(self.newest(name, columns).T, skip)
@@ -302,6 +304,12 @@ class View:
             array.flags.writeable = False
             object.__setattr__(self, name, array)
             return array
+
+
+def check_columns(columns: int) -> None:
+    """Raise `PlanError` for a number of columns that no window has."""
+    if not 0 <= columns <= WINDOW or columns != int(columns):
+        raise PlanError(f"columns must be a whole number from 0 to {WINDOW}, not {columns!r}")
 
 
 def too_late(name: str, *_: Any) -> npt.NDArray[Any]:

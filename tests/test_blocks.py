@@ -54,9 +54,7 @@ def blocks_from_the_start() -> Iterator[Counter[str]]:
         tried["back"] += 1
         go_back(kernel, kept)
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("FIRST", 1), ("LEAST", 1), ("SHARE", 1.0)):
-            patch.setattr(reviews, name, value)
+    with pytest.MonkeyPatch.context() as patch, reviews.always(240):
         patch.setattr(Kernel, "_pass", counted)
         patch.setattr(Kernel, "go_back", back)
         yield tried

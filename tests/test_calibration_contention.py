@@ -281,8 +281,8 @@ class Counted(Cpu):
 
     now = 0.0
 
-    def mark(self) -> float:
-        return self.now
+    def mark(self) -> tuple[float, float]:
+        return self.now, 0.0
 
 
 def test_clean_steps_are_taken_without_the_load_before_and_after_it(

@@ -242,7 +242,7 @@ class Kernel:
         def tell_medians(name: str, columns: int, skip: bool) -> Floats:
             return self._medians_of(name, steps, columns, skip)
 
-        return Block(hints, versions, samples, times, steps, new, tell, tell_medians)
+        return Block(hints, versions, samples, times, steps[:], new, tell, tell_medians)
 
     def replan(self, plan: Plan) -> None:
         """Answer a review with a resolved plan; its releases and starts follow in `advance`."""

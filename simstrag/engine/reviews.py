@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from simstrag import policies
 from simstrag.engine.kernel import Kernel, Stop
-from simstrag.policy import UNLIMITED, Hints, JudgesBlocks
+from simstrag.policy import Hints, JudgesBlocks
 
 __all__ = ["Reviews"]
 
@@ -13,6 +17,19 @@ FIRST = 32
 LEAST, SHARE = 4, 0.33
 """Reviews of a block that is worth its while; the share, in a block, of those for which the plan is
 expected to stay.  Chosen so that no policy of the study is slower, by paired runs."""
+
+
+ALWAYS: ContextVar[int] = ContextVar("ALWAYS", default=0)
+
+
+@contextmanager
+def always(most: int) -> Iterator[None]:
+    """Blocks of so many reviews from the first review on, however seldom a plan stays."""
+    token = ALWAYS.set(most)
+    try:
+        yield
+    finally:
+        ALWAYS.reset(token)
 
 
 class Reviews:
@@ -34,7 +51,7 @@ class Reviews:
     def advance(self, policy: JudgesBlocks, hints: Hints, until: float) -> Stop:
         """Go on as the kernel does; `Stop.REVIEW` at a review at which the plan may change."""
         kernel = self._kernel
-        while (size := self._next_size(policy)) >= LEAST:
+        while (size := self._next_size(policy)) > 0:
             self._most = self._most or kernel.look_ahead()
             stop = kernel.pass_reviews(min(size, self._most), until)
             if stop is None:
@@ -52,14 +69,16 @@ class Reviews:
         return kernel.advance(until)
 
     def _next_size(self, policy: JudgesBlocks) -> int:
-        """Reviews of the next block; fewer than `LEAST` where `plan` is to be asked."""
-        expected = max(self._stayed, self._typical)
+        """Reviews of the next block; 0 where `plan` is to be asked."""
+        expected, always = max(self._stayed, self._typical), ALWAYS.get()
         self._surprise = True
-        if SHARE * expected < LEAST or not (self._most or expected >= FIRST):
+        seldom = SHARE * expected < LEAST or not (self._most or expected >= FIRST)
+        if seldom and not always:
             return 0
-        ahead = getattr(policy, "reviews_ahead", UNLIMITED)
+        ahead = policies.reviews_ahead(policy, self._name)
         self._surprise = ahead > 0
-        return min(ahead, int(SHARE * expected))
+        size = min(ahead, always or int(SHARE * expected))
+        return size if always or size >= LEAST else 0
 
     def learn(self, stays: bool) -> None:
         """Learn whether the plan stayed at a review that was asked for."""

@@ -33,12 +33,14 @@ from simstrag.policies._policy_errors import (
     collect_warnings,
     counts,
     declared_lane,
+    reviews_ahead,
 )
 from simstrag.policy import Hints, Policy, View
 
 __all__ = [
     "Parameter", "PolicyDescription", "architecture", "ask", "ask_about", "collect_warnings",
-    "counts", "declared_lane", "describe", "load", "name_of", "names", "spec",
+    "counts", "declared_lane", "describe", "load", "name_of", "names", "reviews_ahead",
+    "spec",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from simstrag.errors import PlanError, SimstragError
 from simstrag.plan import Plan
-from simstrag.policy import LANES, Block, JudgesBlocks, Policy
+from simstrag.policy import LANES, UNLIMITED, Block, JudgesBlocks, Policy
 from simstrag.view import View
 
 
@@ -78,14 +78,28 @@ def ask_about(policy: JudgesBlocks, block: Block, name: str) -> int:
     try:
         stays = policy.first_change(block)
     except (Exception, SystemExit) as error:
-        _raise_as_plan_error(policy, name, error, first)
+        _raise_as_plan_error(policy, name, error, f"in first_change, {first}")
     block.close()
-    if not (isinstance(stays, Integral) and 0 <= stays <= len(block)):
+    if isinstance(stays, bool) or not isinstance(stays, Integral) or not 0 <= stays <= len(block):
         raise PlanError(
             f"policy {name}: first_change returned {stays!r} for {len(block)} reviews {first}; it "
-            "must be a whole number of them"
+            f"must be a whole number from 0 to {len(block)}"
         )
     return int(stays)
+
+
+def reviews_ahead(policy: JudgesBlocks, name: str) -> int:
+    """How many reviews the next block of a policy may have.
+
+    Raises `PlanError` where the policy fails or says no whole number.
+    """
+    try:
+        ahead = getattr(policy, "reviews_ahead", UNLIMITED)
+    except (Exception, SystemExit) as error:
+        _raise_as_plan_error(policy, name, error, "in reviews_ahead")
+    if not isinstance(ahead, Integral):
+        raise PlanError(f"policy {name}: reviews_ahead is {ahead!r}, not a whole number")
+    return int(ahead)
 
 
 @contextmanager
