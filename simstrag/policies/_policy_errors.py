@@ -97,7 +97,7 @@ def reviews_ahead(policy: JudgesBlocks, name: str) -> int:
         ahead = getattr(policy, "reviews_ahead", UNLIMITED)
     except (Exception, SystemExit) as error:
         _raise_as_plan_error(policy, name, error, "in reviews_ahead")
-    if not isinstance(ahead, Integral):
+    if not isinstance(ahead, int | Integral):
         raise PlanError(f"policy {name}: reviews_ahead is {ahead!r}, not a whole number")
     return int(ahead)
 

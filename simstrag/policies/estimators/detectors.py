@@ -30,6 +30,8 @@ NORMAL_MAD = 1.4826
 NORMAL_MEDIAN = 1.2533
 """Standard error of the median of W normal values over sigma/sqrt(W), sqrt(pi/2)."""
 
+BOUNDED = 64
+"""Ranks from which on bounds of all rows are cheaper than the median of each."""
 MANY = 3
 """Ranks whose median is a reference; two have equal deviations from theirs."""
 
@@ -177,7 +179,7 @@ def may_stand_out(
     >>> may_stand_out(x, np.arange(4), np.arange(0), on=on, off=off, clean=None)
     array([ True, False, False])
     """
-    if _are_calm(x, fast, slow, on, off, clean if guard else None):
+    if x.shape[1] >= BOUNDED and _are_calm(x, fast, slow, on, off, clean if guard else None):
         return np.zeros(len(x), np.bool_)
     known, median = medians_of_known(x)
     least = np.fmin.reduce(x, axis=1, initial=math.inf)
