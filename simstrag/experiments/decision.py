@@ -1,4 +1,4 @@
-"""The decision: of the policies not told apart from the best, the least change of training.
+"""The decision: the least change of training among policies that may be as fast as the best.
 
 The best has the least worst regret over all settings of what is assumed.  The regret of a policy in
 a setting is its additional time over the best policy there, as a share of the best's.
@@ -6,6 +6,7 @@ a setting is its additional time over the best policy there, as a share of the b
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -193,7 +194,7 @@ def _is_longer(times: Array, others: Array, by: Criterion, shown: bool = True) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(abc.ABC):
     """Which policy to run, by the times of several in all settings of what is assumed.
 
     samples: seconds of each policy, bsp among them, under each seed.
@@ -206,9 +207,9 @@ class Decision:
     by: Criterion = MEAN
 
     @property
+    @abc.abstractmethod
     def shown(self) -> Collection[str]:
         """The policies that are shown to be faster than bsp in the scenario itself."""
-        raise NotImplementedError
 
     @cached_property
     def states(self) -> Times:

@@ -41,7 +41,7 @@ class Clock(Protocol):
 class HostClock:
     """Marks on the host, made in the thread that computes.
 
-    corrected: whether what other threads of the process take of the core is told apart.
+    corrected: whether a mark has the CPU seconds of the other threads of the process.
 
     >>> clock = HostClock("")
     >>> begin = clock.mark()
