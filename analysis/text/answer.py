@@ -233,8 +233,10 @@ def describe_rivals(d: Decision, choice: Choice) -> str:
 
     >>> import numpy as np
     >>> from simstrag.experiments.decision import OWN
+    >>> class Faster(Decision):
+    ...     shown = ("lb_bsp", "cgp", "star_h")
     >>> lanes = {"lb_bsp": "A", "cgp": "C", "star_h": "C"}
-    >>> d = Decision(samples={OWN: {name: np.array([9.0, 9.1]) for name in lanes}}, lane_of=lanes)
+    >>> d = Faster(samples={OWN: {name: np.array([9.0, 9.1]) for name in lanes}}, lane_of=lanes)
     >>> describe_rivals(d, Choice("lb_bsp", "cgp", ("cgp", "star_h", "lb_bsp")))
     ' cgp and star_h are as fast, and change the algorithm.'
     """
