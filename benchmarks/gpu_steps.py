@@ -21,7 +21,7 @@ from simstrag.profile.batch_laws import times_at
 from simstrag.profile.profile import Profile
 from simstrag.profile.responses import evaluate
 
-CALIBRATION = Path(__file__).parent.parent / "calibration"
+CALIBRATION = Path(__file__).parent.parent / "simstrag" / "calibration"
 NAMES = {"ResNet-50": "nvidia-h200-resnet50", "GPT-2": "nvidia-h200-gpt2"}
 BY_HAND = {"tf32": 28.65, "bf16": 24.1, "clean": 17.63}
 """Milliseconds of raw steps at batch 32, beside a GEMM process of level 1 and without one; that in

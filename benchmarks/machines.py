@@ -5,8 +5,8 @@
     python -m benchmarks.machines --table           # docs/measured/machines.txt, from the rows
 
 Two ranks train the digits without load and beside it, at a batch whose step takes about 50 ms, for
-about five seconds a run.  The row goes to `validation/measurements/machines.csv`.  Ctrl-C loses the
-current run alone: the same command goes on.
+about five seconds a run.  The row goes to `simstrag/validation/measurements/machines.csv`.  Ctrl-C
+loses the current run alone: the same command goes on.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from benchmarks.stopwatch import time_call
 from benchmarks.study import POLICIES
 from benchmarks.tables import Table
 from simstrag.cli import main
+from simstrag.scenario.scenario import DEMO
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PARTS = {
@@ -47,21 +48,21 @@ def _ten_policies(workers: int) -> dict[str, Any]:
 
 
 SHORT = _ten_policies(8) | {"samples": 20_480, "policies": ["bsp", "asgd", "backup"]}
-STUDIES: dict[str, tuple[str, str | dict[str, Any]]] = {
+STUDIES: dict[str, tuple[str, Path | dict[str, Any]]] = {
     "sweep of 720 short runs": ("sweep", {"scenario": SHORT, "grid": {"workers": [*range(4, 16)]}}),
-    "sweep two_keys.yaml": ("sweep", "two_keys.yaml"),
-    **{f"compare {file}": ("compare", file) for file in ("h200.yaml", "demo.yaml")},
+    "sweep two_keys.yaml": ("sweep", EXAMPLES / "two_keys.yaml"),
+    **{f"compare {file.name}": ("compare", file) for file in (DEMO, EXAMPLES / "demo.yaml")},
     **{f"compare ten policies, N = {n}": ("compare", _ten_policies(n)) for n in (8, 64, 512)},
-    "advise h200.yaml": ("advise", "h200.yaml"),
+    "advise h200.yaml": ("advise", DEMO),
 }
-"""The command of each study, and its file in `examples` or the keys that its file has."""
+"""The command of each study, and its file or the keys that its file has."""
 
 
 def measure() -> Iterator[Shares]:
     """The seconds of each study, and those of each part of it."""
     for study, (command, of) in STUDIES.items():
         with tempfile.TemporaryDirectory() as folder:
-            file = EXAMPLES / of if isinstance(of, str) else Path(folder, "study.yaml")
+            file = Path(folder, "study.yaml") if isinstance(of, dict) else of
             if isinstance(of, dict):
                 file.write_text(json.dumps(of), encoding="utf-8")
             given = [command, str(file), "--quiet", "--jobs", "1", "--out", f"{folder}/out"]

@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 import yaml
 
+from simstrag import traces
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.traces.generate import generate, on_off
 from simstrag.traces.resample import resample
 
-RECORDED = Path(__file__).parent.parent / "traces" / "recorded" / "intel-xeon-2-core-amx.csv"
+RECORDED = Path(traces.__file__).parent / "recorded" / "intel-xeon-2-core-amx.csv"
 SECONDS = 1200.0
 TRAINED, HELD_OUT, RUNS = 96, 6, 3
 TRAINED_C_TAUS, C_TAUS = (0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 4.0)

@@ -124,7 +124,8 @@ def test_a_target_is_needed_to_advise_stale_gradients() -> None:
 
 def test_advice_says_what_any_candidate_took_beyond_the_measured_range(tmp_path: Path) -> None:
     """Only asgd, which is no finalist, goes through the server: it was timed with one rank."""
-    data = json.loads(Path("calibration/profiles/intel-xeon-2-core-amx-mlp.json").read_text())
+    shipped = Path("simstrag/calibration/profiles/intel-xeon-2-core-amx-mlp.json")
+    data = json.loads(shipped.read_text())
     data["transfers"] = [each | {"ranks": 1} for each in data["transfers"]]
     (tmp_path / "one.json").write_text(json.dumps(data))
     batch = data["workload"]["batch"]

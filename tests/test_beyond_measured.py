@@ -17,7 +17,7 @@ from simstrag.profile.profile import Profile
 from simstrag.scenario.beyond_measured import beyond_measured, doubts
 from simstrag.trace.trace import Trace
 
-PROFILES = Path(__file__).parents[1] / "calibration" / "profiles"
+PROFILES = Path(__file__).parents[1] / "simstrag" / "calibration" / "profiles"
 STEP: dict[str, Any] = {"step": {"compute": 0.1}}
 
 

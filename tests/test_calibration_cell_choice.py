@@ -18,7 +18,7 @@ from simstrag.calibration.benches.visit_forecast import (
 from simstrag.calibration.cell_choice import SLACK, describe, leave_out, order, starting, total
 from simstrag.calibration.cells import MeasurementCell, Part
 
-MEASUREMENTS = Path(__file__).parents[1] / "calibration" / "measurements"
+MEASUREMENTS = Path(__file__).parents[1] / "simstrag" / "calibration" / "measurements"
 PAIR = ("tf32", "bf16")
 VISIT = (2.0, 1.0)
 """Seconds of a first visit, and of a later one."""

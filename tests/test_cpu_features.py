@@ -15,7 +15,7 @@ from numpy._core import _multiarray_umath as numpy_core
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "examples/demo.yaml"
-PROFILE = ROOT / "calibration/profiles/intel-xeon-2-core-amx.json"
+PROFILE = ROOT / "simstrag/calibration/profiles/intel-xeon-2-core-amx.json"
 FOUND = [name for name in numpy_core.__cpu_dispatch__ if numpy_core.__cpu_features__.get(name)]
 """What this processor has beyond what numpy was compiled for."""
 LESS = {

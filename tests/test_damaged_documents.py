@@ -19,8 +19,8 @@ from tests.damage import damaged, outcome
 from tests.test_scenario import FULL
 
 ROOT = Path(__file__).parents[1]
-PROFILE = "calibration/profiles/intel-xeon-2-core-amx.json"
-RECORDED = "traces/recorded/intel-xeon-2-core-amx.csv"
+PROFILE = "simstrag/calibration/profiles/intel-xeon-2-core-amx.json"
+RECORDED = "simstrag/traces/recorded/intel-xeon-2-core-amx.csv"
 MUTATIONS = 100
 """Of each document; with those of logs they are more than 1,500."""
 

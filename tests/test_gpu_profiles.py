@@ -30,10 +30,10 @@ from simstrag.profile.batch_laws import times_at
 from simstrag.profile.doubtful import WIDE, doubts, factor
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import Quantity
-from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.scenario import DEMO, Scenario
 from tests.commands import Call
 
-CALIBRATION = Path(__file__).parent.parent / "calibration"
+CALIBRATION = Path(__file__).parent.parent / "simstrag" / "calibration"
 MEASURED = CALIBRATION / "measurements"
 BATCHES = (8, 16, 32, 64)
 
@@ -203,7 +203,7 @@ def test_the_gain_of_reduced_precision_is_that_of_the_batch() -> None:
 
 
 def test_a_scenario_at_a_filling_batch_has_the_measured_streams() -> None:
-    scenario = Scenario.read("examples/h200.yaml")
+    scenario = Scenario.read(DEMO)
     step = scenario.inputs.step
     assert step.overlaps
     assert (step.host, step.gpu) == (pytest.approx(0.0145, rel=1e-3), pytest.approx(0.06022, 1e-3))
@@ -214,7 +214,7 @@ def test_a_scenario_at_a_filling_batch_has_the_measured_streams() -> None:
 
 
 def test_a_load_stretches_the_devices_part_by_its_law() -> None:
-    trace = Scenario.read("examples/h200.yaml").inputs.contention
+    trace = Scenario.read(DEMO).inputs.contention
     assert trace is not None
     slowed = sorted({row.value for row in trace.rows if row.kind == "slowdown"})
     cost = 0.644432
@@ -257,7 +257,7 @@ def test_compare_and_its_page_name_the_doubtful_constants_in_force(
 ) -> None:
     out = tmp_path / "report"
     code, shown, _ = call(
-        "compare", "examples/h200.yaml", "--policy", "bsp", "--seeds", "1", "--no-sensitivity",
+        "compare", str(DEMO), "--policy", "bsp", "--seeds", "1", "--no-sensitivity",
         "--out", str(out), "--verbose",
     )  # fmt: skip
     said = "step.launch.full: an interval that spans a factor of 2.2"

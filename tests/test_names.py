@@ -8,17 +8,11 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("simstrag", "analysis", "calibration", "traces", "validation")
 GLOSSARY = ROOT / "docs" / "glossary.md"
 
 
 def files() -> list[Path]:
-    return [
-        path
-        for folder in FOLDERS
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not path.is_symlink()
-    ]
+    return sorted((ROOT / "simstrag").rglob("*.py"))
 
 
 def classes() -> dict[str, set[str]]:

@@ -11,7 +11,7 @@ import pytest
 from simstrag import Scenario
 from simstrag.analysis.text.assumptions import assumptions
 
-PROFILES = Path(__file__).parents[1] / "calibration" / "profiles"
+PROFILES = Path(__file__).parents[1] / "simstrag" / "calibration" / "profiles"
 
 
 def scenario(profile: Path, **keys: Any) -> Scenario:

@@ -29,7 +29,7 @@ from simstrag.profile.measurements import CONSTANTS
 from simstrag.profile.profile import Profile
 from tests.full_profile import ALPHA, BANDWIDTH, full_profile, without
 
-SHIPPED = sorted((Path(__file__).parent.parent / "calibration" / "profiles").glob("*.json"))
+SHIPPED = sorted((Path(__file__).parents[1] / "simstrag/calibration/profiles").glob("*.json"))
 FULL = full_profile()
 PARTS = (
     "step", "allreduce", "server", "cells", "batches", "responses", "collectives",

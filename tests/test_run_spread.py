@@ -167,7 +167,7 @@ def test_order_statistics_begin_where_their_ends_are_no_longer_the_extremes() ->
 
 
 def test_the_spread_of_a_profile_with_a_pace_says_that_it_is_without_it() -> None:
-    profile = Path("calibration/profiles/intel-xeon-2-core-amx-mlp.json").absolute()
+    profile = Path("simstrag/calibration/profiles/intel-xeon-2-core-amx-mlp.json").absolute()
     case = {"workers": 2, "samples": 256 * 20, "profile": str(profile), "seeds": 3}
     case |= {"learner": {"batch": 128}}
     left_out = ", without the 6.97 % by which the profile's runs differ in pace (noise.pace); the"

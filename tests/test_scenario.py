@@ -198,7 +198,7 @@ def test_micro_batches_may_be_replaced_after_the_files_were_read() -> None:
 
 
 def test_options_of_the_scenario_stand_beside_a_profile() -> None:
-    folder = Path(__file__).parent.parent / "calibration" / "profiles"
+    folder = Path(__file__).parent.parent / "simstrag" / "calibration" / "profiles"
     declared = {
         "workers": 4, "samples": 9, "profile": "intel-xeon-2-core-amx.json",
         "learner": {"batch": 8}, "microbatches": 4, "ranks_per_node": 2,
@@ -635,7 +635,7 @@ def test_an_autocorrelation_that_the_noise_cannot_have_is_named_with_its_key(fil
         "demo.yaml: noise.lag1: noise of this shape cannot have lag1 -0.9; give one between "
         "-0.49 and 0.98"
     )
-    folder = Path(__file__).parent.parent / "calibration" / "profiles"
+    folder = Path(__file__).parent.parent / "simstrag" / "calibration" / "profiles"
     profile = json.loads((folder / "intel-xeon-2-core-amx.json").read_text())
     profile["step"]["noise"]["lag1_autocorrelation"] = 0.995
     file.with_name("p.json").write_text(json.dumps(profile))

@@ -10,11 +10,11 @@ from ruamel.yaml import YAML
 import simstrag
 from simstrag.cli.json_schema import SCHEMAS, schema_of
 from simstrag.experiments.study import keys
+from simstrag.scenario.scenario import DEMO
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 KIND = {
     "demo.yaml": "scenario",
-    "h200.yaml": "scenario",
     "real-learning.yaml": "scenario",
     "replicas.yaml": "scenario",
     "study.yaml": "study",
@@ -34,9 +34,9 @@ def test_it_is_a_schema(what: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema_of(what))
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [DEMO, *EXAMPLES.glob("*.yaml")], ids=lambda path: path.name)
 def test_the_examples_fit(path: Path) -> None:
-    assert fits(KIND[path.name], YAML(typ="safe", pure=True).load(path))
+    assert fits(KIND.get(path.name, "scenario"), YAML(typ="safe", pure=True).load(path))
 
 
 @pytest.mark.parametrize(

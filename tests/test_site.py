@@ -280,7 +280,7 @@ def test_every_picture_that_a_page_names_is_there_and_small() -> None:
 def test_the_report_has_the_sections_of_which_there_are_pictures() -> None:
     script = (DOCS / "screenshots.py").read_text(encoding="utf-8")
     sections = set(re.findall(r'"#(\w+)', script))
-    page = (ROOT / "analysis" / "pages" / "html" / "report.html").read_text(encoding="utf-8")
+    page = (ROOT / "simstrag/analysis/pages/html/report.html").read_text(encoding="utf-8")
     assert sections >= {"ranking", "workers", "progress", "waiting", "spent", "thresholds"}
     ids = set(re.findall(r'(?:id=|fold\()"(\w+)"', page))
     assert sections <= ids

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-SATELLITES = ("analysis", "calibration", "traces", "validation")
-"""Packages of `simstrag` whose files stand beside it, linked into it."""
+PACKAGE = ROOT / "simstrag"
 CONTRACT = {
     "aggregation",
     "block",
@@ -49,16 +48,11 @@ def room(module: str) -> str:
 
 
 def _module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    parts = parts[1:] if parts[0] == "simstrag" else parts
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {
-    _module_name(path): path
-    for folder in ("simstrag", *SATELLITES)
-    for path in sorted((ROOT / folder).rglob("*.py"))
-}
+MODULES = {_module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def _imports_of(by: str, path: Path) -> Iterator[Import]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).parent.parent / "analysis" / "notebooks"
+FOLDER = Path(__file__).parent.parent / "simstrag" / "analysis" / "notebooks"
 SECONDS = 300
 """What a cell may take on a busy machine; the longest takes about ten seconds on two cores."""
 TEXTS = ("text/plain", "text/markdown", "text/html")

@@ -18,7 +18,7 @@ from simstrag.calibration.fits.held_out import THRESHOLDS
 from simstrag.profile.profile import Profile
 from tests.written import numbers
 
-CALIBRATION = Path(__file__).parent.parent.parent / "calibration"
+CALIBRATION = Path(__file__).parent.parent.parent / "simstrag" / "calibration"
 MEASURED = sorted(path.parent for path in CALIBRATION.glob("measurements/*/samples.parquet"))
 NAMES = [folder.name for folder in MEASURED]
 GPUS = [name for name in NAMES if name.startswith("nvidia")]

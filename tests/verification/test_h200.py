@@ -1,4 +1,4 @@
-"""What README.md says of examples/h200.yaml."""
+"""What README.md says of the demo."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from simstrag.experiments.compare import compare
-from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.scenario import DEMO, Scenario
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def test_the_readme_says_what_came_out_of_the_h200() -> None:
-    comparison = compare(Scenario.read(ROOT / "examples/h200.yaml"))
+    comparison = compare(Scenario.read(DEMO))
     rows = comparison.ranking.set_index("policy")
     saved = (1 - 1 / rows["makespan_speedup"]).round(2)
     assert saved[["lb_bsp", "amp_all", "korel"]].tolist() == pytest.approx([0.22, 0.08, 0.06])

@@ -33,7 +33,7 @@ from simstrag.validation.validation import make_plan
 from tests.written import numbers
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDER = ROOT / "validation/measurements/amd-epyc-2-core-digits"
+FOLDER = ROOT / "simstrag/validation/measurements/amd-epyc-2-core-digits"
 LUCK = 1e-3
 
 

@@ -20,7 +20,7 @@ FLAGS = (
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc and its sanitizers")
 def test_all_stories_and_drawn_cases_run_under_sanitizers(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "simstrag", tmp_path / "simstrag")  # follows the links to other rooms
+    shutil.copytree(ROOT / "simstrag", tmp_path / "simstrag")
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("verif*"))
     native = tmp_path / "simstrag" / "engine" / "native"
     command = ["gcc", *FLAGS.split(), "-o", str(native / "kernel.so"), str(native / "kernel.c")]

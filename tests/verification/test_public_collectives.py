@@ -33,7 +33,7 @@ from tools import pollux
 from tools.public_profiles import PUBLIC
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
-PROFILES = Path(__file__).parents[2] / "calibration" / "profiles"
+PROFILES = Path(__file__).parents[2] / "simstrag" / "calibration" / "profiles"
 GPUS = (2, 8, 32, 128)
 MIB = 1 << 20
 
