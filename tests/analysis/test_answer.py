@@ -19,7 +19,7 @@ from simstrag import policies
 from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.comparison_charts import draw_thresholds
 from simstrag.analysis.derived.comparison_decision import decide
-from simstrag.analysis.derived.standings import Standings, standings
+from simstrag.analysis.derived.ranking import Standings, standings
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.pages.templates import prose
 from simstrag.analysis.tables.comparison_tables import ranking_table

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simstrag
-from simstrag.analysis.derived.standings import NEGLIGIBLE, faster
+from simstrag.analysis.derived.ranking import NEGLIGIBLE, faster
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import percent
 from simstrag.experiments.comparison import BASELINE, Comparison

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import simstrag
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.text.sensitivity_text import thresholds
 from tests.commands import Call

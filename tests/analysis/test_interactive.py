@@ -13,7 +13,7 @@ from simstrag.analysis.charts.chart import PAGE
 from simstrag.analysis.charts.comparison_charts import looks, progress_series
 from simstrag.analysis.charts.timeline import PLAN, UPDATES, Scope, parts_of_steps
 from simstrag.analysis.derived.example_runs import Example, examples_of
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.derived.steps import plan_changes
 from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.engine.simulate import simulate

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from simstrag.analysis.charts import paper_figures
 from simstrag.analysis.derived.example_runs import example
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics

@@ -17,7 +17,7 @@ import pytest
 
 from simstrag.analysis.charts.comparison_charts import explain_missing_curves, tradeoff
 from simstrag.analysis.derived.example_runs import examples_of
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.pages.report import render, render_run
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions

@@ -13,7 +13,7 @@ from simstrag import Sweep, compare, sweep
 from simstrag.analysis.charts.chart import PAGE
 from simstrag.analysis.charts.comparison_charts import looks
 from simstrag.analysis.charts.sweep_charts import fastest, pictures
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.derived.sweep_cells import Axis, SweepCells, sweep_cells
 from simstrag.analysis.pages.report import report
 from simstrag.analysis.pages.sweep_report import render

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simstrag.analysis.derived.standings import Standings, standings
+from simstrag.analysis.derived.ranking import Standings, standings
 from simstrag.analysis.tables.comparison_tables import (
     behind_table,
     costs_table,

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.cli import report_thread_error
 from simstrag.cli.console import console, print_table

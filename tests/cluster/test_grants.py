@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from simstrag.cluster.barrier_gate import Gate
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.demands import Slowdowns
-from simstrag.cluster.gate import Gate
-from simstrag.cluster.grants import Grants
 from simstrag.cluster.job import RunningJob
+from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.manager import load_manager
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ClusterStudy

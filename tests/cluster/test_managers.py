@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.cluster.barrier_gate import Gate, is_barrier
 from simstrag.cluster.constants import Constants
-from simstrag.cluster.gate import Gate, is_barrier
 from simstrag.cluster.manager import (
     LeaveAnswer,
     LeaveRequest,

@@ -111,7 +111,7 @@ def test_in_long_runs_with_many_breakpoints_the_short_ways_agree_with_the_long_o
 
 
 def test_what_a_plan_may_say_is_known_where_ranks_are_advanced_together() -> None:
-    """A new field must be thought of in `standing` (who may be in lockstep) before it is here."""
+    """A new field must be thought of in `plan_loading` (lockstep or not) before it is here."""
     assert {f.name for f in fields(Plan) if f.init} == {
         "quorums", "fuse", "bound", "precision", "batch", "deadline", "pause", "average", "weigh",
         "damping", "suspects", "review", "outer", "fragments", "compensation", "screen",

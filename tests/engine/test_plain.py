@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simstrag.engine import accounts, simulation
+from simstrag.engine import bookkeeping, simulation
 from simstrag.engine.native import memory
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
@@ -37,7 +37,7 @@ def test_a_sample_of_updates_is_the_same_sample(policy: str) -> None:
 
 
 def test_a_long_run_hands_its_updates_over_more_than_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (accounts, memory):
+    for module in (bookkeeping, memory):
         monkeypatch.setattr(module, "LOGGED", 256)
     for keep in (True, False):
         native, plain = (

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.run_spread import coverage
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.brief import LINES, Brief
 from simstrag.analysis.text.spread_text import describe_one_run, spread_table

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from simstrag import InputError, Run, Scenario, compare, simulate  # noqa: E402
-from simstrag.analysis.derived.standings import standings  # noqa: E402
+from simstrag.analysis.derived.ranking import standings  # noqa: E402
 from simstrag.analysis.pages.report import report  # noqa: E402
 from simstrag.analysis.tables.comparison_tables import accuracy_table, ranking_table  # noqa: E402
 from simstrag.analysis.text.cautions import cautions  # noqa: E402

@@ -236,3 +236,8 @@ def test_the_sensitivity_of_star_to_c_tau_has_a_row_for_each_entrant(
     assert times.title == "star-cluster-ring, by the formula"
     assert len(times.rows) == len(costs.rows) - 1 == 5
     assert (times.header[0], times.header[2]) == ("what", "time (s)")
+
+
+def test_the_aims_that_are_kept_are_those_of_the_results() -> None:
+    kept = (MEASURED / "cost-aims.txt").read_text(encoding="utf-8")
+    assert kept == "\n".join(tables.plain(tables.aims(results.read())))

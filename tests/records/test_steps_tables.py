@@ -22,7 +22,7 @@ from simstrag.traces.importers import import_trace, recognise
 from simstrag.traces.of_steps import trace_of_steps
 from simstrag.traces.provenance import Labelled
 from simstrag.whatif.job_scenario import job_scenario
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
 from tests.damage import damaged, outcome
 

@@ -10,7 +10,7 @@ import pytest
 
 import simstrag
 from simstrag import Scenario
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.text.cautions import cautions
 from simstrag.engine.simulate import simulate
 from simstrag.profile.profile import Profile

@@ -11,7 +11,7 @@ import pytest
 
 import simstrag
 from simstrag import InputError, Scenario
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.analysis.text.cautions import cautions
 from simstrag.engine.simulate import simulate

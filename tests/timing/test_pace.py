@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.text.cautions import coverage
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError

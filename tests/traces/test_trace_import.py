@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-from simstrag.analysis.pages.facts import log_period
+from simstrag.analysis.pages.page_footer import log_period
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.records.profiles import steps_of

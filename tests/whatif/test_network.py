@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Floats, Record
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.network import slower_network
+from simstrag.whatif.operation_array import Layout
 
 
 def layout(transfer: Floats, random: np.random.Generator, ranks: int = 8) -> Layout:

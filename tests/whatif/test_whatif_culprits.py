@@ -14,7 +14,7 @@ from simstrag.records.record import Record
 from simstrag.statistics.slow_workers import ALARM, excesses
 from simstrag.statistics.student import upper_tail
 from simstrag.whatif.culprits import Culprit, culprits
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 
 STEPS, RANKS, SLOW = 40, 4, 1
 RUNS = 100

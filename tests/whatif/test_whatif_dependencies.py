@@ -6,7 +6,7 @@ import numpy as np
 
 from simstrag.records.record import Record
 from simstrag.whatif.dependencies import dependencies
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 
 FORWARDS = ((0, 0), (0, 1), (1, 0), (1, 1))
 """Chunk and micro-batch of the forwards of a stage, in order; chunk c of stage p is 2 c + p."""

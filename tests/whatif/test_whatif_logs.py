@@ -13,8 +13,8 @@ import pytest
 
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import metrics
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
 
 # -- the flight recorder

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Metrics, metrics
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
 from tests.job_records import pipeline
 

@@ -20,8 +20,8 @@ from simstrag.records.record import Record
 from simstrag.whatif.analysis import WhatIf, analyse
 from simstrag.whatif.diagnosis import diagnose
 from simstrag.whatif.job_scenario import JobScenario, host_shares, job_scenario
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import metrics
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.policy_outlook import PoliciesOnRecord
 from simstrag.whatif.replay import JobReplay
 from tests.commands import Call

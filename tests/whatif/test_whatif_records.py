@@ -18,8 +18,8 @@ from simstrag.records.read import read_record
 from simstrag.records.record import Record
 from simstrag.records.steps import absent_ranks
 from simstrag.scenario.scenario import Scenario
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Metrics, metrics
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
 from tests.job_records import keep, pipeline, write_parquet
 

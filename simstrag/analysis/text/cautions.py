@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
+from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.profile_text import caution
 from simstrag.analysis.text.sensitivity_text import (

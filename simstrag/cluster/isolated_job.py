@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simstrag.cluster.grants import Grants
+from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.placer import NodeView, Placement, Request
 from simstrag.cluster.shared_nodes import SharedNodes
 from simstrag.cluster.study import ArrivingJob, ClusterStudy

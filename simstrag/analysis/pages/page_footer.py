@@ -1,4 +1,4 @@
-"""The facts at the end of a page: what was asked, versions and hashes, and a scenario as YAML."""
+"""Tables at the end of a page: what was asked, versions and hashes; a scenario as YAML."""
 
 from __future__ import annotations
 
