@@ -99,6 +99,11 @@ def is_within(module: str, packages: set[str]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in packages)
 
 
+def test_no_part_of_the_package_is_reached_by_a_link() -> None:
+    """A checkout without symbolic links, as on Windows, has the whole package."""
+    assert [path for path in Path(simstrag.__file__).parent.rglob("*") if path.is_symlink()] == []
+
+
 def test_every_name_in_this_file_is_a_module() -> None:
     named = {*ROOMS, *CONTRACT, *(name for allowed in HEAVY.values() for name in allowed)}
     assert named <= set(MODULES)
