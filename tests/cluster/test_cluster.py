@@ -19,12 +19,12 @@ from simstrag.cluster.placer import Placement
 from simstrag.cluster.runs import ClusterResults, cluster
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
+from simstrag.contract import Plan, Quorum
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
 from simstrag.engine.simulation import Simulation
 from simstrag.errors import PlanError
 from simstrag.experiments.paired_statistics import ratio
-from simstrag.policy import Plan, Quorum
 from simstrag.timing.noise import keys
 from tests.strategies import Fixed
 

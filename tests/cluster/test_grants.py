@@ -15,7 +15,7 @@ from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.manager import load_manager
 from simstrag.cluster.placer import Placement
 from simstrag.cluster.study import ClusterStudy
-from simstrag.policy import Plan, Quorum, Review, Via, View
+from simstrag.contract import Plan, Quorum, Review, Via, View
 
 NEXT = Review(updates=1)
 

@@ -23,8 +23,8 @@ from simstrag.cluster.measured_constants import largest, measure_all
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import ClusterRun, simulate_cluster
 from simstrag.cluster.study import ClusterStudy
+from simstrag.contract import Plan, Quorum, Review, Via, View
 from simstrag.errors import InputError
-from simstrag.policy import Plan, Quorum, Review, Via, View
 from tests.commands import Call
 
 NOTHING = Constants(0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
