@@ -15,7 +15,7 @@ from simstrag.cluster.colocation import LAWS
 from simstrag.cluster.demands import Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.negotiation import Nodes
-from simstrag.cluster.placer import Placement
+from simstrag.cluster.placers import Placement
 from simstrag.cluster.runs import ClusterResults, cluster
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy

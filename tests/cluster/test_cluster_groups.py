@@ -11,7 +11,7 @@ import pytest
 from simstrag.cluster.demands import Demands, Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.job_costs import JobCosts
-from simstrag.cluster.placer import Placement
+from simstrag.cluster.placers import Placement
 from simstrag.cluster.study import ClusterStudy
 from simstrag.cluster.study_sections import WorkloadSection
 from simstrag.cluster.utilisation import JobUse
