@@ -592,19 +592,8 @@ def test_a_reader_is_told_how_to_say_that_another_resource_is_contended(base: Co
     first, *others = cautions(times_of(base, TIMES))
     assert "contended" not in first
     (text,) = (text for text in others if "contended" in text)
-    assert text.startswith("The trace says that the gpu is contended. This decides which policy")
-    assert text.endswith(
-        "change the `resource` of the trace's rows; the others are host (the part of a step that "
-        "reduced precision cannot shorten), net (pushes, pulls and all-reduces) and step (the "
-        "whole step)."
-    )
-
-
-def test_without_noise_no_rank_is_called_slow_by_noise(base: Comparison) -> None:
-    quiet = times_of(base, TIMES, trace=None, step={"compute": 0.1, "amp_ratio": 1.6})
-    assert ("There is no contention trace: no rank is slow, not even by noise.") in cautions(quiet)
-    noisy = times_of(base, TIMES, trace=None)
-    assert "There is no contention trace: ranks are slow by noise alone." in cautions(noisy)
+    assert text.startswith("By the trace, gpu is contended. This decides which policy")
+    assert text.endswith("change the `resource` of the trace's rows.")
 
 
 def test_the_report_shows_the_thresholds_and_lets_them_be_saved(base: Comparison) -> None:
@@ -655,7 +644,7 @@ def test_words_between_backticks_are_code_on_the_page_and_stay_in_the_text(
     assert "`resource`" in " ".join(cautions(standings(base)))
     bullets = page.partition("<ul>")[2].partition("</ul>")[0]
     assert "change the <code>resource</code> of the trace" in bullets
-    assert "<code>simstrag ddp</code>" in bullets
+    assert "<code>simstrag fit</code>" in bullets
     assert "`" not in bullets
     assert str(prose("`<b>` & `")) == "<code>&lt;b&gt;</code> &amp; `"
 
