@@ -401,15 +401,14 @@ def test_a_placeholder_does_not_decide_by_noise(
 
 def test_a_lane_says_what_its_best_policy_changes_and_needs(base: Comparison) -> None:
     lanes = answer(times_of(base, TIMES)).lanes
-    assert lanes["A"] == "A, nothing changes in training: no policy was compared, such as lb_bsp."
+    assert lanes["A"] == "A, which changes nothing: no policy was compared, such as lb_bsp."
     assert lanes["B"].startswith(
-        "B, some gradients late, left out, or in reduced precision: korel, 7.0 % (6.2–7.8 %) "
-        "sooner than bsp."
+        "B, which changes some gradients: korel, 7.0 % (6.2–7.8 %) sooner than bsp."
     )
     assert lanes["C"].startswith(
-        "C, another algorithm: asynchronous SGD (asgd), 10.0 % (9.3–10.7 %) sooner than bsp. Every "
-        "gradient is an update of its own, on arrival, and its rank goes on at once. It changes: "
-        "an update has 25 % of the samples of all workers; a gradient is "
+        "C, which changes the algorithm: asynchronous SGD (asgd), 10.0 % (9.3–10.7 %) sooner than "
+        "bsp. Every gradient is an update of its own, on arrival, and its rank goes on at once. It "
+        "changes: an update has 25 % of the samples of all workers; a gradient is "
     )
     assert "a parameter server, which needs 5.00 ms for a gradient" in lanes["C"]
     assert "the cost of staleness (c_tau) up to 1, not at 4" in lanes["C"]

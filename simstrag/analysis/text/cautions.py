@@ -450,8 +450,7 @@ def turnover(s: Standings) -> str:
             flips.append(f"{first} with {second}")
     text = "No change of the ranking is shown"
     if flips:
-        left = [f"{len(flips) - PAIRS} more pairs"] * (len(flips) > PAIRS)
-        text = f"Beyond their intervals, {join([*flips[:PAIRS], *left])} change places"
+        text = f"Beyond their intervals, {join(flips, PAIRS)} change places"
     leaders: dict[str, list[str]] = {}
     for c in s.costs:
         leaders.setdefault(leader(s, c), []).append(f"{c:g}")

@@ -71,7 +71,7 @@ class _Words(string.Formatter):
             one, _, many = format_spec.partition("/")
             return one if (value if isinstance(value, int) else len(value)) == 1 else many
         if format_spec.startswith("# "):
-            return plural(value, format_spec[2:])
+            return plural(int(value), format_spec[2:])
         if format_spec in _FORMS:
             return _FORMS[format_spec](value)
         return format(value, format_spec)
