@@ -84,7 +84,7 @@ def compare_scenario(
 
     Returns the page of the report.
     """
-    from simstrag.analysis.derived.standings import standings
+    from simstrag.analysis.derived.ranking import standings
     from simstrag.analysis.text.cautions import doubtful_constants, facts
     from simstrag.experiments.compare import compare as run_comparison
     from simstrag.experiments.compare import count_runs
@@ -142,7 +142,7 @@ def _describe_kept(kept: Path, alone: str, interrupt: str) -> str:
 
 
 def _print_ranking(comparison: Comparison) -> None:
-    from simstrag.analysis.derived.standings import standings
+    from simstrag.analysis.derived.ranking import standings
     from simstrag.analysis.tables.comparison_tables import (
         accuracy_table,
         explain_dashes,

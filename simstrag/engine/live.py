@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.engine.accounts import Accounts
 from simstrag.engine.agenda import Agenda
+from simstrag.engine.bookkeeping import Accounts
 from simstrag.engine.messages import (
     Ask,
     CallOff,

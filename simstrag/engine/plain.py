@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.engine.accounts import Accounts
 from simstrag.engine.agenda import Agenda
+from simstrag.engine.bookkeeping import Accounts
 from simstrag.engine.kernel import Stop, Truth
 from simstrag.engine.messages import (
     Ask,

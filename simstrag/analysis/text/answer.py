@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision, decide
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
+from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.bill_text import describe_bill, name_of_node, prose
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.cautions import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.analysis.derived.standings import Standings, faster
+from simstrag.analysis.derived.ranking import Standings, faster
 from simstrag.analysis.text.fact import Fact, Sentences, Severity, rows, say
 from simstrag.analysis.text.number_format import capital, join
 from simstrag.analysis.text.profile_text import caution

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from simstrag import policies
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing
+from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import LINES, Brief, height

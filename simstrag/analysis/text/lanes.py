@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, faster
+from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, faster
 from simstrag.analysis.text.cautions import ignored
 from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import (

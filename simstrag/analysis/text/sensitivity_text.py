@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from simstrag.analysis.derived.standings import Standings, faster
+from simstrag.analysis.derived.ranking import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.fact import say
