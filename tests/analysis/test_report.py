@@ -205,7 +205,7 @@ class TestTrue:
     def test_a_mitigation_that_is_not_defined_is_explained(self, without_trace: str) -> None:
         text = Page(without_trace).text
         assert "– for M: not defined" in text  # noqa: RUF001
-        assert "There is no contention trace" in text
+        assert "There is no contention, so no gain is mitigation" in text
 
     def test_the_interval_is_said_to_cover_what_it_covers(
         self, page: Page, bare_report: str
