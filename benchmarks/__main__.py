@@ -1,4 +1,4 @@
-"""Measure speed and cost on this machine, print the tables, and write them into the docs.
+"""Measure speed and cost on this machine, print the tables, and keep them in docs/measured.
 
 python -m benchmarks             # speed, cost, start-up: about ten minutes on two cores
 python -m benchmarks --quick     # about one minute: fewer sizes and repetitions; writes nothing
@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import cost, pictures, speed, study, tables
-from benchmarks.results import describe_machine, read, save, write_tables
+from benchmarks.results import describe_machine, keep_tables, read, save
 from benchmarks.stopwatch import Progress
 
 SECTIONS = ("speed", "cost", "study")
@@ -57,16 +57,16 @@ def _tables(results: dict[str, Any]) -> list[tables.Table]:
 
 
 def _write_documentation(results: dict[str, Any]) -> None:
-    """Write the pictures and the tables of docs/cost.md."""
+    """Write the pictures and the tables to which docs/cost.md refers."""
     if "speed" in results:
         pictures.speed(results["speed"]["no noise"])
-        write_tables("speed", tables.speed(results["speed"]), results["speed"]["machine"])
+        keep_tables("cost-speed", tables.speed(results["speed"]), results["speed"]["machine"])
     if "cost" in results:
         pictures.cost(results["cost"])
-        write_tables("cost", tables.cost(results["cost"]), results["cost"]["machine"])
+        keep_tables("cost-growth", tables.cost(results["cost"]), results["cost"]["machine"])
     if "study" in results:
-        write_tables("study", [tables.study(results["study"])], results["study"]["machine"])
-    write_tables("aims", [tables.aims(results)])
+        keep_tables("cost-study", [tables.study(results["study"])], results["study"]["machine"])
+    keep_tables("cost-aims", [tables.aims(results)])
 
 
 def _parse_arguments() -> argparse.Namespace:

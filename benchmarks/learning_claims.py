@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.tables import Table
 from simstrag import Scenario, compare, simulate
-from simstrag.analysis.derived.standings import Standings, as_accurate, standings
+from simstrag.analysis.derived.ranking import Standings, as_accurate, standings
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate, ratio_of_times
 

@@ -18,16 +18,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import Table, markdown, plain, show
+from benchmarks.tables import Table, plain, show
 
 __all__ = [
     "MEASURED", "RESULTS", "add_write", "describe_machine", "keep_tables", "read", "report", "save",
-    "write_tables",
 ]  # fmt: skip
 
 RESULTS = Path(__file__).parent / "results.json"
-PAGE = Path(__file__).parent.parent / "docs" / "cost.md"
-MEASURED = PAGE.parent / "measured"
+MEASURED = Path(__file__).parent.parent / "docs" / "measured"
 """Tables that benchmarks write and pages refer to."""
 PACKAGES = ("numpy", "simpy", "simstrag")
 
@@ -74,23 +72,6 @@ def _round(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_round(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def write_tables(
-    name: str, tables: Iterable[Table], machine: Mapping[str, Any] | None = None
-) -> None:
-    """Write tables between the marks `<!-- name -->` and `<!-- end of name -->` of docs/cost.md.
-
-    machine: a description of the machine, for the line below the tables.
-    """
-    head, mark, rest = PAGE.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
-    _, end, tail = rest.partition(f"<!-- end of {name} -->")
-    assert mark, f"{PAGE} has no mark {name}"
-    assert end, f"{PAGE} has no end of {name}"
-    lines = [line for table in tables for line in markdown(table)]
-    if machine is not None:
-        lines += [_made(machine), ""]
-    PAGE.write_text(head + mark + "\n" + "\n".join(lines) + "\n" + end + tail, encoding="utf-8")
 
 
 def keep_tables(

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import PAGE, report
+from benchmarks.results import report
 from benchmarks.stopwatch import time_call
 from benchmarks.study import POLICIES
 from benchmarks.tables import Table
@@ -116,4 +116,4 @@ def table(outcomes: Sequence[Shares]) -> Table:
 
 
 if __name__ == "__main__":
-    report(__doc__, "shares", PAGE, measure, table)
+    report(__doc__, "cost-shares", measure, table)

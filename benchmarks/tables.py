@@ -1,4 +1,4 @@
-"""Tables of the results, for the terminal, for docs/cost.md and docs/measured, and the aims."""
+"""Tables of the results, for the terminal and for docs/measured, and the aims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from benchmarks.jobs import NOISES
 
 __all__ = [
-    "Table", "aims", "cost", "markdown", "megas", "plain", "show", "speed", "study", "times",
+    "Table", "aims", "cost", "megas", "plain", "show", "speed", "study", "times",
 ]  # fmt: skip
 
 Cells = tuple[str, ...]
@@ -222,13 +222,6 @@ def show(tables: Iterable[Table]) -> None:
         for row in table.rows:
             printed.add_row(*row)
         console.print(printed)
-
-
-def markdown(table: Table) -> list[str]:
-    """Lines of a table in Markdown, with its title."""
-    marks = ("---", *("---:" for _ in table.header[1:]))
-    lines = [f"| {' | '.join(row)} |" for row in (table.header, marks, *table.rows)]
-    return [f"**{table.title}**", "", *lines, ""]
 
 
 def plain(table: Table) -> list[str]:

@@ -19,7 +19,7 @@ from simstrag.whatif.diagnosis import Diagnosis
 
 @answer.register
 def _(comparison: Comparison) -> Any:
-    from simstrag.analysis.derived.standings import standings
+    from simstrag.analysis.derived.ranking import standings
     from simstrag.analysis.text.answer import answer
 
     return answer(standings(comparison))
@@ -35,7 +35,7 @@ def _(advice: Advice | ClusterAdvice) -> Any:
 
 @html_fragment.register
 def _(comparison: Comparison) -> str:
-    from simstrag.analysis.derived.standings import standings
+    from simstrag.analysis.derived.ranking import standings
     from simstrag.analysis.pages.templates import fragment
     from simstrag.analysis.tables.comparison_tables import ranking_table
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.cluster.barrier_gate import Gate, is_barrier
 from simstrag.cluster.demands import Demands, Floats, RecentDemands, Slowdowns
-from simstrag.cluster.gate import Gate, is_barrier
 from simstrag.cluster.job_costs import JobCosts, parents_of, uses_server
-from simstrag.cluster.placer import Placement
+from simstrag.cluster.placers import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.contract.plan import NEVER, Plan
 from simstrag.contract.view import View

@@ -93,8 +93,7 @@ def wrap(
             raise InputError(f"{what}: {value!r}; give a whole number from 1 on")
     if samples is not None and batch is None and profile is None:
         raise InputError("samples are counted by batches: give the samples of a rank's batch too")
-    given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    name = policy if isinstance(policy, str) else policies.name_of(given)
+    name, given = policies.new(policy)
     if not dist.is_initialized():
         joined = join(stall_limit, patient=True)
     elif joined is None:

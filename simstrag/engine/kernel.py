@@ -20,7 +20,7 @@ from simstrag.contract.block import Block
 from simstrag.contract.compiled import address, loops
 from simstrag.contract.plan import COMPARED, Plan
 from simstrag.contract.view import Hints, View
-from simstrag.engine.native import standing
+from simstrag.engine.native import plan_loading
 from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
 from simstrag.engine.native.memory import SHOWN, Memory
@@ -266,7 +266,7 @@ class Kernel:
             self._file(plan, old)
             self._native.refile(self.memory.address)
         elif "fragments" in changed:
-            standing.retime(plan, self._loading)
+            plan_loading.retime(plan, self._loading)
 
     def pause(self, at: float) -> None:
         """Complete the records of all ranks as of `at`, to which the kernel was advanced."""
@@ -279,7 +279,7 @@ class Kernel:
         (launches, stretches, nets, service), loading = self._loading.speeds, self._loading
         loading.reload(timing)
         self.timing = timing
-        standing.retime(self.plan, loading)
+        plan_loading.retime(self.plan, loading)
         self.memory.ranks["clean_step"] = -1  # rule 27 asks for the speed of now
         launched, after, new, served = loading.speeds
         launching, ratios = launched / launches, after / stretches
@@ -312,7 +312,7 @@ class Kernel:
         self._hung.difference_update(lost, back)
         self._machine["now"] = at
         self._change(plan, anew=True)
-        standing.allow_lockstep(plan, self.memory.job, self._hung)
+        plan_loading.allow_lockstep(plan, self.memory.job, self._hung)
         pause, may_lockstep = m["pause"], m["may_lockstep"]
         if cost > 0:
             m["pause"], m["may_lockstep"] = pause + cost, 0
@@ -451,16 +451,16 @@ class Kernel:
 
     def _adopt(self, plan: Plan, changed: set[str]) -> None:
         self.plan = plan
-        if not changed <= standing.BY_RANK:
+        if not changed <= plan_loading.BY_RANK:
             self.learner.lost = self.learner.lost or unmodelled(plan)
-        standing.adopt(plan, changed, self._loading, self.learner.lost is not None)
+        plan_loading.adopt(plan, changed, self._loading, self.learner.lost is not None)
         if self._hung:
             self._machine["may_lockstep"] = 0
         self.recorder.planned(plan, self.version, self.now, changed)
 
     def _file(self, plan: Plan, old: Plan | None) -> None:
         token = self.recorder.names(plan.quorums)
-        standing.file(plan, old, self._loading, token)
+        plan_loading.file(plan, old, self._loading, token)
 
     # -- what native code asks ---------------------------------------------------------------
 

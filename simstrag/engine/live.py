@@ -18,8 +18,8 @@ from simstrag import policies
 from simstrag.contract import Hints, Policy, View
 from simstrag.contract.plan import Plan, Precision, Review
 from simstrag.contract.quorum import Quorum
-from simstrag.engine.accounts import Accounts
 from simstrag.engine.agenda import Agenda
+from simstrag.engine.bookkeeping import Accounts
 from simstrag.engine.messages import (
     Ask,
     CallOff,

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from simstrag.contract.plan import Plan
 from simstrag.contract.view import Hints, View
-from simstrag.engine.accounts import Accounts
 from simstrag.engine.agenda import Agenda
+from simstrag.engine.bookkeeping import Accounts
 from simstrag.engine.kernel import Stop, Truth
 from simstrag.engine.messages import (
     Ask,

@@ -17,8 +17,8 @@ from simstrag.statistics.slow_workers import FEWEST
 from simstrag.whatif.causes import Cause, causes
 from simstrag.whatif.culprits import Culprit, Group, culprits, gather
 from simstrag.whatif.fixes import Fix, fixes
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Decomposition, Metrics, metrics
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
 from simstrag.whatif.visibility import find_unseen
 

@@ -14,8 +14,8 @@ import numpy as np
 from simstrag.records.record import BACKWARD, FORWARD, Floats, Ints, Record
 from simstrag.statistics.slow_workers import FLOOR, excesses
 from simstrag.whatif.culprits import Culprit, computing
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import first_operations
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
 
 WORTH = 0.01

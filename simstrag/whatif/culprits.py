@@ -17,7 +17,7 @@ from simstrag.records.record import BACKWARD, FORWARD, Floats
 from simstrag.statistics.groups import reference
 from simstrag.statistics.pauses import find_pauses
 from simstrag.statistics.slow_workers import FEWEST, excesses, slow_with, slowness
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 
 PAUSING = 0.5
 """Share of the workers with scattered pauses from which pauses are nobody's own, ASSUMED."""

@@ -24,7 +24,7 @@ from simstrag.records.record import (
     TRANSFERS,
 )
 from simstrag.timing.operation_graph import Dependencies
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 
 CLOCK = 5e-5
 """Seconds by which clocks of two ranks may differ where starts and ends are compared."""

@@ -23,7 +23,7 @@ from simstrag.records.read import read_record
 from simstrag.records.record import BACKWARD, FORWARD, Floats, Ints, Record
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
 
 HOST_PARTS = frozenset({"input", "data", "dataloader", "data-loading", "host", "cpu", "gc"})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simstrag.records.record import ALL_REDUCE, Floats
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 
 BLOCKS = 120
 """Most medians of successive steps among which a run is sought."""

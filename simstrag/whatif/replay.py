@@ -22,7 +22,7 @@ from simstrag.timing.operation_graph import (
     levels_of,
 )
 from simstrag.whatif.dependencies import dependencies
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 
 CLOCK = 0.010
 """A transfer or delay of at most minus this many seconds counts as none: clocks differ."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from simstrag.records.record import Record, Unseen
 from simstrag.records.steps import HIDDEN
 from simstrag.statistics.walls import shared_walls
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 
 RECORD = "simstrag.ddp.record(model, out=FOLDER) in the script"
 LARGE = 0.2

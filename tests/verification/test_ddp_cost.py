@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from simstrag.learning.noise_scale_estimate import SPARSEST
+from tests.ddp.test_ddp_trainer import Told
 from tests.ranks import Ranks, ranks
-from tests.test_ddp_trainer import Told
 
 __all__ = ["ranks"]
 

@@ -480,7 +480,7 @@ def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
     from simstrag.ddp import wrap
     from simstrag.ddp.server import client as client_module
     from simstrag.ddp.server import server_mode
-    from tests.test_ddp_trainer import task
+    from tests.ddp.test_ddp_trainer import task
 
     allocate, broadcast, passed = client_module.allocate_shared, server_mode.dist.broadcast, []
 

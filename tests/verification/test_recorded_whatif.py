@@ -17,8 +17,8 @@ import pytest
 
 from simstrag.records.operations import read_operations
 from simstrag.records.record import Record
-from simstrag.whatif.layout import Layout
 from simstrag.whatif.metrics import Metrics, metrics
+from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "traces" / "bytedance-straggler"

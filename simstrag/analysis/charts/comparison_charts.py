@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rule, rows_of
 from simstrag.analysis.charts.matplotlib_renderer import canvas, svg
-from simstrag.analysis.derived.standings import TIMES, Standings
+from simstrag.analysis.derived.ranking import TIMES, Standings
 from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.cautions import unknown

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
-from simstrag.analysis.derived.standings import Standing, Standings, faster
+from simstrag.analysis.derived.ranking import Standing, Standings, faster
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 

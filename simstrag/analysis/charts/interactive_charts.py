@@ -17,7 +17,7 @@ from simstrag.analysis.charts import timeline as charts
 from simstrag.analysis.charts.chart import Chart
 from simstrag.analysis.charts.timeline import Scope, scope_of
 from simstrag.analysis.derived.example_runs import Example, example_of, examples_of
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison

@@ -22,7 +22,7 @@ from simstrag.analysis.charts import timeline as timelines
 from simstrag.analysis.charts.chart import PAPER, Chart, name_ranks
 from simstrag.analysis.charts.matplotlib_renderer import draw
 from simstrag.analysis.derived.example_runs import control_name, example, example_of
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError

@@ -1,4 +1,4 @@
 """What is computed for a report: of one run fates, waiting, phases; of a comparison its standings.
 
-Start with `steps`, the recorded steps of a run, or `standings`: estimates and paired differences.
+Start with `steps`, the recorded steps of a run, or `ranking`: estimates and paired differences.
 """

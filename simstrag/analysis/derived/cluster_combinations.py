@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from simstrag.analysis.derived.standings import leads
+from simstrag.analysis.derived.ranking import leads
 from simstrag.cluster.runs import ClusterResults, describe
 from simstrag.cluster.utilisation import UTILISATION
 from simstrag.errors import InputError

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from simstrag import policies
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.contract.policy import LANES
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.derived.standings import (
+from simstrag.analysis.derived.ranking import (
     as_accurate,
     leads,
     places,

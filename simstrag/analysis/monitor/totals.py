@@ -22,7 +22,7 @@ from simstrag.records.record import Floats, Ints, Record
 from simstrag.statistics.startup import leading
 from simstrag.whatif.analysis import late_replicas, waited_in_groups
 from simstrag.whatif.culprits import computing
-from simstrag.whatif.layout import Layout
+from simstrag.whatif.operation_array import Layout
 
 HEAD = 1000
 """First steps that are kept, in which start-up may end: a longer one counts as steps."""

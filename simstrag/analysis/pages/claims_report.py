@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simstrag.analysis.charts.claim_maps import draw_map
-from simstrag.analysis.pages import facts
+from simstrag.analysis.pages import page_footer
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables.claim_tables import claims_table, entrants_table, points_table
 from simstrag.analysis.tables.table import csv_data
@@ -27,7 +27,7 @@ def render(board: Scoreboard, command: str | None = None) -> str:
         links={row.claim.name: row.claim.name for row in board.rows},
         sections=[_section(row, board.quick) for row in board.rows],
         command=command or "simstrag claims",
-        provenance=facts.provenance(provenance()),
+        provenance=page_footer.provenance(provenance()),
         data=csv_data(tables),
     )
 
@@ -54,6 +54,6 @@ def _scenario(claim: Claim, quick: bool) -> str:
     if not claim.learners:
         return ""
     if claim.draw is not None:
-        return facts.as_yaml(claim.draw(0, **(SHORT if quick else {})))
+        return page_footer.as_yaml(claim.draw(0, **(SHORT if quick else {})))
     scenario = claim.study(claim.learners[0], quick)["scenario"]
-    return facts.as_yaml(scenario)
+    return page_footer.as_yaml(scenario)

@@ -14,7 +14,7 @@ from simstrag.analysis.charts.matplotlib_renderer import Picture
 from simstrag.analysis.charts.timeline import FULLEST
 from simstrag.analysis.derived.cluster_combinations import Combination, Combinations, combinations
 from simstrag.analysis.derived.cluster_stays import stays
-from simstrag.analysis.pages import facts
+from simstrag.analysis.pages import page_footer
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import cluster_tables
 from simstrag.analysis.tables.cluster_tables import frame_table
@@ -79,8 +79,8 @@ def render(results: ClusterResults) -> str:
         most_lanes=cluster_charts.MOST_LANES,
         fullest=FULLEST,
         asked=_asked(found),
-        study=facts.as_yaml(results.study),
-        provenance=facts.provenance(results.provenance),
+        study=page_footer.as_yaml(results.study),
+        provenance=page_footer.provenance(results.provenance),
         data=csv_data({
             "combinations": ranking,
             "workloads": workloads,

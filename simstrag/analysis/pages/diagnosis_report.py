@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from simstrag.analysis.charts import whatif_charts
-from simstrag.analysis.pages import facts
+from simstrag.analysis.pages import page_footer
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import whatif_tables
 from simstrag.analysis.tables.table import csv_data
@@ -40,7 +40,7 @@ def render(found: Diagnosis, command: str | None = None) -> str:
             **({} if not record.nodes else {"nodes": ", ".join(record.nodes)}),
         },
         command=command,
-        provenance=facts.provenance(provenance()),
+        provenance=page_footer.provenance(provenance()),
         data=csv_data(tables),
         **shown,
     )

@@ -18,9 +18,9 @@ from simstrag.analysis.charts import (
 from simstrag.analysis.charts.gains import gain_rows
 from simstrag.analysis.charts.matplotlib_renderer import picture
 from simstrag.analysis.derived.example_runs import Example, describe_excerpts, example, examples_of
-from simstrag.analysis.derived.standings import standings
+from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.derived.timeline_excerpt import CloseLook, close_look
-from simstrag.analysis.pages import cluster_report, facts, sweep_report
+from simstrag.analysis.pages import cluster_report, page_footer, sweep_report
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
@@ -31,7 +31,7 @@ from simstrag.analysis.text.cautions import cautions, turnover
 from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.gain_text import saved as saved_share
-from simstrag.analysis.text.lanes import TITLES
+from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import join, number, percent
 from simstrag.analysis.text.profile_text import describe
 from simstrag.analysis.text.sensitivity_text import thresholds
@@ -143,14 +143,14 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         s=s,
         job=comparison.made.get("job", "this job"),
         made=", ".join(comparison.made[key] for key in ("by", "at") if key in comparison.made),
-        period=facts.log_period(scenario.inputs.trace),
+        period=page_footer.log_period(scenario.inputs.trace),
         answer=found,
         gains=gain_rows(found.decision, saved_share, percent_of),
         clean=comparison.scenario.inputs.trace is not None,
-        lanes=TITLES,
+        lanes=CHANGED,
         banner=banner,
         cautions=[*cautions(s), *doubts(scenario)],
-        asked=facts.question(scenario),
+        asked=page_footer.question(scenario),
         seed=scenario.seed_list[0],
         tables=tables,
         pictures={n: picture(c, n) if c else Markup() for n, c in charts.items()},
@@ -176,8 +176,8 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         profile=dict(text.split(": ", 1) for text in described),
         assumptions=assumptions(scenario, runs),
         command=command,
-        provenance=facts.provenance(runs[0].provenance),
-        scenario=facts.as_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
+        provenance=page_footer.provenance(runs[0].provenance),
+        scenario=page_footer.as_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
         **bokeh_renderer.page_data(drawn),
     )  # fmt: skip
 
@@ -218,8 +218,8 @@ def render_run(run: Run) -> str:
         learned=None if learned is None else picture(learned, "accuracy"),
         task=run.scenario.get("learner", {}).get("task"),
         spent=picture(run_charts.time_spent(parts, "time (s)"), "spent"),
-        provenance=facts.provenance(run.provenance),
-        scenario=facts.as_yaml(run.scenario),
+        provenance=page_footer.provenance(run.provenance),
+        scenario=page_footer.as_yaml(run.scenario),
         data=csv_data(saved),
         **context,
         **bokeh_renderer.page_data(drawn),

@@ -8,7 +8,7 @@ from typing import Any
 
 from simstrag.analysis.charts.sweep_charts import pictures
 from simstrag.analysis.derived.sweep_cells import SweepCells, sweep_cells
-from simstrag.analysis.pages import facts
+from simstrag.analysis.pages import page_footer
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables.sweep_tables import every_ranking, points_table, ranking_table
 from simstrag.analysis.tables.table import csv_data
@@ -41,9 +41,9 @@ def render(sweep: Sweep, x: str | None = None, y: str | None = None) -> str:
             (describe(cell, found), outcome(cell), ranking_table(cell)) for cell in found.cells
         ],
         asked=_asked(found),
-        fixed=facts.as_yaml(_fixed(found)),
-        study=facts.as_yaml(sweep.study),
-        provenance=facts.provenance(sweep.provenance),
+        fixed=page_footer.as_yaml(_fixed(found)),
+        study=page_footer.as_yaml(sweep.study),
+        provenance=page_footer.provenance(sweep.provenance),
         data=csv_data(tables),
     )
 

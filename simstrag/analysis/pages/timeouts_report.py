@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simstrag.advice.timeouts import TimeoutAdvice
 from simstrag.analysis.charts.timeout_charts import false_alarms, lost_hours
-from simstrag.analysis.pages import facts
+from simstrag.analysis.pages import page_footer
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.timeouts_text import cautions, sentences, settings_table
@@ -26,6 +26,6 @@ def render(advice: TimeoutAdvice, job: str, command: str | None = None) -> str:
         false_alarms=false_alarms(advice),
         lost_hours=lost_hours(advice),
         command=command,
-        provenance=facts.provenance(provenance()),
+        provenance=page_footer.provenance(provenance()),
         data=csv_data({"settings": table}),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from simstrag.analysis.derived.standings import TIMES, Standing, Standings, as_accurate
+from simstrag.analysis.derived.ranking import TIMES, Standing, Standings, as_accurate
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays
 from simstrag.analysis.text.number_format import MISSING, join

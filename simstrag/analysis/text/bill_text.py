@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simstrag.analysis.derived.comparison_decision import Bill
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings
+from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings
 from simstrag.analysis.text.cautions import NOTHING, contended, replays
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import MISSING, capital, estimate, join

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simstrag.analysis.derived.standings import Standings
+from simstrag.analysis.derived.ranking import Standings
 from simstrag.analysis.text.number_format import percent
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simstrag import policies
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
-from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, saved_share
+from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, Standings, saved_share
 from simstrag.analysis.text.number_format import MISSING, estimate, percent
 from simstrag.analysis.text.sensitivity_text import value_text
 from simstrag.errors import SimstragError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from simstrag.analysis.derived.standings import TIMES, Standings
+from simstrag.analysis.derived.ranking import TIMES, Standings
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import prose
 from simstrag.analysis.text.number_format import MISSING, between, decimals, number, percent, plural

@@ -18,7 +18,7 @@
    world has to see every rank, and at the end.  Where a plan says other things of steps, members
    whose update was just made stay in lockstep (`resize`). */
 
-enum { EVENTS, QUEUED, BARRIER, RACE }; /* as in standing.py */
+enum { EVENTS, QUEUED, BARRIER, RACE }; /* as in plan_loading.py */
 
 /* Rows of `fields`.  RATE: seconds per unit of work, which hold for steps that end before UNTIL.
    EFFORT: work of a step without noise.  AMP: 1 of steps in reduced precision.  CLEAN_RATE,
