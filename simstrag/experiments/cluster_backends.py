@@ -66,6 +66,18 @@ def load_backend(name: str, address: str | None = None, jobs: int | None = None)
     return DaskBackend(address) if name == "dask" else RayBackend(address)
 
 
+@contextlib.contextmanager
+def open_backend(
+    name: str = "processes", address: str | None = None, jobs: int | None = None
+) -> Iterator[Backend]:
+    """A backend that is shut down in the end."""
+    backend = load_backend(name, address, jobs)
+    try:
+        yield backend
+    finally:
+        backend.shut_down()
+
+
 class DaskBackend:
     """The workers of a Dask scheduler, which restarts calls itself (`allowed-failures`).
 
