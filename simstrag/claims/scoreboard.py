@@ -20,7 +20,7 @@ from simstrag.claims.measures import PointRuns
 from simstrag.claims.registry import CLAIMS
 from simstrag.claims.trial import ClaimVerdict, Trial, try_claim
 from simstrag.documents.file_io import write_atomically
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.kept_runs import Report
@@ -144,8 +144,7 @@ def judge(
     known = {claim.name: claim for claim in CLAIMS}
     for name in only:
         if isinstance(name, str) and name not in known:
-            hint = nearest(name, known)
-            raise InputError(f"there is no claim '{name}'; known: {', '.join(known)}{hint}")
+            raise InputError(f"there is no claim '{name}'; {choices(name, known)}")
     wanted = {each if isinstance(each, str) else each.name: each for each in only or known}
     claims = [known[each] if isinstance(each, str) else each for each in wanted.values()]
     total = sum(_count_runs(claim, each, quick) for claim in claims for each in claim.tried(quick))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 from simstrag.processes.pool import Backend, InProcess, WorkerPool, core_count
 from simstrag.processes.signals import keep_handler
@@ -45,8 +45,7 @@ def load_backend(name: str, address: str | None = None, jobs: int | None = None)
     'dask'?
     """
     if name not in BACKENDS:
-        known = ", ".join(BACKENDS)
-        raise InputError(f"there is no backend '{name}'; known: {known}{nearest(name, BACKENDS)}")
+        raise InputError(f"there is no backend '{name}'; {choices(name, BACKENDS)}")
     if name == "processes":
         if address is not None:
             raise InputError(
