@@ -107,7 +107,7 @@ class Sweep:
 
     @property
     def kept(self) -> KeptRuns[Planned]:
-        """Its runs in its folder."""
+        """The runs that its folder keeps."""
         return KeptRuns(self.folder, self.runs)
 
     def outcomes(self) -> dict[Planned, Mapping[str, Any]]:
