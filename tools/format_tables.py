@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from tools.imports import ROOT
 
-PAGES = sorted((ROOT / "docs" / "formats").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "formats").glob("*.md")), ROOT / "docs" / "howto" / "sweep.md"]
 TABLE = re.compile(r"(?m)^<!-- (simstrag\.[\w.]+):(\w+) -->\n((?:\|.*\n)+)")
 ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) (?<!\\)\|")
 TYPES = {

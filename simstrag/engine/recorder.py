@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from simstrag.contract.plan import Plan
+from simstrag.contract.quorum import Quorum
 from simstrag.learning.training import Evaluations
-from simstrag.plan import Plan
 from simstrag.policies import architecture
-from simstrag.quorum import Quorum
 from simstrag.runs.tables import (
     MEMBERS,
     RANK_SET,

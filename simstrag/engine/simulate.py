@@ -10,6 +10,7 @@ from typing import Any
 import simpy
 
 from simstrag import policies
+from simstrag.contract import Hints, Policy
 from simstrag.engine.excerpt import Excerpt
 from simstrag.engine.real_training import evaluation_interval, train
 from simstrag.engine.recorder import Recorder
@@ -17,7 +18,6 @@ from simstrag.engine.simulation import Simulation, unknown_gain
 from simstrag.errors import InputError
 from simstrag.learning.gradient_log import GradientLog
 from simstrag.learning.training import Trained
-from simstrag.policy import Hints, Policy
 from simstrag.runs.run import Run, write_directory
 from simstrag.runs.tables import OnDisk
 from simstrag.scenario.scenario import Scenario

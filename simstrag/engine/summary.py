@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simstrag import policies
+from simstrag.contract import Policy
 from simstrag.engine.recorder import Recorder
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.learning.training import Trained
-from simstrag.policy import Policy
 from simstrag.runs.run import OF_FORMULA
 from simstrag.scenario.scenario import Scenario
 

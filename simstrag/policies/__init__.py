@@ -2,7 +2,8 @@
 
 A policy file defines one class with a `plan` method and is found by its file name; there is no
 registry.  A policy outside the package is named `package.module:Class` or `FILE.py:Class`.
-Policies know neither clock nor engine: `simstrag/policy.py` is their contract.  Start with `bsp`.
+They know neither clock nor engine: `simstrag.contract` is what they see and answer.  Start with
+`bsp`.
 
 Papers' names: `bsp` bulk synchronous parallel, `asgd` asynchronous SGD, `ssp` and `dssp` (dynamic)
 stale synchronous parallel, `cgp` Cooperate Grouping Parallel, `lb_bsp` load-balanced BSP, `lgc`
@@ -24,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import overload
 
+from simstrag.contract import Hints, Policy, View
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.policies._description import PolicyDescription, architecture, describe_policy
@@ -36,7 +38,6 @@ from simstrag.policies._policy_errors import (
     declared_lane,
     reviews_ahead,
 )
-from simstrag.policy import Hints, Policy, View
 
 __all__ = [
     "Parameter", "PolicyDescription", "architecture", "ask", "ask_about", "collect_warnings",

@@ -1,7 +1,7 @@
 """The metrics of a what-if analysis: what the job lost, and to which operations.
 
 Source: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
-OSDI 2025; docs/whatif.md has the formulas.  All are ratios of replayed step times, of means over
+OSDI 2025; docs/diagnose.md has the formulas.  All are ratios of replayed step times, of means over
 steps or of single steps.
 """
 

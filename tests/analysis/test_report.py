@@ -21,10 +21,10 @@ from simstrag.analysis.pages.report import render, render_run
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.number_format import estimate, number
+from simstrag.contract import Plan, View
 from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
-from simstrag.policy import Plan, View
 from simstrag.scenario.scenario import Scenario
 
 SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}

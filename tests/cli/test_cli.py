@@ -18,12 +18,12 @@ from simstrag.analysis.text.number_format import MISSING
 from simstrag.cli import commands
 from simstrag.cli.commands import EXAMPLES, OLD
 from simstrag.cli.doctor import examine
+from simstrag.contract import Hints, View
 from simstrag.ddp import policy_support
 from simstrag.documents.units import BYTES_PER_SECOND, parse_quantity
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.policies import ask, describe, load, names
-from simstrag.policy import Hints, View
 from simstrag.scenario.scenario import Scenario
 from tests.commands import SCENARIO, TRACE, Call, plain_lines
 from tests.growing_records import drawn, write_record

@@ -18,13 +18,13 @@ pytest.importorskip("sklearn")
 from simstrag import Run  # noqa: E402
 from simstrag.cli.ddp import Precision  # noqa: E402
 from simstrag.cli.validate import _describe_kept  # noqa: E402
+from simstrag.contract import Outer  # noqa: E402
 from simstrag.ddp.journal.journal import facts_to_json  # noqa: E402
 from simstrag.ddp.precision import PAIRS  # noqa: E402
 from simstrag.ddp.replica import Replica  # noqa: E402
 from simstrag.ddp.workload_rank import Training, load_global_model  # noqa: E402
 from simstrag.engine.live import Live  # noqa: E402
 from simstrag.learning.outer_model import OuterModel  # noqa: E402
-from simstrag.policy import Outer  # noqa: E402
 from tests.commands import Call  # noqa: E402
 from tests.ddp.test_ddp_journal import HINTS, recorded  # noqa: E402
 

@@ -15,16 +15,16 @@ from simstrag.cluster.colocation import LAWS
 from simstrag.cluster.demands import Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.negotiation import Nodes
-from simstrag.cluster.placer import Placement
+from simstrag.cluster.placers import Placement
 from simstrag.cluster.runs import ClusterResults, cluster
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
+from simstrag.contract import Plan, Quorum
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
 from simstrag.engine.simulation import Simulation
 from simstrag.errors import PlanError
 from simstrag.experiments.paired_statistics import ratio
-from simstrag.policy import Plan, Quorum
 from simstrag.timing.noise import keys
 from tests.strategies import Fixed
 

@@ -11,11 +11,11 @@ import pytest
 from simstrag.cluster.demands import Demands, Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.job_costs import JobCosts
-from simstrag.cluster.placer import Placement
+from simstrag.cluster.placers import Placement
 from simstrag.cluster.study import ClusterStudy
 from simstrag.cluster.study_sections import WorkloadSection
 from simstrag.cluster.utilisation import JobUse
-from simstrag.policy import Plan, Quorum, Via, View
+from simstrag.contract import Plan, Quorum, Via, View
 
 SECONDS, BYTES = 100.0, 1e7
 ONE, FAST, SLOW, ROUNDS = 0.236, 0.131, 0.231, 0.241

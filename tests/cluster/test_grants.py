@@ -12,10 +12,10 @@ from simstrag.cluster.constants import Constants
 from simstrag.cluster.demands import Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.leave_grants import Grants
-from simstrag.cluster.manager import load_manager
-from simstrag.cluster.placer import Placement
+from simstrag.cluster.managers import load_manager
+from simstrag.cluster.placers import Placement
 from simstrag.cluster.study import ClusterStudy
-from simstrag.policy import Plan, Quorum, Review, Via, View
+from simstrag.contract import Plan, Quorum, Review, Via, View
 
 NEXT = Review(updates=1)
 

@@ -11,20 +11,20 @@ import pytest
 
 from simstrag.cluster.barrier_gate import Gate, is_barrier
 from simstrag.cluster.constants import Constants
-from simstrag.cluster.manager import (
+from simstrag.cluster.managers import (
+    MANAGERS,
     LeaveAnswer,
     LeaveRequest,
     ManagedJob,
     Need,
     load_manager,
-    names,
 )
 from simstrag.cluster.measured_constants import largest, measure_all
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import ClusterRun, simulate_cluster
 from simstrag.cluster.study import ClusterStudy
+from simstrag.contract import Plan, Quorum, Review, Via, View
 from simstrag.errors import InputError
-from simstrag.policy import Plan, Quorum, Review, Via, View
 from tests.commands import Call
 
 NOTHING = Constants(0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
@@ -289,7 +289,7 @@ def test_a_delayed_job_may_not_leave_its_barrier_itself() -> None:
 
 
 def test_a_run_with_managers_is_the_same_in_any_process(tmp_path: Any) -> None:
-    study = NOISY | {"managers": list(names()), "seeds": 2}
+    study = NOISY | {"managers": list(MANAGERS), "seeds": 2}
     for jobs, name in ((1, "one"), (2, "two")):
         cluster(ClusterStudy.of(study), tmp_path / name, jobs=jobs)
     for table in ("summary.csv", "jobs.csv", "delays.csv", "shares.csv", "nodes.csv"):

@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from simstrag.cluster import study
-from simstrag.cluster.placer import NodeView, Placement, Request, load_placer, names
-from simstrag.cluster.placers import random
+from simstrag.cluster.placers import (
+    PLACERS,
+    STREAM,
+    NodeView,
+    Placement,
+    Request,
+    load_placer,
+)
 from simstrag.timing.noise import OFFSET_STREAM
 
 
@@ -22,7 +28,7 @@ def request(workers: int, shards: int = 1, *, busy: bool = True) -> Request:
     return Request(0, workers, shards, 10.0, 1e8, busy)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", PLACERS)
 @pytest.mark.parametrize("workers", [1, 5, 12])
 def test_workers_go_where_devices_are_free(name: str, workers: int) -> None:
     nodes = [node(0, 4), node(1, 0), node(2, 8)]
@@ -78,6 +84,6 @@ def test_star_puts_workers_beside_their_server_last() -> None:
 
 def test_what_is_placed_at_random_and_what_is_drawn_of_arrivals_have_their_own_numbers() -> None:
     """A stream per job; another one, and that of a trace's beginning, lie beyond them all."""
-    streams = {random.STREAM - number for number in range(10_000)}
+    streams = {STREAM - number for number in range(10_000)}
     assert not streams & {study.STREAM, OFFSET_STREAM}
     assert study.STREAM != OFFSET_STREAM

@@ -15,13 +15,13 @@ from simstrag.cluster.prediction.recording import Recording, record
 from simstrag.cluster.prediction.scores import Score, score
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import simulate_cluster
+from simstrag.contract import Hints, Plan, PlanError, View
 from simstrag.ddp.policy_support import refusal_reason
 from simstrag.documents.weights_file import Weights, read_weights
 from simstrag.errors import InputError
 from simstrag.policies import load, spec
 from simstrag.policies.estimators.lstm import HIDDEN, KIND, LAYERS, Lstm
 from simstrag.policies.estimators.predictors import load_predictor
-from simstrag.policy import Hints, Plan, PlanError, View
 from tests.cluster.test_cluster import SMALL, study
 from tests.commands import Call
 

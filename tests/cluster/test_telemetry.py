@@ -10,8 +10,8 @@ import pytest
 
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
+from simstrag.contract import Plan, Review, View
 from simstrag.engine.simulate import simulate
-from simstrag.policy import Plan, Review, View
 from tests.cluster.test_cluster import SMALL, study
 
 SEEN: list[tuple[float, Any]] = []

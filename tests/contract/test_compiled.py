@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import simstrag.medians
-from simstrag import compiled
-from simstrag.compiled import address, loops
+import simstrag.contract.medians
+from simstrag.contract import compiled
+from simstrag.contract.compiled import address, loops
+from simstrag.contract.medians import medians
+from simstrag.contract.ranks import samples_of_shares
 from simstrag.engine.native import library
 from simstrag.errors import InputError
-from simstrag.medians import medians
 from simstrag.policies.estimators import columns, time_to_progress
 from simstrag.policies.estimators.columns import centre, correctly_rounded_sum, enter
 from simstrag.policies.estimators.time_to_progress import _merge
-from simstrag.ranks import samples_of_shares
 
 WIDTHS = [1, 2, 31, 32, 33, 200]
 
@@ -29,7 +29,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]
 
     def compare(compute: Callable[[], Any]) -> None:
         results = [compute()]
-        for module in (columns, simstrag.medians, time_to_progress):
+        for module in (columns, simstrag.contract.medians, time_to_progress):
             monkeypatch.setattr(module, "loops", lambda: None)
         results.append(compute())
         monkeypatch.undo()

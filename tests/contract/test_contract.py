@@ -17,8 +17,8 @@ from types import ModuleType
 
 import pytest
 
+from simstrag.contract import PlanError
 from simstrag.policies import load, names, spec
-from simstrag.policy import PlanError
 from simstrag.validation.contract_rules import (
     RULES,
     Subject,
@@ -28,7 +28,7 @@ from simstrag.validation.contract_rules import (
 from simstrag.validation.policy_worlds import World
 
 ALLOWED = {
-    "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy", "simstrag.ties",
+    "numpy", "numpy.typing", "simstrag.errors", "simstrag.contract", "simstrag.contract.ties",
     *(f"simstrag.policies.estimators.{name}" for name in (
         "columns", "detectors", "gradient_noise_tables", "gradient_trees", "mode_choice", "modes",
         "predictors", "shares", "slow_ranks", "time_to_progress", "windows",

@@ -16,9 +16,9 @@ import pytest
 
 import simstrag
 from simstrag import ALL, InputError, Plan, PlanError, Quorum, Review, Via, View, check_policy
+from simstrag.contract import Block
 from simstrag.policies.cgp import Cgp
 from simstrag.policies.korel import Korel
-from simstrag.policy import Block
 from simstrag.validation.contract_rules import ENDS, RULES, RuleCheck
 from simstrag.validation.policy_contract import PolicyCheck
 from tests.commands import Call
@@ -189,7 +189,7 @@ BROKEN: dict[type, tuple[str, str]] = {
     Partial: ("renaming", "another bound at version 0; choose ranks by what"),
     Blind: ("blocks of reviews", "comes at never by blocks"),
     Tardy: ("blocks of reviews", "let first_change return the first review at which plan might"),
-    Bitwise: ("the last bits", "times 1e-15 apart; compare times with simstrag.ties"),
+    Bitwise: ("the last bits", "times 1e-15 apart; compare times with simstrag.contract.ties"),
 }
 
 

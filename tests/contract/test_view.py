@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.contract import WINDOW, Plan, Quorum, Review, Via, View
+from simstrag.contract.medians import medians
 from simstrag.engine.simulate import simulate
-from simstrag.medians import medians
 from simstrag.policies import load
-from simstrag.policy import WINDOW, Plan, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
 
 ROWS = (

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from simstrag.contract import ALL, Damping, Late, Plan, Precision, Quorum, Review, Via
 from simstrag.ddp.allreduce import control_message
 from simstrag.ddp.allreduce.control_message import (
     WIDTH,
@@ -19,13 +20,12 @@ from simstrag.ddp.allreduce.control_message import (
     pack,
     unpack,
 )
-from simstrag.policy import ALL, Damping, Late, Plan, Precision, Quorum, Review, Via
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 
 RICH = """
-from simstrag.policy import Damping, Late, Plan, Precision, Quorum, Review, Via
+from simstrag.contract import Damping, Late, Plan, Precision, Quorum, Review, Via
 Plan(
     quorums=(Quorum((3, 1), via=Via.LEADER), Quorum((0, 2), count=1, via=Via.LEADER)),
     precision={1: Precision.AMP},

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.aggregation import Compensation, Outer, Screen
+from simstrag.contract import Damping, Hints, Late, Plan, Quorum, Review, Via, View, Weigh
+from simstrag.contract.aggregation import Compensation, Outer, Screen
 from simstrag.ddp.policy_support import plan_obstacle
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.messages import (
@@ -36,7 +37,6 @@ from simstrag.ddp.server.worker_state import (
 )
 from simstrag.engine.live import Live
 from simstrag.errors import PlanError
-from simstrag.policy import Damping, Hints, Late, Plan, Quorum, Review, Via, View, Weigh
 
 BATCH = 32
 PUSH, READY, GROUP = GradientRoute

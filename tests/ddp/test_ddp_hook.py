@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from simstrag.contract import Plan, Precision
 from simstrag.ddp.allreduce.broadcast_and_average import average
 from simstrag.ddp.allreduce.broadcast_and_average import digest as bytes_of
 from simstrag.ddp.allreduce.control_message import (
@@ -23,7 +24,6 @@ from simstrag.ddp.allreduce.control_message import (
 )
 from simstrag.ddp.allreduce.hook import ProcessGroups, Reducer
 from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
-from simstrag.policy import Plan, Precision
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]

@@ -12,6 +12,7 @@ from simstrag import Run, policies
 from simstrag.analysis.derived.example_runs import example
 from simstrag.analysis.pages.perfetto import write_timeline
 from simstrag.analysis.pages.report import render_run
+from simstrag.contract import Hints
 from simstrag.ddp.journal.journal import (
     NAME,
     Journal,
@@ -23,7 +24,6 @@ from simstrag.ddp.journal.journal import (
 from simstrag.ddp.journal.run_from_journal import finish, finish_all, part_folders, run_of, trace_of
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
-from simstrag.policy import Hints
 from tests.engine.test_live import Told, durations
 
 HINTS = {"amp_ratio": 2.0, "noise_scale": 500.0, "batch": 32}

@@ -14,11 +14,11 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+from simstrag.contract import Plan, Quorum, Via, View
 from simstrag.ddp.journal.journal import read_journal
 from simstrag.ddp.journal.run_from_journal import _MeasuredNorms, run_of
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.learning.noise_scale_estimate import NoiseAverages
-from simstrag.policy import Plan, Quorum, Via, View
 from tests.ddp.test_ddp_trainer import BATCH, refused, task, train
 from tests.full_profile import full_profile
 from tests.ranks import Ranks, ranks

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from simstrag.contract import Plan, Precision, Quorum, Via, View
 from simstrag.ddp import precision as module
 from simstrag.ddp.allreduce.broadcast_and_average import digest
 from simstrag.ddp.allreduce.hook import Reducer
@@ -21,7 +22,6 @@ from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
 from simstrag.ddp.precision import NumberFormats
 from simstrag.errors import InputError
 from simstrag.learning import loss_scale
-from simstrag.policy import Plan, Precision, Quorum, Via, View
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from simstrag import policies
+from simstrag.contract import Hints, Plan, Quorum, Review, View
 from simstrag.ddp.journal.communication_from_journal import round_trips
 from simstrag.ddp.journal.journal import Journal
 from simstrag.engine.live import Live, Reduction, Start, Update
-from simstrag.policy import Hints, Plan, Quorum, Review, View
 from simstrag.validation.replay import replay
 
 WORLD, BATCH, SERVICE = 3, 4, 0.004

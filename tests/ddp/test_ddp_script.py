@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from simstrag.contract import Plan, Quorum, Via, View
 from simstrag.errors import InputError
-from simstrag.policy import Plan, Quorum, Via, View
 from tests.ddp.test_ddp_trainer import BATCH, plain, task
 from tests.ranks import Ranks, ranks
 

@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from simstrag import policies
+from simstrag.contract import Hints, Plan, Precision, Quorum, Review, Via, View
 from simstrag.ddp.journal.journal import read_journal
 from simstrag.ddp.journal.run_from_journal import finish, part_folders, run_of
 from simstrag.engine.live import Live, Start, Update
 from simstrag.errors import InputError, SimstragError
-from simstrag.policy import Hints, Plan, Precision, Quorum, Review, Via, View
 from simstrag.trace.trace import Trace
 from simstrag.workloads.device import describe_device
 from tests.ddp.test_ddp_replayed import Rest

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simstrag import policies
+from simstrag.contract import Block, JudgesBlocks, Plan, Policy, Review, View
 from simstrag.engine import reviews
 from simstrag.engine.kernel import Kernel, Stop
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policies.korel import Korel
-from simstrag.policy import Block, JudgesBlocks, Plan, Policy, Review, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.traces.generate import generate
 from tests.strategies import Script, failing, plans, scenarios, scripts, uneven

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from simstrag.contract import Plan, Precision, Quorum, Review, Via, View
 from simstrag.engine.recorder import DECISION_COLUMNS
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
-from simstrag.policy import Plan, Precision, Quorum, Review, Via, View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from simstrag.contract import Plan, Policy, Quorum, Review, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policies import names
 from simstrag.policies.asgd import Asgd
 from simstrag.policies.fewer import Fewer
 from simstrag.policies.ringmaster import Ringmaster
-from simstrag.policy import Plan, Policy, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
 from tests import reference
 from tests.strategies import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from simstrag.contract.plan import Plan
+from simstrag.contract.quorum import Quorum
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
-from simstrag.plan import Plan
-from simstrag.quorum import Quorum
 from simstrag.runs.run import Run
 from simstrag.scenario.failures import FailuresSection
 from simstrag.scenario.scenario import Scenario

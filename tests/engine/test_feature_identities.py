@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from simstrag.contract import Damping, Late, Plan, Policy, Quorum, Via, View, Weigh
 from simstrag.engine.simulate import simulate
 from simstrag.errors import PlanError
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.policies import load, names
-from simstrag.policy import Damping, Late, Plan, Policy, Quorum, Via, View, Weigh
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from tests.strategies import Fixed

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from simstrag.contract import Damping, Late, Plan, Policy, Quorum, Via, Weigh
 from simstrag.engine.simulate import simulate
 from simstrag.errors import PlanError
 from simstrag.policies import load
-from simstrag.policy import Damping, Late, Plan, Policy, Quorum, Via, Weigh
 from simstrag.scenario.scenario import Scenario
 from tests import reference, stories
 from tests.stories import Engine, tell, world

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from simstrag import policies
+from simstrag.contract import Plan, Quorum
 from simstrag.engine.native import memory
 from simstrag.engine.native.memory import LOGGED, SPARE
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.policy import Plan, Quorum
 from simstrag.scenario.scenario import Scenario
 from tests import reference
 

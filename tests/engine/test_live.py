@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from simstrag import policies
+from simstrag.contract import Hints, Plan, Quorum, Review, Via, View
 from simstrag.engine.live import Facts, Live, Lost, Reduction, Start, Update
 from simstrag.errors import PlanError
-from simstrag.policy import Hints, Plan, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
 from tests import reference
 from tests.strategies import Fixed

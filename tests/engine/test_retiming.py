@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simstrag import policies as shipped
+from simstrag.contract import Plan, Policy, Quorum, Review, View
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
 from simstrag.engine.simulation import Simulation
 from simstrag.errors import InputError, PlanError, StallError
-from simstrag.policy import Plan, Policy, Quorum, Review, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise

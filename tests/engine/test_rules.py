@@ -6,6 +6,8 @@ import math
 import subprocess
 import sys
 
+from simstrag.contract.plan import Plan, Review
+from simstrag.contract.quorum import Late, Quorum, Via
 from simstrag.engine.agenda import Agenda
 from simstrag.engine.messages import (
     Applied,
@@ -23,8 +25,6 @@ from simstrag.engine.messages import (
 from simstrag.engine.rule_state import Limits
 from simstrag.engine.rules import Rules
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.plan import Plan, Review
-from simstrag.quorum import Late, Quorum, Via
 
 
 def rules_of(plan: Plan, updates: int = 100) -> Rules:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simstrag.policy import Late, Plan, Precision, Quorum, Review, Via
+from simstrag.contract import Late, Plan, Precision, Quorum, Review, Via
 from tests.stories import Engine, tell, world
 from tests.strategies import Script
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from simstrag import policies
+from simstrag.contract.plan import Damping, Plan
+from simstrag.contract.quorum import ALL, Late, Quorum, Via
+from simstrag.contract.view import WINDOW, Hints, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import PlanError
-from simstrag.plan import Damping, Plan
 from simstrag.policies.tree import Tree
-from simstrag.quorum import ALL, Late, Quorum, Via
 from simstrag.scenario.scenario import Scenario
-from simstrag.view import WINDOW, Hints, View
 from tests.stories import Engine, tell, world
 from tests.strategies import Fixed, Script
 

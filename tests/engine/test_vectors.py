@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from simstrag.contract import ALL, Late, Plan, Precision, Quorum, Via
 from simstrag.engine.simulate import simulate
-from simstrag.policy import ALL, Late, Plan, Precision, Quorum, Via
 from simstrag.scenario.scenario import Scenario
 from tests import reference
 from tests.strategies import Fixed

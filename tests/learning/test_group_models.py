@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from simstrag import InputError, Scenario, simulate  # noqa: E402
+from simstrag.contract import Damping, Plan, Quorum, Review, Via, View, Weigh  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
@@ -20,7 +21,6 @@ from simstrag.learning.gradient_log import GradientLog  # noqa: E402
 from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
-from simstrag.policy import Damping, Plan, Quorum, Review, Via, View, Weigh  # noqa: E402
 
 WORKERS, BATCH = 4, 8
 KEYS: dict[str, Any] = {

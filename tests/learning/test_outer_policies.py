@@ -11,7 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simstrag import InputError, Scenario, simulate  # noqa: E402
-from simstrag.aggregation import Outer  # noqa: E402
+from simstrag.contract import Compensation, Plan, PlanError, Policy, Quorum, Via, View  # noqa: E402
+from simstrag.contract.aggregation import Outer  # noqa: E402
+from simstrag.contract.plan import Damping, Weigh  # noqa: E402
 from simstrag.ddp.policy_support import mechanism  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402
@@ -19,9 +21,7 @@ from simstrag.engine.simulation import Simulation  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
-from simstrag.plan import Damping, Weigh  # noqa: E402
 from simstrag.policies import load  # noqa: E402
-from simstrag.policy import Compensation, Plan, PlanError, Policy, Quorum, Via, View  # noqa: E402
 from tests.learning.test_outer_learning import (  # noqa: E402
     BATCH,
     INNER,

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.contract import WINDOW, Damping, Hints, Plan, Quorum, Review, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.cgp import group_by_speed
-from simstrag.policy import WINDOW, Damping, Hints, Plan, Quorum, Review, Via, View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world

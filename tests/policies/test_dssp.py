@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.contract import WINDOW, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
-from simstrag.policy import WINDOW, View
 from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world
 from tests.strategies import SEEN, Watching

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.contract import WINDOW, Hints, Plan, View
 from simstrag.errors import InputError
 from simstrag.policies.korel import Korel
-from simstrag.policy import WINDOW, Hints, Plan, View
 from tests.lockstep import BspRun, Floats, World, bsp_run, in_amp
 
 Row = tuple[int, int, str, str]

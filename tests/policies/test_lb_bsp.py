@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simstrag.contract import WINDOW, Hints, Plan, Quorum, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.estimators.shares import Floats, balanced
-from simstrag.policy import WINDOW, Hints, Plan, Quorum, Via, View
 from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from simstrag import Run
+from simstrag.contract import Plan, Quorum, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import load
 from simstrag.policies.estimators.slow_ranks import worth_leaving
-from simstrag.policy import Plan, Quorum, View
 from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world
 from tests.strategies import SEEN, Watching

@@ -18,12 +18,7 @@ import numpy as np
 import pytest
 
 import simstrag
-from simstrag.engine.simulate import simulate
-from simstrag.errors import InputError, PlanError
-from simstrag.policies import describe, load, names, spec
-from simstrag.policies._description import describe_plan
-from simstrag.policies.dropcompute import DropCompute, best_deadline, effective_speedup
-from simstrag.policy import (
+from simstrag.contract import (
     WINDOW,
     Damping,
     Hints,
@@ -36,6 +31,11 @@ from simstrag.policy import (
     View,
     Weigh,
 )
+from simstrag.engine.simulate import simulate
+from simstrag.errors import InputError, PlanError
+from simstrag.policies import describe, load, names, spec
+from simstrag.policies._description import describe_plan
+from simstrag.policies.dropcompute import DropCompute, best_deadline, effective_speedup
 from simstrag.scenario.scenario import Scenario
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")

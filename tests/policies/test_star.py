@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pytest
 from scipy.cluster.hierarchy import fcluster, linkage
 
+from simstrag.contract import WINDOW, Hints, Plan, PlanError, Quorum, Review, Via, View
+from simstrag.contract.ties import TOLERANCE, is_less
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.estimators.gradient_noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
@@ -30,8 +32,6 @@ from simstrag.policies.estimators.time_to_progress import (
     ward_clusters,
 )
 from simstrag.policies.star_h import NoiseSource
-from simstrag.policy import WINDOW, Hints, Plan, PlanError, Quorum, Review, Via, View
-from simstrag.ties import TOLERANCE, is_less
 
 Floats = npt.NDArray[np.float64]
 NAN = math.nan

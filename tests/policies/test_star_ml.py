@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from simstrag.contract import Hints, Quorum, Via, View
 from simstrag.documents.weights_file import Weights
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -19,7 +20,6 @@ from simstrag.experiments.mode_learning.training import HIDDEN, _slopes, fit
 from simstrag.policies import load
 from simstrag.policies.estimators.modes import FEATURES, KIND, ModeNetwork, describe, modes
 from simstrag.policies.star_ml import SHIPPED
-from simstrag.policy import Hints, Quorum, Via, View
 from simstrag.scenario.scenario import Scenario
 from tests.commands import Call
 

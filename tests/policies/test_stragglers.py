@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simstrag.contract.ties import is_at_most
+from simstrag.contract.view import device_gain
 from simstrag.errors import InputError
 from simstrag.policies.estimators.detectors import (
     Baseline,
@@ -21,8 +23,6 @@ from simstrag.policies.estimators.detectors import (
     median,
     robust_z,
 )
-from simstrag.ties import is_at_most
-from simstrag.view import device_gain
 
 SECONDS = st.floats(1e-3, 1e3)
 

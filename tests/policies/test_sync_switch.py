@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simstrag.contract import ALL, WINDOW, Hints, Quorum, Review, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import load
-from simstrag.policy import ALL, WINDOW, Hints, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world
 from tests.strategies import SEEN, Watching

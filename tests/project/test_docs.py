@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simstrag.policy import Policy, View
+from simstrag.contract import Policy, View
 from tools import format_tables, reference_page
 
 ROOT = Path(__file__).parents[2]

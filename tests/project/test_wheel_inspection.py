@@ -11,7 +11,7 @@ import pytest
 
 from build_backend import simstrag_build
 from build_backend.simstrag_build import TARGETS, library_name
-from simstrag.compiled import LIBRARY
+from simstrag.contract.compiled import LIBRARY
 from tools import inspect_wheel
 from tools.inspect_wheel import C_LIBRARY, EXPORTS, Binary, inspect, read_binary
 

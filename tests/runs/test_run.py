@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from simstrag.contract import Hints, View
+from simstrag.contract.plan import Plan
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.plan import Plan
-from simstrag.policy import Hints, View
 from simstrag.runs import run as run_module
 from simstrag.runs.run import Run, plain, provenance, write_directory
 from simstrag.scenario.scenario import Scenario

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from simstrag.advice.advise import advise
+from simstrag.contract import Plan
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study
-from simstrag.policy import Plan
 from simstrag.scenario.beyond_measured import doubts
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import AllReduce, ServerCost, Step

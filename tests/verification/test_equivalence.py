@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simstrag.policy import Policy
+from simstrag.contract import Policy
 from simstrag.scenario.scenario import Scenario
 from tests.engine.test_equivalence import (
     assert_agreement,

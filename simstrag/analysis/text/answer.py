@@ -36,10 +36,10 @@ from simstrag.analysis.text.lanes import CHANGED, describe_lane
 from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.analysis.text.spread_text import describe_one_run, one_run
+from simstrag.contract.policy import LANES
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.decision import MODEL_ERROR, Choice, Decision, as_fast
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen
 

@@ -17,8 +17,8 @@ from simstrag.analysis.text.lanes import CHANGED, EXAMPLES
 from simstrag.analysis.text.number_format import MISSING, join, percent, plural
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.analysis.text.spread_text import describe_one_run
+from simstrag.contract.policy import LANES
 from simstrag.experiments.placeholders import Placeholders
-from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import QUANTITIES, name_of, uses, value_of
 
 MOST, FEW = 2, 3

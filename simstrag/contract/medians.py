@@ -1,7 +1,7 @@
 """Medians of columns of numbers, such as the recent times of ranks, a column per rank.
 
-They are computed in the compiled library (`simstrag.compiled`), or in numpy without it, with equal
-bits.
+They are computed in the compiled library (`simstrag.contract.compiled`), or in numpy without it,
+with equal bits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import address, contiguous, loops
+from simstrag.contract.compiled import address, contiguous, loops
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract.medians import medians
 from simstrag.errors import InputError, PlanError
-from simstrag.medians import medians
 
 HIDDEN = 1.05
 """Steps up to so many clean ones may hide contention of the shorter stream, ASSUMED: noise."""

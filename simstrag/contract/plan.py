@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.aggregation import Compensation, Outer, Screen
-from simstrag.checks import choice, real, whole, wholes
-from simstrag.errors import PlanError
-from simstrag.quorum import ALL, Indices, Quorum, Via, ascends
-from simstrag.ranks import (
+from simstrag.contract.aggregation import Compensation, Outer, Screen
+from simstrag.contract.checks import choice, real, whole, wholes
+from simstrag.contract.quorum import ALL, Indices, Quorum, Via, ascends
+from simstrag.contract.ranks import (
     bounds_by_rank,
     by_rank,
     check_length,
@@ -33,7 +32,8 @@ from simstrag.ranks import (
     samples_of_shares,
     values_of,
 )
-from simstrag.ties import TOLERANCE
+from simstrag.contract.ties import TOLERANCE
+from simstrag.errors import PlanError
 
 
 class Precision(enum.Enum):

@@ -1,43 +1,16 @@
-"""The contract of a policy: a `View` of measured facts in, a standing `Plan` out.
+"""What a policy is: a class with a method `plan`, which may say and answer more.
 
 A policy has no clock and no random numbers, and does not see the true contention. So the same
-class runs in the simulator and on real ranks.  Start here, then `plan`, `quorum` and `view`.
+class runs in the simulator and on real ranks.
 """
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from simstrag.aggregation import Compensation, Outer, Screen
-from simstrag.block import UNLIMITED, Block
-from simstrag.errors import PlanError
-from simstrag.plan import Damping, Plan, Precision, Review, Weigh
-from simstrag.quorum import ALL, Late, Quorum, Via
-from simstrag.view import WINDOW, Hints, OverlappingStep, View
-
-__all__ = [
-    "ALL",
-    "UNLIMITED",
-    "WINDOW",
-    "Block",
-    "Compensation",
-    "Damping",
-    "Hints",
-    "JudgesBlocks",
-    "Late",
-    "Outer",
-    "OverlappingStep",
-    "Plan",
-    "PlanError",
-    "Policy",
-    "Precision",
-    "Quorum",
-    "Review",
-    "Screen",
-    "Via",
-    "View",
-    "Weigh",
-]
+from simstrag.contract.block import Block
+from simstrag.contract.plan import Plan
+from simstrag.contract.view import View
 
 LANES = "ABC"
 """How much a policy may change training: nothing, some gradients, the algorithm."""

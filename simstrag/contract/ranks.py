@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract.ties import argsort, is_less
 from simstrag.errors import PlanError
-from simstrag.ties import argsort, is_less
 
 T = TypeVar("T")
 

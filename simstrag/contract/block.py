@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.view import Hints, check_columns, too_late
+from simstrag.contract.view import Hints, check_columns, too_late
 
 UNLIMITED = 1 << 60
 """More reviews, and more updates, than any run has."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simstrag.checks import real, whole
+from simstrag.contract.checks import real, whole
 from simstrag.errors import PlanError
 
 

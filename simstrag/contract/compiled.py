@@ -20,7 +20,7 @@ from simstrag.errors import InputError
 Array = npt.NDArray[Any]
 
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-LIBRARY = Path(__file__).parent / "engine" / "native" / f"kernel{SUFFIX}"
+LIBRARY = Path(__file__).parent.parent / "engine" / "native" / f"kernel{SUFFIX}"
 LOOPS: dict[str, tuple[Any, str]] = {
     "medians": (ctypes.c_int, "ppiiiiip"),
     "enter_rows": (ctypes.c_int, "pppiippippp"),

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.checks import choice, real, whole, wholes
+from simstrag.contract.checks import choice, real, whole, wholes
+from simstrag.contract.ranks import check_length
 from simstrag.errors import PlanError
-from simstrag.ranks import check_length
 
 
 class Via(enum.Enum):
