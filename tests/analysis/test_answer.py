@@ -591,7 +591,7 @@ def test_a_reader_is_told_how_to_say_that_another_resource_is_contended(base: Co
     first, *others = cautions(times_of(base, TIMES))
     assert "contended" not in first
     (text,) = (text for text in others if "contended" in text)
-    assert text.startswith("By the trace, gpu is contended. This decides which policy")
+    assert text.startswith("By the trace, the gpu is contended. This decides which policy")
     assert text.endswith("change the `resource` of the trace's rows.")
 
 

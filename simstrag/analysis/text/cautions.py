@@ -106,7 +106,7 @@ CAUTIONS: Sentences = {
         "Compiling the model, CUDA graphs or a larger batch change that, and no policy does.",
         "more than mitigation": "M above 100 % is no error: such a policy is faster than bsp "
         "without contention.",
-        "resource": "By the trace, {which} {which:is/are} contended. This decides which policy can "
+        "resource": "By the trace, the {which} {which:is/are} contended. This decides which policy "
         "help: if another resource is contended on your cluster, change the `resource` of the "
         "trace's rows.",
         "many intervals": "Each interval is of one policy; none is corrected for multiple "
