@@ -72,7 +72,7 @@ class Failures(ABC):
 
     @abstractmethod
     def begin(self, run: FailingRun) -> None:
-        """The run begins."""
+        """Prepare for a run that begins."""
 
     def happen(self, run: FailingRun) -> None:
         """The next of these events happens; the run was advanced to its time."""
@@ -143,7 +143,7 @@ class Continue(Failures):
         return self._workers - len(self._lost) < self._section.min_workers
 
     def begin(self, run: FailingRun) -> None:
-        """All ranks are there."""
+        """Do nothing: a run begins with all ranks."""
 
     def restrict(self, run: FailingRun, plan: Plan) -> Plan | None:
         """The same object for the same plan and lost ranks; None where too few are left.
@@ -216,7 +216,7 @@ class Restart(Failures):
         self._down: float | None = None  # since when all ranks stand still
 
     def begin(self, run: FailingRun) -> None:
-        """A restart before the first checkpoint begins anew."""
+        """Keep the initial state, to which a restart before the first checkpoint returns."""
         self._keep(run, 0.0)
 
     def save(self, run: FailingRun) -> None:

@@ -127,7 +127,7 @@ class InProcess:
     room = 1
 
     def share(self, data: bytes) -> bytes:
-        """The data."""
+        """The data itself, as calls run in this process."""
         return data
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -140,7 +140,7 @@ class InProcess:
         return future
 
     def shut_down(self) -> None:
-        """Nothing is held."""
+        """Do nothing, as no worker was started."""
 
 
 class WorkerPool:

@@ -220,7 +220,7 @@ class Timing:
         return self._stretches(amp, factor)
 
     def launches(self, amp: bool, factor: float = 1.0) -> Pieces:
-        """The same of `launching`."""
+        """`launching` of each place of the contention, with host work stretched by a factor."""
         return self._launches(amp, factor)
 
     def _host_factor(self, rank: int, loaded: bool) -> float:

@@ -103,7 +103,7 @@ class ReplicaSteps(NamedTuple):
         return np.asarray(self.recorded - self.local.max(axis=1))
 
     def select(self, chosen: npt.NDArray[np.bool_]) -> ReplicaSteps:
-        """Some of the steps."""
+        """The steps for which `chosen` is true."""
         return self._replace(
             step=self.step[chosen], local=self.local[chosen], recorded=self.recorded[chosen]
         )

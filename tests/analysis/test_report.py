@@ -3,7 +3,6 @@
 import dataclasses
 import html
 import json
-import math
 import re
 import sys
 import types
@@ -21,8 +20,7 @@ from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.pages.report import render, render_run
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions
-from simstrag.analysis.text.detection import detection
-from simstrag.analysis.text.number_format import estimate, number, percent
+from simstrag.analysis.text.number_format import estimate, number
 from simstrag.contract import Plan, View
 from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import compare
@@ -168,7 +166,7 @@ class TestWhole:
         for part in (
             "What was asked", "Ranking", "Paired differences", "Progress over time",
             "Workers over time", "Waiting between ranks", "Where time went", "Cost of staleness",
-            "Speed against worth", "Suspects against truth", "How stale gradients were",
+            "Speed against worth", "How stale gradients were",
             "Measured, fitted, assumed", "Assumptions of the simulation", "Run it again",
         ):  # fmt: skip
             assert part in page.text
@@ -237,12 +235,12 @@ class TestTrue:
 
     def test_assumptions_follow_from_the_scenario(self, page: Page) -> None:
         assert "assumed (declared in the scenario)" in page.text
-        assert "penalty is 0" in page.text
+        assert "reduced precision is worth as much as one in full" in page.text
         assert "both assumed" in page.text
         few = {"samples": 4 * 128 * 10, "target_progress": None}
         made = scenario(**few)
         bare = " ".join(assumptions(made, [simulate(made, "bsp")]))
-        assert "penalty is 0" not in bare
+        assert "reduced precision is worth" not in bare
         assert "at no cost" not in bare
         name = "backup:via=allreduce"
         backup = " ".join(assumptions(made, [simulate(made, name)]))
@@ -343,41 +341,6 @@ class TestTradeoff:
     def test_one_time_alone_is_no_tradeoff(self, bare: Comparison, bare_report: str) -> None:
         assert tradeoff(standings(bare)) is None
         assert "Speed against worth" not in bare_report
-
-
-class TestDetection:
-    def test_sentences_are_of_those_who_suspect(self, comparison: Comparison) -> None:
-        (sentence,) = detection(standings(comparison))
-        right, seen = (
-            comparison.column("korel", name).mean()
-            for name in ("detection_precision", "detection_recall")
-        )
-        counts = ("hits", "false_alarms", "misses")
-        hits, false, missed = (int(comparison.column("korel", name).sum()) for name in counts)
-        assert min(hits, false, missed) > 0
-        assert sentence == (
-            f"korel was right in {percent(right)} % of its suspicions ({hits + false:,} in all); "
-            f"it missed {percent(1 - seen)} % of the straggler-updates ({hits + missed:,} in all)."
-        )
-
-    def test_who_suspects_nobody_is_told_to(self, comparison: Comparison) -> None:
-        runs = comparison.runs.copy()
-        runs["detection_precision"], runs["detection_recall"] = math.nan, 0.0
-        runs["hits"], runs["false_alarms"], runs["misses"] = 0, 0, 1000
-        runs.loc[runs["policy"] != "korel", "detection_recall"] = math.nan
-        (sentence,) = detection(standings(dataclasses.replace(comparison, runs=runs)))
-        total = 1000 * len(comparison.scenario.seed_list)
-        assert sentence == (
-            f"korel suspected no rank; it missed 100 % of the straggler-updates ({total:,} in all)."
-        )
-
-    def test_shares_of_an_older_comparison_stand_without_counts(
-        self, comparison: Comparison
-    ) -> None:
-        runs = comparison.runs.drop(columns=["hits", "false_alarms", "misses"])
-        (sentence,) = detection(standings(dataclasses.replace(comparison, runs=runs)))
-        assert "in all" not in sentence
-        assert sentence.endswith(" % of the straggler-updates.")
 
 
 class TestEscaped:

@@ -26,7 +26,6 @@ from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions, turnover
-from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.gain_text import saved as saved_share
 from simstrag.analysis.text.lanes import CHANGED
@@ -152,7 +151,6 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         tables=tables,
         pictures={n: picture(c, n) if c else "" for n, c in charts.items()},
         tradeoff=traded,
-        detection=detection(s),
         not_drawn=comparison_charts.explain_missing_curves(s),
         timelines=timelines,
         waits=run_charts.waiting_matrices(examples),

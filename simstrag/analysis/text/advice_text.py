@@ -13,7 +13,7 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.answer import describe_rivals, if_true
 from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import Brief
-from simstrag.analysis.text.comparison_brief import PLAIN, describe_turns, lanes_table
+from simstrag.analysis.text.comparison_brief import describe_turns, lanes_table
 from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import (
     ERROR,
@@ -141,15 +141,9 @@ def brief(advice: Recommendation) -> Brief:
         action = f"{_launching(advice)} {action}".strip()
     if advice.choice != BASELINE:
         facts.append(f"On real ranks: {advice.lines[0]}")
-    turning = ""
+    turning = _assumption(advice)
     if isinstance(advice, Advice) and advice.choice == advice.safe and _by_mean(advice):
         turning = describe_turns(advice.answer.decision, 1)
-    elif (assumed := advice.assumption) is not None:
-        name = PLAIN.get(assumed.constant) or _name(advice, assumed.constant)
-        turning = (
-            f"Measure first: {name} ({_measured_by(assumed.constant)}). "
-            f"It decides between {advice.choice} and {assumed.rival}."
-        )
     if advice.choice != advice.safe:
         when = "Until then" if turning else "Where what is assumed is far off"
         says = ", as the report says" if _by_mean(advice) else ""

@@ -197,28 +197,20 @@ def _keep(d: ComparisonDecision) -> str:
         if d.safest.best != BASELINE:
             why = f"is not shown to differ from it by more than {ERROR}; run more seeds"
         return f"{keep} What is faster here ({join(gains)}) {why}."
-    comparable = [name for name in sooner if not ignored(s, name)]
-    if comparable:
+    if comparable := [name for name in sooner if not ignored(s, name)]:
         most = next(p for p in others if p.policy == comparable[0])
-        return (
-            f"{keep} The gain is smaller than {ERROR}: {describe_gain(s, most)} by {most.policy}."
-        )
-    if sooner and s.comparison.scenario.learner.is_real:
-        return (
-            f"{keep} What is faster ({join(sooner)}) is not shown to be as accurate: run more "
-            "seeds, or declare target_accuracy to compare the time to it."
-        )
+        return f"{keep} The gain of {most.policy}, {describe_gain(s, most)}, is below {ERROR}."
     if sooner:
-        return (
-            f"{keep} Of what is faster ({join(sooner)}), samples may be worth less; declare a "
-            "target to compare the time to it."
-        )
+        why = "has samples that may be worth less: declare a target to compare the time to it"
+        if s.comparison.scenario.learner.is_real:
+            why = "is not shown to be as accurate: run more seeds, or declare target_accuracy"
+        return f"{keep} What is faster ({join(sooner)}) {why}."
     most = min(others, key=lambda p: p.difference[s.decides].value)
     undecided = ""
     if not is_slight(s, most) and not ignored(s, most.policy):
         undecided = (
-            f" {s.seeds} seeds are too few to tell: {most.policy} saves "
-            f"{describe_gain(s, most)}, and more seeds may show it."
+            f" {s.seeds} seeds are too few to tell: {most.policy} saves {describe_gain(s, most)}, "
+            "and more may show it."
         )
     none = f"change nothing: no policy is shown to be faster than {takes}."
     return f"{if_true(d, none)}{undecided}"
@@ -295,23 +287,21 @@ def _stated_free(s: Standings) -> str:
     learner = s.comparison.scenario.learner
     if learner.c_tau or learner.c_tau_range or not s.stale or not s.comparison.has_target:
         return ""
-    costs = costs_of_staleness(s.comparison.scenario)
+    costs = join([f"{cost:g}" for cost in costs_of_staleness(s.comparison.scenario)])
     return (
-        " The scenario states that stale gradients cost nothing (c_tau 0); as it gives no range of "
-        f"it, such as one of `simstrag fit`, {join([f'{c:g}' for c in costs])} are among the "
-        "settings."
+        " The scenario states that stale gradients cost nothing (c_tau 0), but no range, such as "
+        f"one of `simstrag fit`: {costs} are among the settings."
     )
 
 
 def _varied(d: ComparisonDecision) -> str:
     """The constants that were varied, in few words."""
-    scenario = d.s.comparison.scenario
-    names = {key: name_of(scenario, key) for key, _ in d.states if key}
-    placeholders = [key for key in names if key in d.placeholders.stated]
-    if len(placeholders) > 1:
-        named = [name for key, name in names.items() if key not in placeholders]
-        return join(["the placeholders", *named]) if len(named) < 3 else "what is not measured"
-    return join([*names.values()]) if len(names) < 3 else "what is not measured"
+    names = {key: name_of(d.s.comparison.scenario, key) for key, _ in d.states if key}
+    stated = [key for key in names if key in d.placeholders.stated]
+    if len(stated) > 1:
+        names = {"": "the placeholders"} | {k: v for k, v in names.items() if k not in stated}
+    few = 3 if len(stated) > 1 else 2
+    return join([*names.values()]) if len(names) <= few else "what is not measured"
 
 
 def _alike(d: ComparisonDecision) -> str:
@@ -374,22 +364,20 @@ def _unseen(s: Standings) -> str:
     scenario, trace = s.comparison.scenario, s.comparison.scenario.inputs.trace
     if trace is None or trace.replays or not trace.end:
         return ""
-    longest = float(s.comparison.runs["makespan"].max())
+    longest, end = float(s.comparison.runs["makespan"].max()), seconds(trace.end)
     if scenario.trace_per_seed == "shift":
         seen = share_seen(scenario.seed_list, longest / trace.end)
-        if not 0 < seen < SAMPLED:
-            return ""
-        return (
+        text = (
             f"The runs begin at {s.seeds} moments of the trace and see {percent(seen, 2)} % of its "
-            f"{seconds(trace.end)}: declare more work, or more seeds, to see more. "
+            f"{end}: declare more work, or more seeds, to see more. "
         )
-    if not 0 < longest < UNSEEN * trace.end:
-        return ""
-    share = percent(longest / trace.end, 2)
-    return (
-        f"The runs see the first {seconds(longest)} of the trace's {seconds(trace.end)} "
-        f"({share} %): declare more work, or trace_per_seed: shift, to see the rest. "
+        return text if 0 < seen < SAMPLED else ""
+    text = (
+        f"The runs see the first {seconds(longest)} of the trace's {end} "
+        f"({percent(longest / trace.end, 2)} %): declare more work, or trace_per_seed: shift, to "
+        "see the rest. "
     )
+    return text if 0 < longest < UNSEEN * trace.end else ""
 
 
 def _does(s: Standings) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from simstrag.analysis.derived.ranking import Standings, faster
+from simstrag.analysis.derived.ranking import Standings
 from simstrag.analysis.text.fact import Fact, Sentences, Severity, rows, say
 from simstrag.analysis.text.number_format import capital, join
 from simstrag.analysis.text.profile_text import caution
@@ -30,8 +29,6 @@ BEYOND = 0.05
 """Report time beyond the trace above this share of computing."""
 OVERSHOOT = 0.005
 """Report overshoot above this share of the work."""
-PAIRS = 6
-"""Most pairs of policies that a sentence names."""
 LASTING = 0.2
 """Report the lag-1 autocorrelation of noise from this value on."""
 STRETCHED = {
@@ -109,7 +106,7 @@ CAUTIONS: Sentences = {
         "Compiling the model, CUDA graphs or a larger batch change that, and no policy does.",
         "more than mitigation": "M above 100 % is no error: such a policy is faster than bsp "
         "without contention.",
-        "resource": "By the trace, {which} {which:is/are} contended. This decides which policy can "
+        "resource": "By the trace, the {which} {which:is/are} contended. This decides which policy "
         "help: if another resource is contended on your cluster, change the `resource` of the "
         "trace's rows.",
         "many intervals": "Each interval is of one policy; none is corrected for multiple "
@@ -434,7 +431,7 @@ def warn_of_stale(names: Sequence[str]) -> str:
 
 
 def turnover(s: Standings) -> str:
-    """Whether the ranking by time to target changes within the costs of staleness tried."""
+    """Who has the best mean at each cost of staleness tried; the table has all others."""
     if s.comparison.scenario.learner.is_real:
         return "A real model learned, so no time here depends on it."
     if not s.costs:
@@ -442,19 +439,8 @@ def turnover(s: Standings) -> str:
             "No target is declared, so there is no time to it: c_tau changes progress and goodput, "
             "but not the time that a number of samples takes."
         )
-    flips = []
-    times = {p.policy: [s.at_cost(p.policy, c) for c in s.costs] for p in s.policies}
-    for first, second in itertools.combinations(times, 2):
-        gaps = [*map(s.gap, times[first], times[second])]
-        if any(faster(g) for g in gaps) and any(g.low > 0 for g in gaps):
-            flips.append(f"{first} with {second}")
-    text = "No change of the ranking is shown"
-    if flips:
-        text = f"Beyond their intervals, {join(flips, PAIRS)} change places"
     leaders: dict[str, list[str]] = {}
     for c in s.costs:
         leaders.setdefault(leader(s, c), []).append(f"{c:g}")
-    if len(leaders) == 1:
-        return f"{text}. {next(iter(leaders))} has the best mean throughout."
     where = [f"{name} at c_tau {join(costs)}" for name, costs in leaders.items()]
-    return f"{text}. The best mean is that of {join(where)}."
+    return f"The best mean is that of {join([*leaders] if len(leaders) == 1 else where)}."

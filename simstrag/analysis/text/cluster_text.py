@@ -10,23 +10,20 @@ from dataclasses import replace
 from simstrag.analysis.derived.cluster_combinations import (
     Combination,
     Combinations,
-    Effect,
     Managed,
 )
 from simstrag.analysis.tables.cluster_tables import ranking_table
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import ERROR, percent_of
-from simstrag.analysis.text.number_format import capital, estimate, join, number, percent
+from simstrag.analysis.text.number_format import estimate, join, number, percent
 from simstrag.experiments.decision import MODEL_ERROR
 from simstrag.experiments.paired_statistics import Estimate
 
 LITTLE = 0.01
 """Shares below it are not given as numbers."""
 MOST = 4
-"""Most mixes of policies that have a sentence of their own, and most failed runs that are named."""
-LEADING = 2
-"""Most combinations that have such a sentence where policies are alike."""
+"""Most failed runs that are named."""
 NAMED = 3
 """Most combinations that a sentence names."""
 ROWS = 5
@@ -38,17 +35,15 @@ WIDEST = 20
 
 
 def sentences(found: Combinations) -> tuple[str, ...]:
-    """Which combination has the shortest mean completion time, what jobs lost, and who pays."""
-    mixes = [one for one in found.every[1:] if _differs_in_policies_alone(one, found)]
-    paying = [_who_pays(one, found) for one in mixes[:MOST]]
-    if not mixes:  # placers or managers alone are compared
-        mixes = [one for one in found.ranking if one is not found.first][:LEADING]
-        paying = [_effects(f"under {one.name}", one.effects) for one in mixes]
-    if found.best is not found.first and found.best not in mixes[:MOST]:
-        paying.insert(0, _effects(f"under {found.best.name}", found.best.effects))
-    against = [f"Against the first row: {text}" for text in paying[:1]]
+    """Which combination has the shortest mean completion time, what jobs lost, and who pays.
+
+    Who pays is said of the best one, or of the next where that is the first row; the table of
+    workloads has all.
+    """
     harm = [_harm(one, one.managed) for one in found.ranking if one.managed][:NAMED]
-    return (_shortest(found), _lost(found), *harm, *against, *map(capital, paying[1:]))
+    others = (one for one in found.ranking if one is not found.first)
+    against = [f"Against the first row: {_effects(one)}" for one in others][:1]
+    return (_shortest(found), _lost(found), *harm, *against)
 
 
 def brief(found: Combinations) -> Brief:
@@ -60,13 +55,8 @@ def brief(found: Combinations) -> Brief:
     rows = tuple(tuple(row[k] for k in SHORT) for row in ranking.rows)
     longer = f"longer than {first if len(first) <= WIDEST else 'the first row'} (%)"
     headers = (ranking.headers[0], "mean time (s)", longer, "waiting (%)", "sharing (%)")
-    answer = Brief(_shortest(found), tuple(costs), cautions=tuple(_cautions(found)))
+    answer = Brief(_shortest(found), tuple(costs), cautions=tuple(cautions(found)))
     return answer.with_rows(replace(ranking, headers=headers, rows=rows), ROWS)
-
-
-def cautions(found: Combinations) -> list[str]:
-    """What a reader must know before relying on the numbers, most important first."""
-    return [*_cautions(found)]
 
 
 def longer(change: Estimate) -> str:
@@ -79,18 +69,6 @@ def longer(change: Estimate) -> str:
         less = Estimate(-change.value, -change.high, -change.low)
         return f"take {percent_of(less)} less time"
     return f"take {percent_of(change)} longer"
-
-
-def uses(one: Combination, found: Combinations) -> str:
-    """What is different about the policies of a combination, to follow `when`."""
-    before, now = found.first.policies, one.policies
-    changed = [name for name in now if now[name] != before[name]]
-    if len({*now.values()}) == 1:
-        return f"all jobs use {now[changed[0]]}" if changed else "no policy is another"
-    by = {policy: [name for name in changed if now[name] == policy] for policy in
-          dict.fromkeys(now[name] for name in changed)}  # fmt: skip
-    parts = [say("{who} {who:uses/use} {what}", who=names, what=p) for p, names in by.items()]
-    return f"only {join(parts)}"
 
 
 def _shortest(found: Combinations) -> str:
@@ -152,30 +130,26 @@ def _share(value: float) -> str:
     return f"{percent(value, 2)} %" if value >= LITTLE else f"less than {percent(LITTLE, 1)} %"
 
 
-def _differs_in_policies_alone(one: Combination, found: Combinations) -> bool:
-    column = next(iter(one.values))
-    other = [name for name in one.values if one.values[name] != found.first.values[name]]
-    return other == [column]
-
-
-def _who_pays(one: Combination, found: Combinations) -> str:
-    varied = [value for name, value in [*one.values.items()][1:] if name in found.varied]
-    return _effects(f"when {uses(one, found)}{f' ({join(varied)})' if varied else ''}", one.effects)
-
-
-def _effects(when: str, effects: tuple[Effect, ...]) -> str:
-    pay = [e for e in effects if e.pays]
-    profit = [e for e in effects if e.profits]
-    if not pay and not profit:
-        return f"{when}, no workload is shown to pay or to profit."
-    named = ([f"{e.workload} ({_signed(e.change)})" for e in those] for those in (pay, profit))
-    words = ("{who} {who:pays/pay}", "{who} {who:profits/profit}")
-    parts = [say(word, who=who) for word, who in zip(words, named, strict=True) if who]
-    return f"{when}, {', and '.join(parts)}."
+def _effects(one: Combination) -> str:
+    """The workloads that pay or profit under a combination."""
+    parts = []
+    for word, those in (
+        ("{who} {who:pays/pay}", [e for e in one.effects if e.pays]),
+        ("{who} {who:profits/profit}", [e for e in one.effects if e.profits]),
+    ):
+        if who := [f"{e.workload} ({_signed(e.change)})" for e in those]:
+            parts.append(say(word, who=who))
+    found = ", and ".join(parts) or "no workload is shown to pay or to profit"
+    return f"under {one.name}, {found}."
 
 
 def _signed(change: Estimate) -> str:
     return f"{number(100 * change.value, 2, sign=True)} %"
+
+
+def cautions(found: Combinations) -> list[str]:
+    """What a reader must know before relying on the numbers, most important first."""
+    return [*_cautions(found)]
 
 
 def _cautions(found: Combinations) -> Iterator[str]:

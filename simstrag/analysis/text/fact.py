@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ class _Words(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if "/" in format_spec:
             one, _, many = format_spec.partition("/")
-            return one if (value if isinstance(value, int) else len(value)) == 1 else many
+            return one if (len(value) if isinstance(value, Sized) else value) == 1 else many
         if format_spec.startswith("# "):
             return plural(int(value), format_spec[2:])
         if format_spec in _FORMS:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
 from simstrag.analysis.text.cautions import warn_of_stale
+from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import ERROR, PolicyNames
 from simstrag.analysis.text.number_format import capital, join, percent
 from simstrag.experiments.comparison import BASELINE
@@ -44,11 +45,10 @@ def outcome(cell: Cell) -> str:
 
 def cautions(found: SweepCells) -> list[str]:
     """What a reader must know before relying on the picture, most important first."""
-    every = (
-        *_unranked(found), *_slight(found), *_worth(found), *_seeds(found), *_fixed(found),
-        *_warnings(found),
-    )  # fmt: skip
-    return [text for text in every if text]
+    return [*_unranked(found), *_worth(found), *_seeds(found), *found.warnings[:MOST], *(
+        [f"{len(found.warnings) - MOST} more warnings are in the files of the runs."]
+        if len(found.warnings) > MOST else []
+    )]  # fmt: skip
 
 
 def _winners(found: SweepCells, wins: Counter[str], full: Mapping[str, str]) -> str:
@@ -83,18 +83,16 @@ def _savings(found: SweepCells) -> str:
 
 
 def _gaps(found: SweepCells) -> str:
-    without = [cell for cell in found.cells if not cell.best]
+    without = sum(not cell.best for cell in found.cells)
     missing = sum(cell.missing for cell in found.cells)
     if not without:
         return ""
-    have = "has" if len(without) == 1 else "have"
-    text = f"{len(without)} of {len(found.cells)} points {have} no result"
-    return (
-        f"{text}: of {len(found.sweep.runs)} runs {_not_ended(missing)}. The same `simstrag sweep` "
-        "goes on from there."
-        if missing
-        else f"{text}: every policy failed there, or its time is unknown."
-    )
+    why = "every policy failed there, or its time is unknown."
+    if missing:
+        why = f"of {len(found.sweep.runs)} runs {_not_ended(missing)}. The same `simstrag sweep` "
+        why += "goes on from there."
+    text = "{without} of {of} points {without:has/have} no result: {why}"
+    return say(text, without=without, of=len(found.cells), why=why)
 
 
 def _unranked(found: SweepCells) -> Iterator[str]:
@@ -115,57 +113,45 @@ def _unranked(found: SweepCells) -> Iterator[str]:
                 )
 
 
-def _slight(found: SweepCells) -> Iterator[str]:
-    """Winners that gain too little over bsp to be sure of."""
+def _worth(found: SweepCells) -> Iterator[str]:
+    """Gains that are too little to be sure of, and what times are of."""
     best = [cell.best for cell in found.cells if cell.winner not in (None, BASELINE)]
-    slight = sum(p is not None and p.saved.value < MODEL_ERROR for p in best)
-    if slight:
+    if slight := sum(p is not None and p.saved.value < MODEL_ERROR for p in best):
         yield (
             f"At {slight} of {len(found.cells)} points the fastest policy saves less than {ERROR}, "
             "so real ranks may not show it."
         )
-
-
-def _worth(found: SweepCells) -> Iterator[str]:
-    """What times are of."""
-    times, stale = found.sweep.times, dict[str, None]()
+    times = found.sweep.times
     if found.sweep.study["scenario"].get("learner", {}).get("kind") == "real":
+        which = "whatever accuracy they led to, as bsp is not among the policies"
+        if found.has_baseline:
+            which = "among the policies whose final accuracy is shown to be that of bsp, less at "
+            which += "most learner.margin"
         if "makespan" in times:
             yield (
-                "Points are ranked by the time of equal samples, "
-                + (
-                    "among the policies whose final accuracy is shown to be that of bsp, less at "
-                    "most learner.margin: "
-                    if found.has_baseline
-                    else "whatever accuracy they led to, as bsp is not among the policies: "
-                )
-                + "declare target_accuracy to rank them by the time to it."
+                f"Points are ranked by the time of equal samples, {which}: declare target_accuracy "
+                "to rank them by the time to it."
             )
         return
-    for cell in found.cells:
-        if times[cell.number] == "makespan":
-            stale |= dict.fromkeys(p.policy for p in cell.ranking if p.stale)
-    if stale:
+    cells = [cell for cell in found.cells if times[cell.number] == "makespan"]
+    if stale := dict.fromkeys(p.policy for cell in cells for p in cell.ranking if p.stale):
         yield warn_of_stale([*stale])
     if "time_to_target" in times:
         yield "Times to target come from a model of progress; nothing was trained."
 
 
 def _seeds(found: SweepCells) -> Iterator[str]:
-    certain = all(found.sweep.certain)
-    if found.seeds < 2 and not certain:
-        yield (
-            "One seed gives no interval, so at no point with noise can a winner be shown: run "
-            "more seeds; only the new ones are computed."
-        )
-    if not certain:
+    """Too few seeds, and what must be added or varied to know more."""
+    if not all(found.sweep.certain):
+        if found.seeds < 2:
+            yield (
+                "One seed gives no interval, so at no point with noise can a winner be shown: run "
+                "more seeds; only the new ones are computed."
+            )
         yield (
             "A winner is shown by the 95 % intervals of its own point; they are not corrected for "
             "the number of points or policies."
         )
-
-
-def _fixed(found: SweepCells) -> Iterator[str]:
     if not found.has_baseline:
         yield (
             "bsp is not among the policies, so no gain is known: add it to the study; only its "
@@ -173,14 +159,8 @@ def _fixed(found: SweepCells) -> Iterator[str]:
         )
     stated = found.sweep.study["scenario"].get("placeholders", ())
     if names := [name for name in stated if name not in found.axes]:
-        are = "is a placeholder" if len(names) == 1 else "are placeholders"
-        yield f"{join(names)} {are}: give your own value, or vary it."
-
-
-def _warnings(found: SweepCells) -> Iterator[str]:
-    yield from found.warnings[:MOST]
-    if (left := len(found.warnings) - MOST) > 0:
-        yield f"{left} more warnings are in the files of the runs."
+        text = "{names} {names:is a placeholder/are placeholders}: give your own value, or vary it."
+        yield say(text, names=names)
 
 
 def _not_ended(runs: int) -> str:

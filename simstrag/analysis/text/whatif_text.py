@@ -1,4 +1,4 @@
-"""A replay in words: its error, what was lost, causes, parts of a step, and policies.
+"""A replay in words: its error, what was lost, causes and parts of a step.
 
 Who was slow and what would help, a diagnosis says: `diagnosis_text`.
 """
@@ -13,7 +13,7 @@ from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import Culprit, excess_by_part
 from simstrag.whatif.fixes import Fix, describe_worker
-from simstrag.whatif.policy_outlook import ROUNDING, PoliciesOnRecord, PolicyOutlook
+from simstrag.whatif.policy_outlook import ROUNDING, PoliciesOnRecord
 
 SMALLEST = 1e-6
 """Sentences give the p-value down to this one, and a bound below it."""
@@ -41,36 +41,13 @@ def sentences(found: WhatIf) -> tuple[str, ...]:
 
 
 def policy_sentences(found: PoliciesOnRecord) -> tuple[str, ...]:
-    """The check by bsp, the warnings, and the policies that would have helped most."""
+    """The check by bsp and the warnings; the table of policies says the rest."""
     return (
         f"In a scenario of this record, bsp takes {seconds(found.replayed)} a step, as the replay "
         f"does: S is {number(found.replayed / found.ideal, 4)} in both, to "
         f"{max(found.bsp_error, ROUNDING):.0e}.",
         *(f"{capital(warning)}." for warning in found.warnings),
-        *_best_policies(found),
     )  # fmt: skip
-
-
-def _best_policies(found: PoliciesOnRecord) -> Iterator[str]:
-    """The best of those that change nothing in training, and a quicker one if there is any."""
-    quicker = [each for each in found.outlooks if max(each.won_back) > 0]
-    safe = next((each for each in quicker if each.lane == "A"), None)
-    if not quicker:
-        yield "No policy that was compared would have made this job quicker than bsp."
-    if safe is not None:
-        yield f"Without a change of training, {_helps(found, safe)}"
-    if quicker and quicker[0] is not safe:
-        yield f"With one, {_helps(found, quicker[0])}"
-
-
-def _helps(found: PoliciesOnRecord, best: PolicyOutlook) -> str:
-    low, high = min(best.seconds), max(best.seconds)
-    took = seconds(high) if low == high else f"{seconds(low)} to {seconds(high)}"
-    more = "" if low == high else " or more; how much depends on whether the device was slowed"
-    return (
-        f"{best.policy} would have helped most: {took} a step, which is "
-        f"{percent(1 - high / found.replayed)} % less{more}."
-    )
 
 
 def cost_of(fix: Fix) -> str:
@@ -132,19 +109,16 @@ def part_text(found: WhatIf, slow: Culprit) -> str:
 def _slow_part(shares: dict[tuple[str, int], float], who: str) -> str:
     """The part, or the parts of a kind, that have most of what a worker computes longer."""
     (kind, at), most = next(iter(shares.items()))
-    named = f"{kind}-{at}" if at else kind
-    if most >= MOSTLY:
-        return f"What {who} computes longer is in {named}: {percent(most)} % of it."
     alike = [share for (own, _), share in shares.items() if own == kind]
-    if len(alike) > 1 and sum(alike) >= MOSTLY:
-        return (
-            f"What {who} computes longer is in {kind}: {percent(sum(alike))} % of it, over "
-            f"{len(alike)} such parts, {named} the most with {percent(most)} %."
-        )
-    return (
-        f"What {who} computes longer is in no single part: {named} has the most, "
-        f"{percent(most)} % of it."
-    )
+    text = "no single part: {named} has the most, {most:%} of it."
+    if most >= MOSTLY:
+        text = "{named}: {most:%} of it."
+    elif len(alike) > 1 and sum(alike) >= MOSTLY:
+        text = "{kind}: {all:%} of it, over {n} such parts, {named} the most with {most:%}."
+    return say(
+        f"What {{who}} computes longer is in {text}", who=who, kind=kind, most=most, n=len(alike),
+        named=f"{kind}-{at}" if at else kind, all=sum(alike),
+    )  # fmt: skip
 
 
 def cause_text(cause: Cause) -> str:

@@ -79,7 +79,7 @@ class VisitForecast:
         return self.visit(cell, span) + (WARM_UP + FEWEST) * step + max(span, FEWEST * step)
 
     def anatomy(self, cell: MeasurementCell) -> float:
-        """Of part "anatomy"."""
+        """Seconds of a visit to a cell of part "anatomy"."""
         return PREPARE + PROFILE + self.draw * cell.batch + (WARM_UP + FEWEST) * self.step(cell)
 
     def contention(self, cell: MeasurementCell, span: float) -> float:
