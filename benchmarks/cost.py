@@ -22,8 +22,8 @@ from benchmarks import study
 from benchmarks.jobs import Job
 from benchmarks.stopwatch import Progress, time_call
 from simstrag import policies
+from simstrag.contract import Plan, Policy, View
 from simstrag.engine.simulate import simulate
-from simstrag.policy import Plan, Policy, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 

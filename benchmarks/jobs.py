@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.contract import WINDOW, Hints, Policy, Precision, Quorum, Via, View
+from simstrag.contract.plan import Plan
 from simstrag.engine.simulate import simulate
-from simstrag.plan import Plan
 from simstrag.policies.cgp import group_by_speed
-from simstrag.policy import WINDOW, Hints, Policy, Precision, Quorum, Via, View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.noise import Noise

@@ -37,8 +37,8 @@ from benchmarks.results import add_write, describe_machine, keep_tables
 from benchmarks.tables import Table, show
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
+from simstrag.contract import Plan, Quorum, Via, View
 from simstrag.engine.simulate import simulate
-from simstrag.policy import Plan, Quorum, Via, View
 from simstrag.scenario.scenario import Scenario
 
 WORKERS, BATCH, UPDATES = 8, 128, 500

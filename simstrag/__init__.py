@@ -16,12 +16,7 @@ if TYPE_CHECKING:
     from simstrag.analysis.monitor.watcher import watch
     from simstrag.analysis.pages.report import report
     from simstrag.calibration.calibrate import calibrate
-    from simstrag.engine.simulate import simulate
-    from simstrag.errors import InputError, PlanError, SimstragError, StallError
-    from simstrag.experiments.compare import compare
-    from simstrag.experiments.comparison import Comparison
-    from simstrag.experiments.sweep import Sweep, sweep
-    from simstrag.policy import (
+    from simstrag.contract import (
         ALL,
         Damping,
         Hints,
@@ -35,6 +30,11 @@ if TYPE_CHECKING:
         View,
         Weigh,
     )
+    from simstrag.engine.simulate import simulate
+    from simstrag.errors import InputError, PlanError, SimstragError, StallError
+    from simstrag.experiments.compare import compare
+    from simstrag.experiments.comparison import Comparison
+    from simstrag.experiments.sweep import Sweep, sweep
     from simstrag.profile.profile import Profile
     from simstrag.runs.run import Run
     from simstrag.scenario.scenario import Scenario
@@ -96,7 +96,7 @@ _HOME = {
     "whatif.diagnosis": ["diagnose"],
     "whatif.first_scenario": ["write_first_scenario"],
 }
-"""The names of each module; all other public names are of `policy`."""
+"""The names of each module; all other public names are of `contract`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -105,7 +105,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"simstrag.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'simstrag' has no attribute '{name}'")
-    home = next((module for module, names in _HOME.items() if name in names), "policy")
+    home = next((module for module, names in _HOME.items() if name in names), "contract")
     return getattr(importlib.import_module(f"simstrag.{home}"), name)
 
 

@@ -1,24 +1,25 @@
-"""How results become words and HTML: renderers by type, registered by the packages that draw.
+"""How results become words and HTML: renderers by type, registered by the rooms that draw.
 
-A result (a comparison, a profile, a replay) does not import what draws it. The entry points of the
-group `simstrag.renderers` name modules; importing one registers a renderer for each of its types.
+A result (a comparison, a profile, a replay) stands below what draws it, and does not import it.
+The first result that is drawn loads the modules of `RENDERERS`, which register theirs.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
-GROUP = "simstrag.renderers"
+RENDERERS = ("simstrag.analysis.html_renderers", "simstrag.validation.page")
+"""The modules that register renderers, each for the results of some rooms."""
 
 
 @functools.singledispatch
 def answer(result: Any) -> Any:
     """The decision that a result supports; its text is the decision in sentences.
 
-    Raises `TypeError` where no installed package registers a renderer for its type.
+    Raises `TypeError` where none is registered for its type.
     """
     return _lookup(answer, result)(result)
 
@@ -27,7 +28,7 @@ def answer(result: Any) -> Any:
 def html_fragment(result: Any) -> str:
     """HTML of a result for a notebook cell.
 
-    Raises `TypeError` where no installed package registers a renderer for its type.
+    Raises `TypeError` where none is registered for its type.
     """
     fragment: str = _lookup(html_fragment, result)(result)
     return fragment
@@ -39,7 +40,7 @@ def html_page(result: Any, command: str | None = None) -> str:
 
     command: the command line that made the result, shown in the report.
 
-    Raises `TypeError` where no installed package registers a renderer for its type.
+    Raises `TypeError` where none is registered for its type.
     """
     page: str = _lookup(html_page, result)(result, command)
     return page
@@ -47,10 +48,10 @@ def html_page(result: Any, command: str | None = None) -> str:
 
 def _lookup(dispatcher: Any, result: object) -> Callable[..., Any]:
     """The renderer of a result's type; modules that register renderers are loaded up to it."""
-    for entry in metadata.entry_points(group=GROUP):
-        entry.load()
+    for module in RENDERERS:
+        importlib.import_module(module)
         renderer: Callable[..., Any] = dispatcher.dispatch(type(result))
         if renderer is not dispatcher.dispatch(object):
             return renderer
     name = type(result).__name__
-    raise TypeError(f"no renderer of {name}: no module in the entry points '{GROUP}' has one")
+    raise TypeError(f"no renderer of {name}: none of {', '.join(RENDERERS)} registers one")

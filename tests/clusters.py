@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.test_processes import alive, until
-from tests.test_sweep import MORTAL
+from tests.experiments.test_sweep import MORTAL
+from tests.processes.test_processes import alive, until
 
 __all__ = ["PROGRAMS", "Cluster", "die_in", "start_cluster"]
 

@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "ranks" in fixtures or (apart and item.path.stem.startswith(STARTS_RANKS)):
             item.add_marker(pytest.mark.xdist_group("ranks"))
         elif not apart:
-            own = item.path.parent == HERE
+            own = HERE in item.path.parents
             group = item.path.stem if own else item.path.parent.name
             item.add_marker(pytest.mark.xdist_group(group))
         if apart:

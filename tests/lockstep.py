@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import WINDOW, Hints, Plan, Policy, Precision, View
 from simstrag.policies.bsp import Bsp
-from simstrag.policy import WINDOW, Hints, Plan, Policy, Precision, View
 
 Floats = npt.NDArray[np.float64]
 Contention = Callable[[int, float], float | Floats]

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.test_whatif_logs import as_json, dumps
-from tests.test_whatif_records import profiles
+from tests.whatif.test_whatif_logs import as_json, dumps
+from tests.whatif.test_whatif_records import profiles
 
 Sample = Callable[[Path], Path]
 

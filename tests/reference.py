@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import WINDOW, Hints, Late, Plan, Policy, Precision, Quorum, Via, View, Weigh
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.noise_scale import unmodelled
-from simstrag.policy import WINDOW, Hints, Late, Plan, Policy, Precision, Quorum, Via, View, Weigh
 from simstrag.scenario.scenario import Scenario
 
 FINISH, CLOSING, END, EXPIRY, SERVE, OUTSIDE = range(6)  # the classes of rule 15

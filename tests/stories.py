@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from simstrag.policy import Plan, Policy
+from simstrag.contract import Plan, Policy
 from simstrag.scenario.scenario import Scenario
 from tests import reference
 from tests.strategies import Fixed

@@ -20,8 +20,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from simstrag.policies import load
-from simstrag.policy import (
+from simstrag.contract import (
     ALL,
     Damping,
     Late,
@@ -34,6 +33,7 @@ from simstrag.policy import (
     View,
     Weigh,
 )
+from simstrag.policies import load
 from simstrag.scenario.scenario import Scenario
 
 EVERY_UPDATE = Review(updates=1)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.imports import CONTRACT, IMPORTS, ROOT, room
+from tools.imports import DOORSTEP, IMPORTS, ROOT, room
 
 PICTURE = ROOT / "docs" / "pictures" / "architecture.svg"
 
@@ -70,7 +70,7 @@ def arrows() -> dict[str, set[str]]:
 
 def _box(module: str) -> str:
     name = room(module)
-    return "contract" if name in CONTRACT or not name else name
+    return "contract" if name in DOORSTEP or not name else name
 
 
 def _reachable(graph: Mapping[str, Set[str]], name: str) -> set[str]:

@@ -9,22 +9,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "simstrag"
-CONTRACT = {
-    "aggregation",
-    "block",
-    "checks",
-    "compiled",
-    "errors",
-    "medians",
-    "plan",
-    "policy",
-    "quorum",
-    "ranks",
-    "rendering",
-    "ties",
-    "view",
-}
-"""The modules on the doorstep, which every package may import."""
+DOORSTEP = {"contract", "errors", "rendering"}
+"""The room and the two modules beside it that every room may import."""
 
 
 class Import(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 from build_backend.simstrag_build import SOURCE, TARGETS, library_name
-from simstrag.compiled import LOOPS
+from simstrag.contract.compiled import LOOPS
 from simstrag.engine.native.library import FUNCTIONS
 
 C_LIBRARY = {"free", "malloc", "memcpy", "memmove", "memset", "pow", "floor"}

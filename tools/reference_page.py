@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simstrag.policies._parameters import MEANING
-from simstrag.policy import (
+from simstrag.contract import (
     Block,
     Compensation,
     Damping,
@@ -32,6 +31,7 @@ from simstrag.policy import (
     View,
     Weigh,
 )
+from simstrag.policies._parameters import MEANING
 from tools.imports import ROOT
 
 PAGE = ROOT / "docs" / "reference.md"
@@ -108,8 +108,8 @@ HEAD = """\
 
 A policy is asked with a `View` and answers with a `Plan`, which is in force until the review that
 it asks for. [My policy](howto/policy.md) writes one, and explains its members. Every name
-of this page is in `simstrag.policy`, most are in `simstrag` too. N is the number of ranks and W the
-width of a window, 16. The rules are those of [Semantics](semantics.md).
+of this page is in `simstrag.contract`, most are in `simstrag` too. N is the number of ranks and W
+the width of a window, 16. The rules are those of [Semantics](semantics.md).
 
 This page is made of the docstrings by `python -m tools.reference_page`.
 """

@@ -13,7 +13,7 @@ command -v qemu-aarch64 >/dev/null ||
     { echo "qemu-aarch64 is missing: no wheel was tried; apt-get install qemu-user" >&2; exit 1; }
 [ -e dist ] || { echo "dist is missing: no wheel was tried; make wheels" >&2; exit 1; }
 pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade)
-tests=(tests/test_{vectors,compiled,plain}.py)
+tests=(tests/engine/test_{vectors,plain}.py tests/contract/test_compiled.py)
 exports=$(.venv/bin/python -c "from tools.inspect_wheel import EXPORTS; print(*EXPORTS)")
 
 # lay MACHINE DEBIAN-NAME PACKAGE...: Debian's packages in root, Python's in site.

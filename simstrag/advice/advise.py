@@ -12,12 +12,12 @@ from typing import Any
 from simstrag.advice.advice import Advice
 from simstrag.advice.candidates import candidates
 from simstrag.advice.halving import UNKNOWN, CandidateRun, Search, alters
+from simstrag.contract.policy import LANES
 from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.criterion import Criterion
 from simstrag.experiments.runner import RunCache, Runner, RunTask, prepare
-from simstrag.policy import LANES
 from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.scenario import Scenario
 

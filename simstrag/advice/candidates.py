@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from simstrag import policies
+from simstrag.contract.policy import LANES
 from simstrag.ddp.policy_support import mechanism
 from simstrag.engine.simulate import check
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.runner import BASELINE
-from simstrag.policy import LANES
 from simstrag.scenario.scenario import Scenario
 
 

@@ -21,13 +21,13 @@ from simstrag.advice.recommendation import Recommendation
 from simstrag.cluster.runs import ClusterResults, cluster
 from simstrag.cluster.simulate import require_interval
 from simstrag.cluster.study import ClusterStudy
+from simstrag.contract.policy import LANES
 from simstrag.ddp.policy_support import mechanism
 from simstrag.errors import InputError
 from simstrag.experiments.decision import OWN, State
 from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.runner import BASELINE
 from simstrag.policies import declared_lane, load
-from simstrag.policy import LANES
 from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.varied_constants import FACTORS, OWN_FACTORS
 

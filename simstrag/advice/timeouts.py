@@ -163,8 +163,7 @@ def timeouts(
     >>> timeouts(job, seeds=2).choice.detection
     19.0
     """
-    case = scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)
-    job = FailingJob.of(case, _section(failures))
+    job = FailingJob.of(Scenario.given(scenario), _section(failures))
     modelled = job.choose()
     names = _names(job)
     settings = list(dict.fromkeys([modelled, *_neighbours(job, modelled), *names.values()]))

@@ -182,8 +182,8 @@ def _refuse(context: typer.Context, script: str) -> None:
 def _check_policy(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
     """Raise `InputError` for a policy that does not exist or cannot run on real ranks."""
     from simstrag import policies
+    from simstrag.contract.view import View
     from simstrag.ddp import policy_support
-    from simstrag.view import View
 
     hints = policy_support.profile_hints(profile, batch, samples)
     first = View(ranks, hints=hints, noise_scale=hints.noise_scale)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from simstrag.plan import Plan, Review
-from simstrag.quorum import ALL, Quorum, Via
+from simstrag.contract.plan import Plan, Review
+from simstrag.contract.quorum import ALL, Quorum, Via
 
 
 def is_barrier(plan: Plan) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simstrag.cluster.leave_grants import Grants
-from simstrag.cluster.placer import NodeView, Placement, Request
+from simstrag.cluster.placers import NodeView, Placement, Request
 from simstrag.cluster.shared_nodes import SharedNodes
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.timing.contention import Contention

@@ -14,17 +14,17 @@ from simstrag import policies
 from simstrag.cluster.barrier_gate import Gate, is_barrier
 from simstrag.cluster.demands import Demands, Floats, RecentDemands, Slowdowns
 from simstrag.cluster.job_costs import JobCosts, parents_of, uses_server
-from simstrag.cluster.placer import Placement
+from simstrag.cluster.placers import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
+from simstrag.contract.plan import NEVER, Plan
+from simstrag.contract.view import View
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulation import Engine, Simulation
 from simstrag.errors import PlanError
 from simstrag.learning.update_rule import UpdateRule
-from simstrag.plan import NEVER, Plan
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.runs.run import Run
 from simstrag.timing.noise import keys
-from simstrag.view import View
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ import numpy as np
 from simstrag.cluster.barrier_gate import Gate
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.job import STRAGGLES, RunningJob
-from simstrag.cluster.manager import Floats, LeaveRequest, ManagedJob, Manager, Need
+from simstrag.cluster.managers import Floats, LeaveRequest, ManagedJob, Manager, Need
 from simstrag.policies.estimators.time_to_progress import straggle
 
 ROUNDING = 1e-9

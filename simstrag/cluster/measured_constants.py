@@ -17,8 +17,8 @@ from simstrag.cluster.demands import Floats
 from simstrag.cluster.isolated_job import seconds_alone
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.leave_grants import Grants
-from simstrag.cluster.managers.none import NoManager
-from simstrag.cluster.placer import Placement
+from simstrag.cluster.managers import NoManager
+from simstrag.cluster.placers import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.timing.contention import Contention
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simstrag.cluster.job import RunningJob
-from simstrag.cluster.placer import NodeView, Placement, Placer, Request
+from simstrag.cluster.placers import NodeView, Placement, Placer, Request
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 
 

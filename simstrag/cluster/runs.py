@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simstrag.cluster.constants import Constants
-from simstrag.cluster.manager import load_manager
+from simstrag.cluster.managers import load_manager
 from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.simulate import require_interval, simulate_cluster
 from simstrag.cluster.study import ClusterStudy, mix_name

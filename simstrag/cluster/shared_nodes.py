@@ -25,7 +25,7 @@ from simstrag.cluster.job_rows import finished, started, unfinished
 from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
 from simstrag.cluster.placed_jobs import PlacedJobs
-from simstrag.cluster.placer import Placement, Placer
+from simstrag.cluster.placers import Placement, Placer
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.cluster.telemetry import Monitors, reads_telemetry
 from simstrag.cluster.utilisation import UseOfNodes

@@ -10,9 +10,9 @@ from simstrag.cluster.constants import Constants
 from simstrag.cluster.isolated_job import seconds_alone
 from simstrag.cluster.job_rows import add_delays, summarise_jobs
 from simstrag.cluster.leave_grants import Grants
-from simstrag.cluster.manager import load_manager
+from simstrag.cluster.managers import load_manager
 from simstrag.cluster.measured_constants import constants_of
-from simstrag.cluster.placer import load_placer
+from simstrag.cluster.placers import load_placer
 from simstrag.cluster.shared_nodes import OnEnd, OnInterval, OnProgress, SharedNodes
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.cluster.utilisation import mean_utilisation

@@ -13,9 +13,11 @@ import numpy as np
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
-from simstrag.cluster import constants, manager, placer
+from simstrag.cluster import constants
 from simstrag.cluster.arrivals import ArrivalRow, ArrivalsSection
 from simstrag.cluster.colocation import LAWS, TIME_SLICES
+from simstrag.cluster.managers import load_manager
+from simstrag.cluster.placers import load_placer
 from simstrag.cluster.study_sections import JobSection, NodeSection, WorkloadSection
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.documents.suggestions import nearest
@@ -122,9 +124,9 @@ class ClusterStudy(Section):
             seeds=self.seed_list,
         )  # fmt: skip
         for name in self.placers:
-            placer.load_placer(name, 0)
+            load_placer(name, 0)
         for name in self.managers:
-            manager.load_manager(name)
+            load_manager(name)
         if self.constants == "star":
             for name in self.workloads:
                 if name not in constants.STAR:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from simstrag import policies
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.negotiation import RESOURCES, Nodes
-from simstrag.view import INTERVALS, MONITORED
+from simstrag.contract.view import INTERVALS, MONITORED
 
 Floats = npt.NDArray[np.float64]
 

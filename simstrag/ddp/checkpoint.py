@@ -12,9 +12,9 @@ from simstrag.ddp.pickled_policy import pack_policy, unpack_policy
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
+    from simstrag.contract import Policy
     from simstrag.ddp.rank_setup import RankSetup
     from simstrag.engine.live import Facts
-    from simstrag.policy import Policy
 
 FORMAT = "simstrag-training/1"
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from simstrag import policies
+from simstrag.contract.plan import Review
 from simstrag.ddp import plain_collectives
 from simstrag.ddp.allreduce import broadcast_and_average
 from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
@@ -42,16 +43,15 @@ from simstrag.ddp.sharded.served_modes import FollowingMode, LeadingMode
 from simstrag.ddp.sharded.sharded_replica import ShardedReplica
 from simstrag.errors import InputError
 from simstrag.learning.noise_scale_estimate import NoiseAverages
-from simstrag.plan import Review
 
 if TYPE_CHECKING:
     import subprocess
 
+    from simstrag.contract import Policy
+    from simstrag.contract.plan import Plan
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.rank_setup import RankSetup
     from simstrag.engine.live import Facts
-    from simstrag.plan import Plan
-    from simstrag.policy import Policy
 
 SETTLED = 2
 """After this many all-reduce steps DDP has rebuilt its buckets; only the hook communicates."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.policy import Policy
+    from simstrag.contract import Policy
 
 
 def pack_policy(policy: Policy) -> bytes:

@@ -16,12 +16,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from simstrag import policies
+from simstrag.contract import Hints, Policy, View
+from simstrag.contract.plan import Plan, Weigh
+from simstrag.contract.quorum import Late, Quorum, Via
+from simstrag.contract.view import OverlappingStep
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.errors import InputError, PlanError
-from simstrag.plan import Plan, Weigh
-from simstrag.policy import Hints, Policy, View
-from simstrag.quorum import Late, Quorum, Via
-from simstrag.view import OverlappingStep
 
 if TYPE_CHECKING:
     from simstrag.profile.profile import Profile, StepTimes

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simstrag import policies
+from simstrag.contract import Hints, Policy, View
 from simstrag.ddp.flat_parameters import check_served
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
-from simstrag.policy import Hints, Policy, View
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from simstrag.contract.plan import Plan
     from simstrag.ddp.failures.rank_failure import Membership
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
     from simstrag.ddp.sharded.world import ReplicaWorld
-    from simstrag.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from torch import nn
 
+    from simstrag.contract.plan import Plan
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.rank_setup import RankSetup
-    from simstrag.plan import Plan
 
 SERVED = ServerMode, FollowingMode
 """The modes under a server."""

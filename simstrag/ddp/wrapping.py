@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from simstrag import policies
+from simstrag.contract import Hints, Policy, View
 from simstrag.ddp import plain_collectives, policy_support
 from simstrag.ddp.failures.diagnosis import describe_error, warn
 from simstrag.ddp.failures.rank_failure import Membership, Stage
@@ -23,7 +24,6 @@ from simstrag.ddp.replica import Replica
 from simstrag.ddp.sharded.world import ReplicaWorld, join_replicas, shard_mesh
 from simstrag.ddp.trainer import Trainer
 from simstrag.errors import InputError
-from simstrag.policy import Hints, Policy, View
 from simstrag.profile.profile import Profile
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def wrap(
             raise InputError(f"{what}: {value!r}; give a whole number from 1 on")
     if samples is not None and batch is None and profile is None:
         raise InputError("samples are counted by batches: give the samples of a rank's batch too")
-    given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    name = policy if isinstance(policy, str) else policies.name_of(given)
+    name, given = policies.new(policy)
     if not dist.is_initialized():
         joined = join(stall_limit, patient=True)
     elif joined is None:

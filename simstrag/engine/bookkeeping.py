@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract.view import WINDOW, Hints, View
 from simstrag.engine.messages import Lost, Start, Update
-from simstrag.engine.recorder import COUNTS, DETECTION, Recorder
+from simstrag.engine.recorder import COUNTS, DETECTION, LOW_BITS, Recorder
 from simstrag.engine.rule_state import State
 from simstrag.engine.rules import Rules
-from simstrag.view import WINDOW, Hints, View
 
 __all__ = ["Accounts", "StepAccount"]
 
@@ -102,7 +102,8 @@ class Accounts:
         self._batch, self._beyond = rules.learner.batch, beyond
         self._shown: list[deque[Sequence[Any]]] = [deque(maxlen=WINDOW) for _ in ranks]
         self._known = [0] * rules.workers
-        self._sums = {"deviation": 0.0, "beyond": 0.0, "makespan": math.nan, "target": math.nan}
+        self._missed_squares = 0
+        self._sums = {"beyond": 0.0, "makespan": math.nan, "target": math.nan}
         self._applied, self._staleness = [0] * rules.workers, [0] * rules.workers
         self._compute, self._wait = [0.0] * rules.workers, [0.0] * rules.workers
         self._communication, self._paused = [0.0] * rules.workers, [0.0] * rules.workers
@@ -303,8 +304,7 @@ class Accounts:
         """An update was made."""
         rules, learner, sums = self.rules, self.rules.learner, self._sums
         before, now, progress = update.version - 1, rules.now, learner.progress
-        world, had = rules.workers * self._batch, learner.samples
-        had -= sum([gradient.samples for gradient in update.gradients])
+        had = learner.samples - sum([gradient.samples for gradient in update.gradients])
         for rank, contribution in groupby(update.gradients, BY_RANK):
             held, own = self.held[rank], list(contribution)
             last, n = own[-1], len(own)
@@ -314,8 +314,7 @@ class Accounts:
                 self._note_fate(step, "applied", update.version, gradient.weight)
             self._applied[rank] += n
             self._staleness[rank] += n * (before - last.version)
-            drift = (had - last.seen) / world
-            sums["deviation"] += n * (drift * drift)
+            self._missed_squares += n * (had - last.seen) ** 2
             held[-1].busy = self.busy.get(last.closing, self.job_seconds)
             self.held[rank] = [s for s in held if s.start.step > last.step] or held[-1:]
         for closing in {gradient.closing for gradient in update.gradients}:
@@ -371,7 +370,8 @@ class Accounts:
             return
         self._hand_over()
         rules, learner = self.rules, self.rules.learner
-        job = self.counts | self._sums
+        high, low = divmod(self._missed_squares, 1 << LOW_BITS)
+        job = self.counts | self._sums | {"missed_low": low, "missed_high": high}
         job |= {"version": rules.version, "now": rules.now, "samples": learner.samples}
         ranks = {
             "applied": np.array(self._applied), "staleness": np.array(self._staleness),

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from simstrag.contract import Policy
+from simstrag.contract.plan import Plan
 from simstrag.engine.kernel import Kernel
 from simstrag.engine.plain import Plain
 from simstrag.errors import PlanError, StallError
-from simstrag.plan import Plan
-from simstrag.policy import Policy
 from simstrag.scenario.failures import CheckpointSection, FailuresSection
 
 FAILS, IS_LOST, IS_BACK = range(3)

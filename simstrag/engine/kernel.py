@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.block import Block
-from simstrag.compiled import address, loops
+from simstrag.contract.block import Block
+from simstrag.contract.compiled import address, loops
+from simstrag.contract.plan import COMPARED, Plan
+from simstrag.contract.view import Hints, View
 from simstrag.engine.native import plan_loading
 from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
@@ -27,9 +29,7 @@ from simstrag.engine.rule_state import Limits
 from simstrag.engine.rules import check_refiling
 from simstrag.errors import InputError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
-from simstrag.plan import COMPARED, Plan
 from simstrag.timing.timing import Timing
-from simstrag.view import Hints, View
 
 __all__ = ["Kernel", "Stop", "Truth"]
 

@@ -15,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.contract import Hints, Policy, View
+from simstrag.contract.plan import Plan, Precision, Review
+from simstrag.contract.quorum import Quorum
 from simstrag.engine.agenda import Agenda
 from simstrag.engine.bookkeeping import Accounts
 from simstrag.engine.messages import (
@@ -41,9 +44,6 @@ from simstrag.engine.rules import Rules
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.learning.noise_scale_estimate import NoiseAverages, NormPair, is_measured
-from simstrag.plan import Plan, Precision, Review
-from simstrag.policy import Hints, Policy, View
-from simstrag.quorum import Quorum
 
 __all__ = ["Facts", "Live", "Lost", "Reduction", "Start", "Update"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simstrag.quorum import Via
+from simstrag.contract.quorum import Via
 
 # -- facts ---------------------------------------------------------------------------------------
 

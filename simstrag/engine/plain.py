@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract.plan import Plan
+from simstrag.contract.view import Hints, View
 from simstrag.engine.agenda import Agenda
 from simstrag.engine.bookkeeping import Accounts
 from simstrag.engine.kernel import Stop, Truth
@@ -43,9 +45,7 @@ from simstrag.engine.recorder import Recorder
 from simstrag.engine.rule_state import Limits
 from simstrag.engine.rules import Rules
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.plan import Plan
 from simstrag.timing.timing import Timing
-from simstrag.view import Hints, View
 
 __all__ = ["Plain"]
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from simstrag.contract.plan import Plan
+from simstrag.contract.quorum import Quorum
 from simstrag.learning.training import Evaluations
-from simstrag.plan import Plan
 from simstrag.policies import architecture
-from simstrag.quorum import Quorum
 from simstrag.runs.tables import (
     MEMBERS,
     RANK_SET,
@@ -32,6 +32,8 @@ from simstrag.runs.tables import (
 COUNTS = ("started", "amp", "rebatched", "applied", "dropped", "aborted", "asked", "cut")
 DETECTION = ("hits", "false_alarms", "misses")
 PRECISIONS = ("full", "amp")
+LOW_BITS = 62
+"""Bits of the sum of squares (rule 25a) in `missed_low`; `missed_high` has the others."""
 FATES = ("applied", "dropped", "aborted", "in_flight")
 UPDATE_COLUMNS = (
     "time", "version", "members", "n_own", "samples", "staleness_mean", "staleness_max", "progress",
@@ -171,7 +173,8 @@ class Recorder:
         self._hand_on_decisions()
         self.counts = {name: int(machine[name]) for name in COUNTS}
         self.detection = {name: int(machine[name]) for name in DETECTION}
-        self.deviation, self.beyond = float(machine["deviation"]), float(machine["beyond"])
+        self.missed_squares = int(machine["missed_low"]) + (int(machine["missed_high"]) << LOW_BITS)
+        self.beyond = float(machine["beyond"])
         self.makespan, self.target = float(machine["makespan"]), float(machine["target"])
         self.applied_by, self.staleness_by = ranks["applied"].tolist(), ranks["staleness"].tolist()
         self.compute, self.wait = ranks["compute"].tolist(), ranks["wait"].tolist()

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from simstrag import policies
+from simstrag.contract import Hints, JudgesBlocks
 from simstrag.engine.kernel import Kernel, Stop
-from simstrag.policy import Hints, JudgesBlocks
 
 __all__ = ["Reviews", "always"]
 

@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from simstrag.contract.plan import Plan
+from simstrag.contract.quorum import Late, Quorum
 from simstrag.engine.messages import PushEnded, StepEnded
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.plan import Plan
-from simstrag.quorum import Late, Quorum
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ import math
 from bisect import insort
 from collections.abc import Mapping, Sequence
 
+from simstrag.contract.plan import Plan, Weigh
+from simstrag.contract.quorum import Late, Quorum, Via
 from simstrag.engine.messages import (
     Applied,
     Ask,
@@ -90,8 +92,6 @@ from simstrag.engine.rule_state import (
 )
 from simstrag.errors import PlanError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
-from simstrag.plan import Plan, Weigh
-from simstrag.quorum import Late, Quorum, Via
 
 
 class Rules:

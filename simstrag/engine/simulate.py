@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import simpy
 
 from simstrag import policies
+from simstrag.contract import Hints, Policy
 from simstrag.engine.excerpt import Excerpt
 from simstrag.engine.real_training import evaluation_interval, train
 from simstrag.engine.recorder import Recorder
@@ -18,14 +18,13 @@ from simstrag.engine.simulation import Simulation, unknown_gain
 from simstrag.errors import InputError
 from simstrag.learning.gradient_log import GradientLog
 from simstrag.learning.training import Trained
-from simstrag.policy import Hints, Policy
 from simstrag.runs.run import Run, write_directory
 from simstrag.runs.tables import OnDisk
 from simstrag.scenario.scenario import Scenario
 
 
 def simulate(
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     policy: str | Policy = "bsp",
     seed: int = 0,
     *,
@@ -40,6 +39,7 @@ def simulate(
 ) -> Run:
     """Run one policy through a scenario under one seed.
 
+    scenario: a `Scenario` or the path of a YAML file.
     policy: a name with parameters such as ``"ssp:bound=5"``, or an object, which is copied.
     record_updates: keep all updates; else time, version, samples and progress of the last one and
         of at most 16,384 others, evenly spread.
@@ -61,6 +61,7 @@ def simulate(
     """
     if not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise InputError(f"seed {seed} must be a whole number, 0 or more and below 2**64")
+    scenario = Scenario.given(scenario)
     keep = record_updates, record_steps, record_gradients
     if excerpt is not None:
         if out is not None:
@@ -119,8 +120,7 @@ def _run(
     trained: Trained | None = None,
 ) -> Simulation:
     """A finished simulation; with `trained` it ends where the training did."""
-    name = policy if isinstance(policy, str) else policies.name_of(policy)
-    fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
+    name, fresh = policies.new(policy)
     simulation = Simulation(scenario, fresh, name, seed, recorder, hints, engine, trained=trained)
     world = simpy.Environment()
     contention = simulation.timing.contention

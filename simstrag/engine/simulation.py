@@ -14,6 +14,7 @@ import numpy.typing as npt
 import simpy
 
 from simstrag import policies
+from simstrag.contract import Hints, JudgesBlocks, Plan, Policy, View
 from simstrag.engine.failures import Failures
 from simstrag.engine.kernel import Kernel, Stop, Truth
 from simstrag.engine.native.library import LIBRARY
@@ -26,7 +27,6 @@ from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.learning.training import Trained
 from simstrag.learning.update_rule import UpdateRule
-from simstrag.policy import Hints, JudgesBlocks, Plan, Policy, View
 from simstrag.runs.run import TABLES, Run, provenance
 from simstrag.scenario.beyond_measured import beyond_measured, doubts
 from simstrag.scenario.scenario import Scenario

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simstrag import policies
+from simstrag.contract import Policy
 from simstrag.engine.recorder import Recorder
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.learning.training import Trained
-from simstrag.policy import Policy
 from simstrag.runs.run import OF_FORMULA
 from simstrag.scenario.scenario import Scenario
 
@@ -52,7 +52,7 @@ def summarise(
     lost = 0.0 if failed is None else failed.get("lost_samples", 0)
     efficiency = None if progress is None else progress / learner.fresh_progress
     fates = counts["applied"] + counts["dropped"] + counts["aborted"]
-    computed = sum(recorder.compute)
+    computed, world = sum(recorder.compute), scenario.workers * learner.batch
     beyond = recorder.beyond / computed if computed else 0.0
     summary: dict[str, Any] = {
         "architecture": " + ".join(recorder.ways),
@@ -69,7 +69,9 @@ def summarise(
             for total, n in zip(recorder.staleness_by, recorder.applied_by, strict=True)
         ],
         "effective_staleness": None if learner.lost else learner.effective_staleness,
-        "deviation": None if learner.lost else recorder.deviation / counts["applied"],
+        "deviation": None
+        if learner.lost
+        else recorder.missed_squares / counts["applied"] / world**2,
         **{name: counts[name] for name in ("started", "applied", "dropped", "aborted")},
         "in_flight": counts["started"] - fates,
         "throughput": (samples + lost) / last_time if last_time else math.inf,

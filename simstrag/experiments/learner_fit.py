@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.contract import View
 from simstrag.engine.real_training import EVALUATIONS as USUAL_EVALUATIONS
 from simstrag.engine.real_training import evaluation_interval
 from simstrag.engine.simulate import simulate
@@ -24,7 +25,6 @@ from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.cluster_backends import load_backend
 from simstrag.experiments.paired_statistics import Array, Estimate, difference
 from simstrag.learning.noise_scale import unmodelled
-from simstrag.policy import View
 from simstrag.processes.pool import LostCall, compute
 from simstrag.scenario.scenario import Scenario
 

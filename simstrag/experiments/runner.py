@@ -170,8 +170,7 @@ def prepare(
 
     Warns of each other spelling of a policy.
     """
-    if not isinstance(scenario, Scenario):
-        scenario = Scenario.read(scenario)
+    scenario = Scenario.given(scenario)
     if scenario.updates is not None:
         raise InputError(
             "compare needs equal work, and an update is N gradients for bsp but one for asgd: "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from simstrag.aggregation import Compensation, Outer, Screen
+from simstrag.contract.aggregation import Compensation, Outer, Screen
+from simstrag.contract.plan import Plan, Weigh
+from simstrag.contract.quorum import Via
 from simstrag.errors import InputError
-from simstrag.plan import Plan, Weigh
-from simstrag.quorum import Via
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A policy file defines one class with a `plan` method and is found by its file name; there is no
 registry.  A policy outside the package is named `package.module:Class` or `FILE.py:Class`.
-Policies know neither clock nor engine: `simstrag/policy.py` is their contract.  Start with `bsp`.
+They know neither clock nor engine: `simstrag.contract` is what they see and answer.  Start with
+`bsp`.
 
 Papers' names: `bsp` bulk synchronous parallel, `asgd` asynchronous SGD, `ssp` and `dssp` (dynamic)
 stale synchronous parallel, `cgp` Cooperate Grouping Parallel, `lb_bsp` load-balanced BSP, `lgc`
@@ -14,6 +15,7 @@ makes of models and gradients; `eager_sgd` has partial collectives.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import inspect
@@ -23,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import overload
 
+from simstrag.contract import Hints, Policy, View
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.policies._description import PolicyDescription, architecture, describe_policy
@@ -35,11 +38,10 @@ from simstrag.policies._policy_errors import (
     declared_lane,
     reviews_ahead,
 )
-from simstrag.policy import Hints, Policy, View
 
 __all__ = [
     "Parameter", "PolicyDescription", "architecture", "ask", "ask_about", "collect_warnings",
-    "counts", "declared_lane", "describe", "load", "name_of", "names", "reviews_ahead",
+    "counts", "declared_lane", "describe", "load", "name_of", "names", "new", "reviews_ahead",
     "spec",
 ]  # fmt: skip
 
@@ -73,6 +75,8 @@ def load(text: str) -> Policy:
     Traceback (most recent call last):
     simstrag.errors.InputError: there is no policy 'asg'; known: ... Did you mean 'asgd'?
     """
+    if not isinstance(text, str):
+        raise InputError(f"{text!r} is no spec of a policy; write one, such as 'korel'")
     name, arguments = _split(text)
     cls = _class(name)
     parameters = values(cls, name, parse(name, arguments))
@@ -94,6 +98,24 @@ def spec(policy: Policy) -> str:
     name = module if package == __name__ else f"{cls.__module__}:{cls.__qualname__}"
     changed = format_changed(policy)
     return f"{name}:{changed}" if changed else name
+
+
+def new(policy: str | Policy) -> tuple[str, Policy]:
+    """The name of a policy and a new one: that of a spec, or a copy of an object.
+
+    Raises `InputError` as `load` does, and for what is neither.
+
+    >>> new(load("ssp:bound=5"))
+    ('ssp:bound=5', Ssp(bound=5))
+    """
+    if isinstance(policy, str):
+        return policy, load(policy)
+    if isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
+        raise InputError(
+            f"{policy!r} is no policy; give a spec, such as 'korel' or 'FILE.py:Class', or an "
+            "object with the method `plan`"
+        )
+    return name_of(policy), copy.deepcopy(policy)
 
 
 def name_of(policy: Policy) -> str:

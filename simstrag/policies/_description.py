@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
+from simstrag.contract import Damping, Late, Plan, Policy, Precision, Quorum, Review, Via, Weigh
 from simstrag.policies._parameters import Parameter, parameters
-from simstrag.policy import Damping, Late, Plan, Policy, Precision, Quorum, Review, Via, Weigh
 
 SOURCE = "Source:"
 AUTHORS = re.compile(r'Source: (?:[^"]*(?:: | of ))?([^"]+?), "')  # Source: what of whom, "title"

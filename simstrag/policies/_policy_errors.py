@@ -11,10 +11,11 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
+from simstrag.contract import UNLIMITED, Block, JudgesBlocks, Policy
+from simstrag.contract.plan import Plan
+from simstrag.contract.policy import LANES
+from simstrag.contract.view import View
 from simstrag.errors import PlanError, SimstragError
-from simstrag.plan import Plan
-from simstrag.policy import LANES, UNLIMITED, Block, JudgesBlocks, Policy
-from simstrag.view import View
 
 
 def ask(policy: Policy, view: View, name: str) -> Plan:

@@ -8,7 +8,7 @@ Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018, arXiv:1710.0
 
 from dataclasses import dataclass
 
-from simstrag.policy import Plan, Precision, View
+from simstrag.contract import Plan, Precision, View
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ some papers.
 
 from dataclasses import dataclass
 
-from simstrag.policy import Plan, Quorum, Via, View
+from simstrag.contract import Plan, Quorum, Via, View
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policy import WINDOW, Outer, Plan, PlanError, Quorum, Review, Via, View
-from simstrag.ties import TOLERANCE, is_at_most
+from simstrag.contract import WINDOW, Outer, Plan, PlanError, Quorum, Review, Via, View
+from simstrag.contract.ties import TOLERANCE, is_at_most
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

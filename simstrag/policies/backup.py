@@ -12,7 +12,7 @@ noise-scale learner knows.  Losers are cancelled at once (`late=drop` lets them 
 
 from dataclasses import dataclass
 
-from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View, Weigh
+from simstrag.contract import Late, Plan, PlanError, Quorum, Via, View, Weigh
 
 
 @dataclass(frozen=True)

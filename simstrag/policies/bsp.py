@@ -9,7 +9,7 @@ it: Li et al., "PyTorch Distributed", VLDB 2020, arXiv:2006.15704.
 
 from dataclasses import dataclass
 
-from simstrag.policy import Plan, Quorum, Via, View
+from simstrag.contract import Plan, Quorum, Via, View
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policy import Block, Damping, Plan, Quorum, Review, Via, View
-from simstrag.ties import TOLERANCE, argsort, is_at_most, is_less
+from simstrag.contract import Block, Damping, Plan, Quorum, Review, Via, View
+from simstrag.contract.ties import TOLERANCE, argsort, is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

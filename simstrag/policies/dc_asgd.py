@@ -14,7 +14,7 @@ learning rate as it is.  Times are those of asgd: the correction is assumed to c
 
 from dataclasses import dataclass
 
-from simstrag.policy import Compensation, Plan, Quorum, Via, View
+from simstrag.contract import Compensation, Plan, Quorum, Via, View
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from.  We know the paper by its abstract and by others' summaries of its algorit
 
 from dataclasses import dataclass, field
 
+from simstrag.contract import Plan, PlanError, Quorum, View
 from simstrag.policies.streaming_diloco import StreamingDiloco
-from simstrag.policy import Plan, PlanError, Quorum, View
 
 
 @dataclass(frozen=True)

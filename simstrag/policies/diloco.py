@@ -14,7 +14,7 @@ local_sgd.
 
 from dataclasses import dataclass
 
-from simstrag.policy import Outer, Plan, Quorum, View
+from simstrag.contract import Outer, Plan, Quorum, View
 
 
 @dataclass(frozen=True)

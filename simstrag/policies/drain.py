@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import UNLIMITED, WINDOW, Block, Plan, Quorum, Review, View
+from simstrag.contract.ties import is_at_most
 from simstrag.policies.estimators.detectors import median
 from simstrag.policies.estimators.slow_ranks import SlowRanks, worth_leaving
-from simstrag.policy import UNLIMITED, WINDOW, Block, Plan, Quorum, Review, View
-from simstrag.ties import is_at_most
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policy import WINDOW, Plan, Review, View
-from simstrag.ties import TOLERANCE, is_at_most
+from simstrag.contract import WINDOW, Plan, Review, View
+from simstrag.contract.ties import TOLERANCE, is_at_most
 
 Floats = npt.NDArray[np.float64]
 CANDIDATES = 200

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import Block, Plan, Quorum, Review, Via, View
+from simstrag.contract.ties import is_at_most
 from simstrag.policies.estimators.predictors import last, predict
-from simstrag.policy import Block, Plan, Quorum, Review, Via, View
-from simstrag.ties import is_at_most
 
 Ints = npt.NDArray[np.int64]
 QUORUM = Quorum(count=1, via=Via.SERVER)

@@ -14,7 +14,7 @@ once, and adds its next gradient to the late one.
 
 from dataclasses import dataclass, field
 
-from simstrag.policy import Late, Plan, Quorum, View
+from simstrag.contract import Late, Plan, Quorum, View
 
 
 @dataclass(frozen=True)

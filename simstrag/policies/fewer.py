@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policy import WINDOW, Plan, PlanError, Quorum, Review, View
-from simstrag.ties import argsort
+from simstrag.contract import WINDOW, Plan, PlanError, Quorum, Review, View
+from simstrag.contract.ties import argsort
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import UNLIMITED, WINDOW, Block, Plan, PlanError, Quorum, Review, View
+from simstrag.contract.ties import argsort
 from simstrag.policies.estimators.slow_ranks import SlowRanks
-from simstrag.policy import UNLIMITED, WINDOW, Block, Plan, PlanError, Quorum, Review, View
-from simstrag.ties import argsort
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

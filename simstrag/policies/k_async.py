@@ -11,7 +11,7 @@ were at hand; they do not give the rule. Rule and weights 1/N are the released c
 
 from dataclasses import dataclass, field
 
-from simstrag.policy import Plan, PlanError, Quorum, Via, View
+from simstrag.contract import Plan, PlanError, Quorum, Via, View
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import UNLIMITED, WINDOW, Block, Hints, Plan, Review, View
+from simstrag.contract.ties import is_at_most, is_less
 from simstrag.policies.estimators.detectors import (
     Baseline,
     Limit,
@@ -37,8 +39,6 @@ from simstrag.policies.estimators.detectors import (
     robust_z,
 )
 from simstrag.policies.estimators.windows import Windows
-from simstrag.policy import UNLIMITED, WINDOW, Block, Hints, Plan, Review, View
-from simstrag.ties import is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

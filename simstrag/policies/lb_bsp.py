@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import WINDOW, Plan, Quorum, Review, Via, View
+from simstrag.contract.ties import is_less
 from simstrag.policies.estimators.detectors import median
 from simstrag.policies.estimators.shares import StreamTimes, balanced
-from simstrag.policy import WINDOW, Plan, Quorum, Review, Via, View
-from simstrag.ties import is_less
 
 Floats = npt.NDArray[np.float64]
 EVERY_UPDATE = Review(updates=1)

@@ -14,7 +14,7 @@ where that code updates in two phases.
 
 from dataclasses import dataclass, field
 
-from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View
+from simstrag.contract import Late, Plan, PlanError, Quorum, Via, View
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ the second paper's start with ordinary steps (post-local SGD).
 
 from dataclasses import dataclass
 
-from simstrag.policy import Plan, Quorum, View
+from simstrag.contract import Plan, Quorum, View
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ filter that keeps groups from splitting the ranks into cliques that never mix.
 import math
 from dataclasses import dataclass
 
-from simstrag.policy import Plan, PlanError, Quorum, View
+from simstrag.contract import Plan, PlanError, Quorum, View
 
 
 @dataclass(frozen=True)

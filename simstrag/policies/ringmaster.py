@@ -13,7 +13,7 @@ ranks more than about twice as slow.
 
 from dataclasses import dataclass, field
 
-from simstrag.policy import Damping, Plan, Quorum, Via, View
+from simstrag.contract import Damping, Plan, Quorum, Via, View
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Server", NIPS 2013; the usual bound is 3.
 
 from dataclasses import dataclass
 
-from simstrag.policy import Plan, Quorum, Via, View
+from simstrag.contract import Plan, Quorum, Via, View
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ gradients; here n = N, fully asynchronous.  Ours: weight 1 at tau = 0.
 
 from dataclasses import dataclass
 
-from simstrag.policy import Damping, Plan, Quorum, Via, View
+from simstrag.contract import Damping, Plan, Quorum, Via, View
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from simstrag.contract import Plan, Quorum, Review, Via, View
 from simstrag.policies.estimators.predictors import ALLOWED, Predictor, PredictsTimes
 from simstrag.policies.estimators.time_to_progress import ward_clusters
-from simstrag.policy import Plan, Quorum, Review, Via, View
 
 Groups = tuple[tuple[int, ...], ...]
 

@@ -17,6 +17,8 @@ the limits of the model.
 import enum
 from dataclasses import dataclass, field
 
+from simstrag.contract import ALL, Quorum, Via, View
+from simstrag.contract.ties import Floats, is_at_most, is_less
 from simstrag.policies.estimators.mode_choice import (
     ChoosesModes,
     ModeState,
@@ -31,8 +33,6 @@ from simstrag.policies.estimators.time_to_progress import (
     static_times,
     ward_clusters,
 )
-from simstrag.policy import ALL, Quorum, Via, View
-from simstrag.ties import Floats, is_at_most, is_less
 
 
 class Form(enum.Enum):

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from simstrag.contract import WINDOW, View
+from simstrag.contract.ties import Floats, is_at_most
 from simstrag.policies.estimators.mode_choice import (
     ChoosesModes,
     ModeState,
@@ -26,8 +28,6 @@ from simstrag.policies.estimators.mode_choice import (
 )
 from simstrag.policies.estimators.modes import ModeNetwork, describe, modes
 from simstrag.policies.estimators.predictors import ALLOWED, Predictor
-from simstrag.policy import WINDOW, View
-from simstrag.ties import Floats, is_at_most
 
 SHIPPED = Path(__file__).with_suffix(".npz")
 

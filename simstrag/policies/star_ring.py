@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from simstrag.contract import Plan, PlanError, Quorum, Review, View
 from simstrag.policies.estimators.predictors import ALLOWED, Predictor, PredictsTimes
 from simstrag.policies.estimators.time_to_progress import find_stragglers, ring_and_riders
-from simstrag.policy import Plan, PlanError, Quorum, Review, View
 
 REVIEW = Review(updates=10)
 ALL_RANKS = Plan(suspects=frozenset(), review=REVIEW)

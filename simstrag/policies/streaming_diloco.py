@@ -14,7 +14,7 @@ parameters, where the paper takes every so many layers.  Left out: outer gradien
 
 from dataclasses import dataclass
 
-from simstrag.policy import Outer, Plan, Quorum, View
+from simstrag.contract import Outer, Plan, Quorum, View
 
 
 @dataclass(frozen=True)

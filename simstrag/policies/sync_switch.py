@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from simstrag.contract import UNLIMITED, Block, Plan, PlanError, Quorum, Review, Via, View
+from simstrag.contract.ties import Bools, Floats, is_less
 from simstrag.policies.estimators.columns import medians_of_known
-from simstrag.policy import UNLIMITED, Block, Plan, PlanError, Quorum, Review, Via, View
-from simstrag.ties import Bools, Floats, is_less
 
 RECENT = 5
 """Recent steps of a rank in its median."""

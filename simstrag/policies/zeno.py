@@ -14,7 +14,7 @@ gradient is assumed to cost nothing, as it is computed beside the updates.
 
 from dataclasses import dataclass
 
-from simstrag.policy import Plan, Quorum, Screen, Via, View
+from simstrag.contract import Plan, Quorum, Screen, Via, View
 
 
 @dataclass(frozen=True)

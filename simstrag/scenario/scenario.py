@@ -298,6 +298,11 @@ class Scenario(Section):
         return scenario
 
     @classmethod
+    def given(cls, scenario: Scenario | str | Path) -> Scenario:
+        """A scenario itself, or that of the YAML file at a path."""
+        return scenario if isinstance(scenario, Scenario) else cls.read(scenario)
+
+    @classmethod
     def demo(cls) -> Scenario:
         """The scenario of `simstrag demo`: eight H200 that train beside processes of others.
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from simstrag.contract.view import OverlappingStep, device_gain
 from simstrag.errors import InputError
 from simstrag.timing import collectives
 from simstrag.timing.noise import Distribution
 from simstrag.timing.worker import WorkerRanks
-from simstrag.view import OverlappingStep, device_gain
 
 FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
     "ring": collectives.ring,

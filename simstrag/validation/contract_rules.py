@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from simstrag import policies
+from simstrag.contract import Hints, JudgesBlocks, Plan, Policy, Quorum, View
 from simstrag.ddp.policy_support import check_policy, check_torch
 from simstrag.engine import reviews
 from simstrag.engine.native.library import LIBRARY
@@ -30,7 +31,6 @@ from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
 from simstrag.engine.simulation import Simulation
 from simstrag.errors import InputError, PlanError, SimstragError
-from simstrag.policy import Hints, JudgesBlocks, Plan, Policy, Quorum, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.validation.policy_worlds import BATCH, RHO, TiedWorld, World
 
@@ -463,7 +463,7 @@ RULES = (
     ),
     ContractRule(
         "the last bits of times change no decision", ignores_last_bits,
-        "compare times with simstrag.ties",
+        "compare times with simstrag.contract.ties",
     ),
     ContractRule(
         ENDS, ends_a_run,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simstrag import policies
+from simstrag.contract import Policy
 from simstrag.errors import InputError
-from simstrag.policy import Policy
 from simstrag.validation.contract_rules import RULES, RuleCheck, Subject, trains_on_real_ranks
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from simstrag.policy import WINDOW, Hints, Plan, Precision, View
+from simstrag.contract import WINDOW, Hints, Plan, Precision, View
 
 RHO = 1.6
 """Gain of reduced precision."""

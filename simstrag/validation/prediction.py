@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simstrag import policies
+from simstrag.contract import Hints, View
 from simstrag.ddp import policy_support
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.policy import Hints, View
 from simstrag.profile.batch_laws import times_at
 from simstrag.profile.measurements import CollectiveCell, LockstepCell
 from simstrag.profile.profile import PrecisionSeconds, Profile, StepTimes

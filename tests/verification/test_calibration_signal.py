@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.test_calibration_interrupted import interrupt
+from tests.calibration.test_calibration_interrupted import interrupt
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="there are no signals here")

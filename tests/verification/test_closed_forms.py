@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 from scipy import integrate, stats
 
+from simstrag.contract import Late, Plan, Quorum, Via
 from simstrag.engine.simulate import simulate
-from simstrag.policy import Late, Plan, Quorum, Via
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing import noise

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from simstrag.learning.noise_scale_estimate import SPARSEST
+from tests.ddp.test_ddp_trainer import Told
 from tests.ranks import Ranks, ranks
-from tests.test_ddp_trainer import Told
 
 __all__ = ["ranks"]
 
@@ -46,12 +46,12 @@ def network() -> nn.Module:
 def stepping(rank: int, world: int, steps: int) -> list[tuple[int, float, float, float]]:
     """Seconds of each step: variant, wait for the message, policy and books and digest, whole."""
     from simstrag import policies
+    from simstrag.contract import Hints
     from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
     from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
     from simstrag.ddp.precision import NumberFormats
     from simstrag.ddp.replica import Replica
     from simstrag.engine.live import Live
-    from simstrag.policy import Hints
 
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)

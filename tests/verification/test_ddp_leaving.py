@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_ddp_leaving import DESTROYED, JOINED, SHOWN, TRAINED, check_last_threads
+from tests.ddp.test_ddp_leaving import DESTROYED, JOINED, SHOWN, TRAINED, check_last_threads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simstrag.policy import Plan, Precision, Review, View
+from simstrag.contract import Plan, Precision, Review, View
+from tests.ddp.test_ddp_trainer import BATCH, Told, task, without_statistics
 from tests.ranks import Ranks, ranks
-from tests.test_ddp_trainer import BATCH, Told, task, without_statistics
 
 __all__ = ["ranks"]
 

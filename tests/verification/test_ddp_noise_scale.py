@@ -17,11 +17,11 @@ pytest.importorskip("sklearn")
 
 from simstrag import policies
 from simstrag.calibration.benches.gradient_norms import PARTS, _pair
+from simstrag.contract import Hints
 from simstrag.ddp.journal.journal import read_journal
 from simstrag.ddp.journal.run_from_journal import run_of
 from simstrag.engine.live import Live
 from simstrag.learning.noise_scale_estimate import NormPair, estimate_at_end
-from simstrag.policy import Hints
 from simstrag.workloads import TrainingTask, load
 from tests.ranks import Ranks, ranks
 

@@ -22,8 +22,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from tests.ddp.test_ddp_trainer import Told, slow_at_times
 from tests.ranks import Ranks, ranks
-from tests.test_ddp_trainer import Told, slow_at_times
 
 __all__ = ["ranks"]
 

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 from simstrag.ddp.journal.run_from_journal import finish
+from tests.ddp.test_ddp_replayed import Rest
+from tests.ddp.test_ddp_trainer import train
 from tests.ranks import Ranks, ranks
-from tests.test_ddp_replayed import Rest
-from tests.test_ddp_trainer import train
 
 __all__ = ["ranks"]
 

@@ -1,4 +1,4 @@
-"""What tests/test_ddp_trainer.py asks of few policies, asked of the others that run for real."""
+"""The policies that tests/ddp/test_ddp_trainer.py leaves out, under the same questions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests import test_ddp_membership as failing
-from tests import test_ddp_trainer as few
+from tests.ddp import test_ddp_membership as failing
+from tests.ddp import test_ddp_trainer as few
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]

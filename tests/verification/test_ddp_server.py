@@ -21,6 +21,7 @@ import torch
 from msgspec.structs import replace
 
 from simstrag import policies
+from simstrag.contract import Late, Plan, Quorum, Review, Via, View
 from simstrag.ddp.flat_parameters import pack_optimizer, settings_of, unflatten
 from simstrag.ddp.flat_parameters import trained_parameters as trained_by
 from simstrag.ddp.journal.journal import facts_from_json, facts_to_json
@@ -40,7 +41,6 @@ from simstrag.ddp.server.server import Server
 from simstrag.ddp.server.server_main import start_server
 from simstrag.ddp.server.wire import HEADER
 from simstrag.errors import InputError
-from simstrag.policy import Late, Plan, Quorum, Review, Via, View
 from simstrag.processes.children import die_with_parent
 from tests.ranks import Ranks, ranks
 
@@ -480,7 +480,7 @@ def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
     from simstrag.ddp import wrap
     from simstrag.ddp.server import client as client_module
     from simstrag.ddp.server import server_mode
-    from tests.test_ddp_trainer import task
+    from tests.ddp.test_ddp_trainer import task
 
     allocate, broadcast, passed = client_module.allocate_shared, server_mode.dist.broadcast, []
 

@@ -1,18 +1,18 @@
-"""What tests/test_equivalence.py asks of some drawn cases, of many more: corners are rare there."""
+"""What tests/engine/test_equivalence.py asks, of many more drawn cases: corners are rare."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simstrag.policy import Policy
+from simstrag.contract import Policy
 from simstrag.scenario.scenario import Scenario
-from tests.strategies import policies, scenarios, uneven
-from tests.test_equivalence import (
+from tests.engine.test_equivalence import (
     assert_agreement,
     assert_agreement_while_filed_anew,
     quickly,
 )
+from tests.strategies import policies, scenarios, uneven
 
 
 @settings(quickly, max_examples=4 * settings().max_examples)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from simstrag import policies
+from simstrag.contract import View
 from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import compare
-from simstrag.policy import View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.test_ddp_slow_ranks import drawn, messages
+from tests.ddp.test_ddp_slow_ranks import drawn, messages
 
 JOBS = 200
 

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("compiled", "vectors", "stories", "feature_stories", "star_stories", "tree", "equivalence")
+TESTS = (
+    "contract/test_compiled.py", "engine/test_vectors.py", "engine/test_stories.py",
+    "engine/test_feature_stories.py", "policies/test_star_stories.py", "engine/test_tree.py",
+    "engine/test_equivalence.py",
+)  # fmt: skip
 FLAGS = (
     "-std=c17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined "
     "-ffp-contract=off -fopenmp-simd -shared -fPIC"
@@ -39,7 +43,7 @@ def test_all_stories_and_drawn_cases_run_under_sanitizers(tmp_path: Path) -> Non
         [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-c", os.devnull,
             "--rootdir", str(tmp_path), "--import-mode=importlib",
-            *(f"{tmp_path}/tests/test_{name}.py" for name in TESTS),
+            *(f"{tmp_path}/tests/{name}" for name in TESTS),
         ],
         env=os.environ | variables, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip

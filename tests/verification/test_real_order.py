@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from simstrag import policies  # noqa: E402
+from simstrag.contract import View  # noqa: E402
 from simstrag.ddp.journal.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
@@ -22,9 +23,8 @@ from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
-from simstrag.policy import View  # noqa: E402
+from tests.learning.test_group_models import Moving  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402
-from tests.test_group_models import Moving  # noqa: E402
 
 __all__ = ["ranks"]
 

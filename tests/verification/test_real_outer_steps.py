@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from simstrag import policies  # noqa: E402
+from simstrag.contract import View  # noqa: E402
 from simstrag.ddp.journal.journal import NAME  # noqa: E402
 from simstrag.ddp.journal.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
@@ -25,7 +26,6 @@ from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
-from simstrag.policy import View  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402
 
 __all__ = ["ranks"]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.contract import Late, Plan, Quorum, Via
 from simstrag.engine.simulate import simulate
-from simstrag.policy import Late, Plan, Quorum, Via
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import ServerCost
 from tests.strategies import Fixed

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simstrag import policies  # noqa: E402
+from simstrag.contract import View  # noqa: E402
 from simstrag.ddp.journal.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
@@ -17,7 +18,6 @@ from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
-from simstrag.policy import View  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402
 from tests.sharded import MOMENTUM, RATE, SHARDS, batches, train  # noqa: E402
 from tests.verification.test_real_outer_steps import replayed  # noqa: E402

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from simstrag import policies
+from simstrag.contract import Hints, Plan, Via, View
 from simstrag.engine.simulate import simulate
-from simstrag.policy import Hints, Plan, Via, View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from tests.strategies import Switching

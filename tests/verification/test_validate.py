@@ -16,7 +16,7 @@ from simstrag.runs.run import Run
 from simstrag.validation.rank_pool import Ranks
 from simstrag.validation.replay import replay
 from tests.full_profile import quantity
-from tests.test_validate import ALONE, digits_profile
+from tests.validation.test_validate import ALONE, digits_profile
 
 pytestmark = pytest.mark.timeout(3000)
 LIMIT = 1200.0

@@ -9,11 +9,11 @@ there=(--only-binary :all: --implementation cp --python-version "${PYTHON_THERE:
     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64)
 
 rm -rf "$kit"
-mkdir -p "$kit/wheels" "$kit/tests"
+mkdir -p "$kit/wheels"
 "${pip[@]}" wheel --no-deps --wheel-dir "$kit/wheels" .
 "${pip[@]}" download --no-deps "${there[@]}" --dest "$kit/wheels" \
     --constraint constraints.txt --requirement tools/gpu_kit/wheels.txt
-cp tests/*.py "$kit/tests"
+cp -r tests "$kit"
 cp tools/gpu_kit/run.sh tools/gpu_kit/record_ranks.py "$kit"
 size=$(du -sm "$kit" | cut -f1)
 echo "$kit: $size MiB; on the machine with the GPU: $kit/run.sh --help"

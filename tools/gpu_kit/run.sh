@@ -31,11 +31,11 @@ export PYTHONPATH=$site PYTHONUNBUFFERED=1 GLOO_SOCKET_IFNAME=lo
 if [ "$device" = cpu ]; then
     models=(mlp transformer) precisions=(fp64 fp32_of_fp64) ranked=digits load=cpu fill=64 short=4
     fewer=(--precision fp64 --precision fp32_of_fp64)
-    tests=(tests/test_workloads.py)
+    tests=(tests/workloads/test_workloads.py)
 else
     models=(resnet50 gpt2) precisions=(tf32 bf16) ranked=resnet50 load=gemm fill=64 short=1.55 fewer=()
-    tests=(tests/test_workloads.py tests/test_calibration_steps.py tests/test_ddp_precision.py
-        tests/test_learning_on_gpu.py)
+    tests=(tests/workloads/test_workloads.py tests/calibration/test_calibration_steps.py
+        tests/ddp/test_ddp_precision.py tests/learning/test_learning_on_gpu.py)
 fi
 
 # part NAME LIMIT COMMAND...: run a command within LIMIT seconds, keep what it prints, archive.

@@ -21,6 +21,7 @@ import numpy as np
 
 from simstrag import policies
 from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.contract.policy import LANES
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.decision import (
@@ -33,7 +34,6 @@ from simstrag.experiments.decision import (
 )
 from simstrag.experiments.paired_statistics import Array, Estimate, within
 from simstrag.experiments.placeholders import Placeholders
-from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import assumed
 
 ROUND = 1e-6

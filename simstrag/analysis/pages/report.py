@@ -31,7 +31,7 @@ from simstrag.analysis.text.cautions import cautions, turnover
 from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.gain_text import saved as saved_share
-from simstrag.analysis.text.lanes import TITLES
+from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import join, number, percent
 from simstrag.analysis.text.profile_text import describe
 from simstrag.analysis.text.sensitivity_text import thresholds
@@ -147,7 +147,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         answer=found,
         gains=gain_rows(found.decision, saved_share, percent_of),
         clean=comparison.scenario.inputs.trace is not None,
-        lanes=TITLES,
+        lanes=CHANGED,
         banner=banner,
         cautions=[*cautions(s), *doubts(scenario)],
         asked=page_footer.question(scenario),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.lanes import TITLES
+from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import MISSING, plural
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.fixes import STEPS
@@ -83,7 +83,7 @@ def policies_table(found: PoliciesOnRecord) -> Table:
     notes = [
         "Simulated on the scenario of the record. A step is one batch of every replica; S left is "
         "over the ideal step, and what is won back is of all that stragglers cost. "
-        + "; ".join(f"lane {lane}: {what}" for lane, what in TITLES.items())
+        + "; ".join(f"lane {lane} changes {what}" for lane, what in CHANGED.items())
         + ". Without a target, what stale or left-out gradients cost in learning is not in it."
     ]
     if len(readings) > 1:

@@ -14,6 +14,7 @@ from simstrag.analysis.text.answer import describe_rivals, if_true
 from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.comparison_brief import PLAIN, describe_turns, lanes_table
+from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -115,18 +116,13 @@ def power_table(points: tuple[PowerPoint, ...]) -> Table:
 def sentences(advice: Recommendation) -> list[str]:
     """What to do, how sure that is, what would change it, and what a trial costs."""
     texts = [
-        " ".join(_choice(advice)).rstrip(),
-        _alike(advice),
-        _regret(advice),
-        _assumption(advice),
-        _safe(advice),
-    ]
-    texts += [_attempt(advice), _beyond(advice)]
+        " ".join(_choice(advice)).rstrip(), _alike(advice), _regret(advice), _assumption(advice),
+        _safe(advice), _attempt(advice), _beyond(advice),
+    ]  # fmt: skip
     if isinstance(advice, Advice):
         if _by_mean(advice):
             texts.insert(1, describe_one_run(advice.answer.decision.s, advice.choice))
-        texts.insert(0, _launching(advice))
-        texts += [advice.answer.inputs, advice.answer.bill]
+        texts = [_launching(advice), *texts, advice.answer.inputs, advice.answer.bill]
     return [text for text in texts if text]
 
 
@@ -169,11 +165,11 @@ def _launching(advice: Advice) -> str:
     share, step = advice.launching, advice.comparison.scenario.inputs.step
     if share is None or share < MODEL_ERROR:
         return ""
-    return (
-        "First compile the model, use CUDA graphs or a larger batch: a step takes "
-        f"{seconds(step.host)} to launch and {seconds(step.gpu)} on the device. Without launching, "
-        f"{BASELINE} would take {percent(share, 2)} % less, more than any policy here gains."
-    )
+    return say(
+        "First compile the model, use CUDA graphs or a larger batch: a step takes {host:s} to "
+        "launch and {device:s} on the device. Without launching, bsp would take {share:%2} less, "
+        "more than any policy here gains.", host=step.host, device=step.gpu, share=share,
+    )  # fmt: skip
 
 
 def _choice(advice: Recommendation) -> tuple[str, str]:
@@ -237,26 +233,24 @@ def _undecided(advice: Recommendation) -> str:
     if gain < MODEL_ERROR:
         return ""
     return (
-        f" {best} takes {percent(gain, 2)} % less in the {advice.by}, but it is the best of "
-        f"{len(advice.trials)} candidates, and {advice.seeds} seeds are too few to show that this "
-        "is no luck: run more."
+        f" {best} takes {percent(gain, 2)} % less in the {advice.by}, but of {len(advice.trials)} "
+        f"candidates that may be luck: {advice.seeds} seeds are too few, run more."
     )
 
 
 def _choice_of_cluster(advice: ClusterAdvice, name: str) -> str:
     """The choice for all jobs, and the change of their mean completion time."""
-    bsp, own, study = advice.times[BASELINE], advice.states[OWN], advice.study
+    own, study = advice.states[OWN], advice.study
     managed = "" if study.managers == ("none",) else f", manager {study.managers[0]}"
     where = f"(placer {study.placers[0]}{managed})"
     if advice.choice != BASELINE:
-        gain = _saved(ratio_of_times(advice.times[advice.choice], bsp))
+        gain = _saved(ratio_of_times(advice.times[advice.choice], advice.times[BASELINE]))
         return (
             f"Run all jobs under {name} {where}: their mean completion time is {gain} shorter than "
             f"under {BASELINE}."
         )
-    mean = seconds(own[BASELINE])
-    text = f"Change nothing: keep {BASELINE}, under which jobs take {mean} in the mean {where}. "
-    return f"{text}{_none_better(advice)}"
+    text = f"Change nothing: keep {BASELINE}, under which jobs take {seconds(own[BASELINE])} in "
+    return f"{text}the mean {where}. {_none_better(advice)}"
 
 
 def _alike(advice: Recommendation) -> str:
@@ -264,24 +258,16 @@ def _alike(advice: Recommendation) -> str:
     own = advice.states[OWN]
     gaps = {p: own[p] / own[advice.choice] - 1 for p in advice.alike}
     near = [p for p, gap in gaps.items() if abs(gap) < MODEL_ERROR]
-    far = [
-        f"{p} ({percent(gap, 2)} % in the {advice.by})" for p, gap in gaps.items() if p not in near
-    ]
-    texts = []
-    if near:
-        verb = "is" if len(near) == 1 else "are"
-        texts.append(f"{join(near)} {verb} not shown to differ from it by more than 1 %.")
+    far = [f"{p} ({percent(gaps[p], 2)} % in the {advice.by})" for p in gaps if p not in near]
+    text = "{near} {near:is/are} not shown to differ from it by more than 1 %. " if near else ""
     if far:
-        texts.append(
-            f"{advice.seeds} seeds are too few to show that {join(far)} is slower: run more."
-        )
-    return " ".join(texts)
+        text += "{seeds} seeds are too few to show that {far} {far:is/are} slower: run more."
+    return say(text, near=near, far=far, seeds=advice.seeds).rstrip()
 
 
 def _regret(advice: Recommendation) -> str:
     """How far the choice may be behind the best of the finalists."""
-    finalists = len(advice.times)
-    tried = f"Of {len(advice.trials)} candidates, {finalists} were compared under all seeds"
+    tried = f"Of {len(advice.trials)} candidates, {len(advice.times)} were compared under all seeds"
     if math.isnan(advice.regret):
         return f"{tried}; these do not bound how far {advice.choice} is behind the best: run more."
     sure = "nothing in it is random" if advice.certain else f"{advice.seeds} seeds, 95 %"
@@ -352,14 +338,13 @@ def _attempt(advice: Recommendation) -> str:
     if found is None:
         few = "These seeds do not say what a trial of it costs."
         return "" if advice.choice == BASELINE or not _by_mean(advice) else few
-    first, second = (
-        seconds(float(advice.times[policy].mean())) for policy in (BASELINE, advice.choice)
-    )
-    runs = "one run" if found.runs == 1 else f"{found.runs} runs"
-    what = " of all jobs" if isinstance(advice, ClusterAdvice) else ""
-    each = " in the mean" if isinstance(advice, ClusterAdvice) else " each"
-    return (
-        f"To see the gain on your cluster takes {runs}{what} under {BASELINE} ({first}{each}) and "
-        f"under {advice.choice} ({second}{each}): {found.gpu_hours:.3g} GPU-hours, if real runs "
-        "scatter as these do."
-    )
+    return say(
+        "To see the gain on your cluster takes {runs:# run}{what} under {base} ({first:s}{each}) "
+        "and under {choice} ({second:s}{each}): {hours:.3g} GPU-hours, if real runs scatter as "
+        "these do.",
+        runs=found.runs, base=BASELINE, choice=advice.choice, hours=found.gpu_hours,
+        first=float(advice.times[BASELINE].mean()),
+        second=float(advice.times[advice.choice].mean()),
+        what=" of all jobs" * isinstance(advice, ClusterAdvice),
+        each=" in the mean" if isinstance(advice, ClusterAdvice) else " each",
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from simstrag.analysis.text.cautions import (
     slow_network,
 )
 from simstrag.analysis.text.comparison_brief import brief, describe_turns
+from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -31,14 +32,14 @@ from simstrag.analysis.text.gain_text import (
     is_slight,
     saved,
 )
-from simstrag.analysis.text.lanes import CHANGES, describe_lane
+from simstrag.analysis.text.lanes import CHANGED, describe_lane
 from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.analysis.text.spread_text import describe_one_run, one_run
+from simstrag.contract.policy import LANES
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.decision import MODEL_ERROR, Choice, Decision, as_fast
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen
 
@@ -241,14 +242,14 @@ def describe_rivals(d: Decision, choice: Choice) -> str:
     ' cgp and star_h are as fast, and change the algorithm.'
     """
     rivals, clauses = as_fast(d.samples, choice, d.by), []
-    for lane, changes in CHANGES.items():
+    for lane, what in CHANGED.items():
         names = [name for name in rivals if d.lane_of[name] == lane]
         if not names:
             continue
-        more = [f"{len(names) - FEW} more"] if len(names) > FEW else []
-        what = f"{join([*names[:FEW], *more])} {'is' if len(names) == 1 else 'are'} as fast"
-        same = lane == d.lane_of[choice.policy]
-        clauses.append(what if same else f"{what}, and {changes[len(names) > 1]}")
+        text = "{who} {names:is/are} as fast"
+        if lane != d.lane_of[choice.policy]:
+            text += ", and {names:changes/change} {what}"
+        clauses.append(say(text, who=join(names, FEW), names=names, what=what))
     return f" {'; '.join(clauses)}." if clauses else ""
 
 
@@ -261,7 +262,7 @@ def _fastest(d: ComparisonDecision) -> str:
     worst = d.regrets[p.policy].worst
     if worst > d.regrets[d.safe].worst:
         return f"{text}, but is {percent(worst, 2)} % behind the best at worst."
-    return f"{text}, and {CHANGES[d.lane_of[p.policy]][0]}."
+    return f"{text}, and changes {CHANGED[d.lane_of[p.policy]]}."
 
 
 def if_true(d: ComparisonDecision, choice: str) -> str:
@@ -318,10 +319,9 @@ def _alike(d: ComparisonDecision) -> str:
     best = d.safest.best
     if d.regrets[best].worst >= d.regrets[d.safe].worst - NEGLIGIBLE:
         return ""
-    (changes, _) = CHANGES[d.effects[best].lane]
     return (
         f" {best} {describe_regret(d, best)}. It is not shown to differ from {d.safe} by more than "
-        f"{ERROR}, and {changes}."
+        f"{ERROR}, and changes {CHANGED[d.effects[best].lane]}."
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings, faster
-from simstrag.analysis.text.number_format import capital, join, percent, seconds
+from simstrag.analysis.derived.ranking import Standings, faster
+from simstrag.analysis.text.fact import Fact, Sentences, Severity, rows, say
+from simstrag.analysis.text.number_format import capital, join
 from simstrag.analysis.text.profile_text import caution
 from simstrag.analysis.text.sensitivity_text import (
     conditions,
@@ -28,6 +30,8 @@ BEYOND = 0.05
 """Report time beyond the trace above this share of computing."""
 OVERSHOOT = 0.005
 """Report overshoot above this share of the work."""
+PAIRS = 6
+"""Most pairs of policies that a sentence names."""
 LASTING = 0.2
 """Report the lag-1 autocorrelation of noise from this value on."""
 STRETCHED = {
@@ -37,53 +41,149 @@ STRETCHED = {
     "step": "the whole step",
 }
 """What a row of each resource slows."""
-CONTENDED = {"gpu": "gpu", "host": "host", "net": "network", "step": "whole step"}
-"""Each resource in a sentence."""
 REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 """The architectures that take an all-reduce, and those that take the server."""
 NOTHING = "the trace slows nothing"
+STALE = (
+    "No target is declared, so times are of a number of samples and not of progress: {who} applied "
+    "stale gradients, and may need more samples for the same progress. Declare a target to compare "
+    "times to equal progress."
+)
+FREE = (
+    "Communication through {which} takes no time in this scenario, which favours the policies that "
+    "use it."
+)
+DECIDES, DOUBT, NOTE = Severity
+CAUTIONS: Sentences = {
+    DECIDES: {
+        "not slowed": "{text}.",
+        "untested": "{text}",
+        "free server": FREE,
+        "overshoot": "Updates are large, so runs overshoot the work, and makespans are of more "
+        "work: {by}.",
+        "diverged": "bsp's own training diverged under {count} of {seeds} seeds, so no accuracy "
+        "can be compared with it: lower learner.optimizer.lr.",
+        "not comparable": "{who}: {why}.",
+        "small model": "A small model learned (task {task}), with one optimizer for all policies, "
+        "tuned for none of them: gradients that are late, few or in reduced precision may be "
+        "worth more or less on your model.",
+        "stale": STALE,
+        "unknown worth": "The worth of a sample is unknown for {who}: equal progress may take "
+        "more samples than are counted here, and only real training tells how many.",
+        "beyond trace": "{shares} % of the computing of {who} lies beyond the end of the trace; "
+        "the last values were held.",
+        "replay": "The trace replays recorded step durations. The effect of reduced precision on "
+        "them is assumed, so no M is claimed, and the clean control takes each step at the median "
+        "over ranks of that step.",
+        "held out": "The fits of the profile {name} miss held-out measurements, in the median: "
+        "{parts}. Calibrate again on an otherwise idle machine.",
+        "doubtful": "{text}",
+        "beyond measured": "Times are extrapolated beyond what the profile measured, and may be "
+        "far off: {what}.",
+        "lasting noise": "Measured noise lasts over steps (lag-1 autocorrelation {lag:.2g}), "
+        "simulated noise does less ({simulated:.2g}, by `noise.lag1`): real runs are likely to "
+        "spread more than the intervals say.",
+    },
+    DOUBT: {
+        "unused noise": "{text}.",
+        "no effect": "The trace's {resource} rows have no effect: {why}.",
+        "lost lead": "{text}",
+        "condition": "{best} also has the best mean only as long as {far}.",
+        "few seeds": "The sensitivity of the lead was tested with {tried} of {seeds} seeds only.",
+        "moved samples": "A step with fewer samples takes proportionally less time here: any part "
+        "of a step that does not depend on its samples would slow down {who}.",
+        "contended precision": "Reduced precision was measured to gain {contended:.3g} times "
+        "under contention; the simulation uses its gain without, {idle:.3g} times, which "
+        "{favours} {who}.",
+        "model of progress": "Times to target come from a model of progress; nothing was trained. "
+        "Its constants are the noise scale of {noise:g} samples (learner.noise_scale, assumed; "
+        "`simstrag calibrate` can measure it) and c_tau {c_tau:g}, the cost of staleness "
+        "(learner.c_tau, {kind}; `simstrag fit` finds it for a small task of yours).",
+        "equal precision": "For {who}, times to target also assume that a gradient in reduced "
+        "precision is worth as much as one in full.",
+        "uncut": "{who} {does} here: microbatches is 1, so a deadline has nowhere to stop a step.",
+        "free communication": FREE,
+    },
+    NOTE: {
+        "launching": "Launching bounds a clean step: {host:s}, and {device:s} on the device. "
+        "Compiling the model, CUDA graphs or a larger batch change that, and no policy does.",
+        "more than mitigation": "M above 100 % is no error: such a policy is faster than bsp "
+        "without contention.",
+        "resource": "By the trace, {which} {which:is/are} contended. This decides which policy can "
+        "help: if another resource is contended on your cluster, change the `resource` of the "
+        "trace's rows.",
+        "many intervals": "Each interval is of one policy; none is corrected for multiple "
+        "comparisons.",
+    },
+}
+"""The severity and the sentence of each kind."""
+
+Row = tuple[str, Mapping[str, Any]]
+"""The kind of a caution, and its values."""
+
+
+def facts(s: Standings) -> list[Fact]:
+    """What a reader must know before relying on the answer, most severe first."""
+    return rows(CAUTIONS, (
+        *_runs(s), *_worth(s), *_progress(s), *_trace(s), *_profile(s), *_lead(s),
+        *_reduced_precision(s), *_deadlines(s),
+    ))  # fmt: skip
 
 
 def cautions(s: Standings) -> list[str]:
-    """What a reader must know before relying on the answer, most important first."""
-    every = [
-        *_worth(s), *_contention(s), *_lead(s), *_profile(s),
-        *_reduced_precision(s), *_work(s), *_deadlines(s), *_free_communication(s), *_trace(s),
-        *_resource(s),
-    ]  # fmt: skip
-    if _free_server(s) and _reduces(s.comparison.scenario):
-        free = list(_free_communication(s))
-        every = [*free, *(text for text in every if text not in free)]
+    """The sentences of `facts`."""
+    return [*map(str, facts(s))]
+
+
+def deciding(s: Standings) -> list[str]:
+    """The cautions that can change the choice."""
+    own = [str(fact) for fact in facts(s) if fact.severity is DECIDES]
+    return [*own, *doubts(s.comparison.scenario)]
+
+
+def _runs(s: Standings) -> Iterator[Row]:
+    """Contention, noise or communication that these runs have not met, and work beyond the end."""
+    made, scenario, inputs = s.comparison, s.comparison.scenario, s.comparison.scenario.inputs
+    if made.unslowed:
+        yield "not slowed", {"text": capital(made.unslowed)}
+    if untested := explain_untested(s):
+        yield "untested", {"text": untested}
+    if made.unused_noise:
+        yield "unused noise", {"text": capital(made.unused_noise)}
+    free = ["the server"] * _free_server(s)
+    if free and _reduces(scenario):
+        yield "free server", {"which": free}
+    elif free := ["an all-reduce"] * bool(_used(s) & REDUCING and not _reduces(scenario)) + free:
+        yield "free communication", {"which": free}
+    slowed, pulls = _slowed(s), inputs.server.push or inputs.server.pull
+    reasons = {
+        "host": "" if inputs.step.host else "host_share is 0",
+        "gpu": "" if inputs.step.gpu else "host_share is 1",
+        "net": "" if _reduces(scenario) or pulls else "no transfer takes any time",
+    }
+    for resource, why in reasons.items():
+        if resource in slowed and why:
+            yield "no effect", {"resource": resource, "why": why}
+    if slowed:
+        yield "resource", {"which": slowed}
     if s.seeds > 1 and len(s.policies) > 2:
-        every.append("Each interval is of one policy; none is corrected for multiple comparisons.")
-    return [text for text in every if text]
+        yield "many intervals", {}
 
 
-def _worth(s: Standings) -> Iterator[str]:
+def _worth(s: Standings) -> Iterator[Row]:
     """Times of samples that are not worth the same."""
     learner = s.comparison.scenario.learner
     if learner.is_real:
         if diverged := int(np.isfinite(s.comparison.column(BASELINE, "diverged")).sum()):
-            yield (
-                f"{BASELINE}'s own training diverged under {diverged} of {s.seeds} seeds, so no "
-                "accuracy can be compared with it: lower learner.optimizer.lr."
-            )
-        yield from (f"{names}: {why}." for why, names in _by_reason(s.incomparable).items())
-        yield (
-            f"A small model learned (task {learner.task}), with one optimizer for all policies, "
-            "tuned for none of them: on your model gradients that are late, few or in reduced "
-            "precision may be worth more or less."
-        )
-        return
-    if s.comparison.has_target:
-        return
-    if s.stale:
-        yield warn_of_stale(s.stale)
-    if s.unknown:
-        yield (
-            f"The worth of a sample is unknown for {unknown(s)}. Equal progress may take more "
-            "samples than are counted here; only real training tells how many."
-        )
+            yield "diverged", {"count": diverged, "seeds": s.seeds}
+        for why, who in _by_reason(s.incomparable).items():
+            yield "not comparable", {"who": who, "why": why}
+        yield "small model", {"task": learner.task}
+    elif not s.comparison.has_target:
+        if s.stale:
+            yield "stale", {"who": s.stale}
+        if s.unknown:
+            yield "unknown worth", {"who": unknown(s)}
 
 
 def unknown(s: Standings) -> str:
@@ -104,108 +204,44 @@ def ignored(s: Standings, policy: str) -> str:
     return s.incomparable.get(policy, "")
 
 
-def _contention(s: Standings) -> Iterator[str]:
-    """Missing or slight contention, and contention without effect in the scenario."""
-    scenario, inputs = s.comparison.scenario, s.comparison.scenario.inputs
-    if inputs.trace is None:
-        noise = inputs.step.noise is not None
-        slow = "ranks are slow by noise alone" if noise else "no rank is slow, not even by noise"
-        yield f"There is no contention trace: {slow}."
-        return
-    if unslowed := s.comparison.unslowed:
-        yield f"{unslowed[0].upper()}{unslowed[1:]}."
-    if unused := s.comparison.unused_noise:
-        yield f"{unused[0].upper()}{unused[1:]}."
-    if s.delay < NEGLIGIBLE:
-        yield (
-            f"Contention delays bsp by only {100 * s.delay:.2g} %: there is hardly anything to "
-            "mitigate, and M is not defined."
-        )
-    pulls = inputs.server.push or inputs.server.pull
-    reasons = {
-        "host": "" if inputs.step.host else "host_share is 0",
-        "gpu": "" if inputs.step.gpu else "host_share is 1",
-        "net": "" if _reduces(scenario) or pulls else "no transfer takes any time",
-    }
-    slowed = _slowed(s)
-    for resource, reason in reasons.items():
-        if resource in slowed and reason:
-            yield f"The trace's {resource} rows have no effect: {reason}."
-
-
-def _resource(s: Standings) -> Iterator[str]:
-    """The contended resource, which the trace declares."""
-    if slowed := _slowed(s):
-        others = [f"{each} ({what})" for each, what in STRETCHED.items() if each not in slowed]
-        are = "is" if len(slowed) == 1 else "are"
-        rest = f"; the others are {join(others)}" if len(others) > 1 else ""
-        rest = f"; the other is {others[0]}" if len(others) == 1 else rest
-        yield (
-            f"The trace says that the {join([CONTENDED[each] for each in slowed])} {are} "
-            "contended. This decides which policy can help: if another resource is contended on "
-            f"your cluster, change the `resource` of the trace's rows{rest}."
-        )
-
-
 def _reduces(scenario: Scenario) -> float:
     """Seconds of an all-reduce of all ranks."""
     everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
     return scenario.inputs.allreduce.seconds(everybody)
 
 
-def deciding(s: Standings) -> list[str]:
-    """The cautions that can change the choice, most important first."""
-    runs = filter(None, [s.comparison.unslowed, explain_untested(s)])
-    every = [
-        *map(capital, runs), describe_overshoot(s), *_worth(s), *_trace(s), *_profile(s),
-        *doubts(s.comparison.scenario),
-    ]  # fmt: skip
-    return [text for text in every if text]
-
-
-def _lead(s: Standings) -> Iterator[str]:
+def _lead(s: Standings) -> Iterator[Row]:
     """What else the lead depends on, how few seeds showed it, and a gain above all delay."""
     table, best = s.comparison.thresholds, s.policies[0].policy
     if table is not None and len(table):
-        yield explain_lost_lead(s) or explain_untested(s)
+        if lost := explain_lost_lead(s):
+            yield "lost lead", {"text": lost}
         if far := conditions(s)[1]:
-            yield f"{best} also has the best mean only as long as {far}."
-        if (n := table["seeds"].iloc[0]) < s.seeds and not s.is_untested:
-            yield f"The sensitivity of the lead was tested with {n} of {s.seeds} seeds only."
+            yield "condition", {"best": best, "far": far}
+        if (n := int(table["seeds"].iloc[0])) < s.seeds and not s.is_untested:
+            yield "few seeds", {"tried": n, "seeds": s.seeds}
     if any(
         p.mitigation[n].value > 1 and s.has_mitigation(p, n) for p in s.policies for n in s.times
     ):
-        yield (
-            "M above 100 % is no error: such a policy is faster than bsp without contention, so "
-            "its gain is more than mitigation."
-        )
+        yield "more than mitigation", {}
 
 
-def _profile(s: Standings) -> Iterator[str]:
+def _profile(s: Standings) -> Iterator[Row]:
     """Fits that missed their held-out cells, use beyond what was measured, and lasting noise."""
     profile, times = s.comparison.scenario.inputs.profile, s.comparison.scenario.inputs.times
     missed = [] if profile is None else [h for h in profile.held_out if h.median > h.threshold]
     if missed and profile is not None:
-        how = join([f"{h.part} by {h.median:.0%} (allowed: {h.threshold:.0%})" for h in missed])
-        yield (
-            f"The fits of the profile {profile.name} miss held-out measurements, in the median: "
-            f"{how}. Calibrate again on an otherwise idle machine."
-        )
-    yield from doubtful_constants(s.comparison.scenario)
-    if beyond := list(map(str, s.comparison.beyond_measured)):
-        yield (
-            "Times are extrapolated beyond what the profile measured, and may be far off: "
-            f"{join(beyond)}."
-        )
+        parts = [f"{h.part} by {h.median:.0%} (allowed: {h.threshold:.0%})" for h in missed]
+        yield "held out", {"name": profile.name, "parts": parts}
+    for text in doubtful_constants(s.comparison.scenario):
+        yield "doubtful", {"text": text}
+    if beyond := [*map(str, s.comparison.beyond_measured)]:
+        yield "beyond measured", {"what": beyond}
     lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
     drawn = s.comparison.scenario.inputs.step.noise
     simulated = 0.0 if drawn is None else drawn.lag1
     if lag is not None and lag - simulated >= LASTING:
-        yield (
-            f"Measured noise lasts over steps (lag-1 autocorrelation {lag:.2g}), simulated noise "
-            f"does less ({simulated:.2g}, by `noise.lag1`): real runs are likely to spread more "
-            "than the intervals say."
-        )
+        yield "lasting noise", {"lag": lag, "simulated": simulated}
 
 
 def doubtful_constants(scenario: Scenario) -> list[str]:
@@ -231,31 +267,21 @@ def _in_force(scenario: Scenario, profile: Profile) -> set[str]:
     return {part for part, is_taken in parts.items() if is_taken} | laws
 
 
-def _reduced_precision(s: Standings) -> Iterator[str]:
+def _reduced_precision(s: Standings) -> Iterator[Row]:
     """What bounds a step, a change of the gain by contention, and parts that may be fixed."""
     inputs = s.comparison.scenario.inputs
     if inputs.step.overlaps and inputs.step.host >= inputs.step.gpu:
-        yield (
-            f"Launching bounds a clean step: {seconds(inputs.step.host)}, and "
-            f"{seconds(inputs.step.gpu)} on the device. Compiling the model, CUDA graphs or a "
-            "larger batch change that, and no policy does."
-        )
+        yield "launching", {"host": inputs.step.host, "device": inputs.step.gpu}
     amp, moving = _whose(s, "amp_share"), _whose(s, "rebatched_share")
     ratio = inputs.times and inputs.times.amp_ratio
     contended = inputs.times and inputs.times.amp_ratio_contended
     if amp and ratio and contended and contended.value != ratio.value:
-        direction = "favours" if contended.value < ratio.value else "disadvantages"
-        yield (
-            f"Reduced precision was measured to gain {contended.value:.3g} times under contention. "
-            f"The simulation uses its gain without contention, {ratio.value:.3g} times, which "
-            f"{direction} {join(amp)}."
-        )
+        favours = "favours" if contended.value < ratio.value else "disadvantages"
+        yield "contended precision", {
+            "contended": contended.value, "idle": ratio.value, "favours": favours, "who": amp,
+        }  # fmt: skip
     if moving and not inputs.step.fixed_share:
-        yield (
-            "A step with fewer samples takes proportionally less time here. The part of a step "
-            "that does not depend on its samples was not measured; any such part would slow down "
-            f"{join(moving)}."
-        )
+        yield "moved samples", {"who": moving}
 
 
 def _whose(s: Standings, share: str) -> list[str]:
@@ -263,96 +289,50 @@ def _whose(s: Standings, share: str) -> list[str]:
     return [p.policy for p in s.policies if p.other[share] > 0]
 
 
-def _work(s: Standings) -> Iterator[str]:
+def _progress(s: Standings) -> Iterator[Row]:
     """With a target, the assumptions of the progress model; else the overshoot of large updates."""
-    learner = s.comparison.scenario.learner
+    scenario, learner = s.comparison.scenario, s.comparison.scenario.learner
     if s.costs:
-        yield (
-            "Times to target come from a model of progress; nothing was trained. Its constants are "
-            f"the noise scale of {learner.noise_scale:g} samples (learner.noise_scale, assumed; "
-            "`simstrag calibrate` can measure it) and c_tau "
-            f"{learner.c_tau:g} (learner.c_tau, {kind_of(s.comparison.scenario, 'learner.c_tau')})."
-        )
+        yield "model of progress", {
+            "noise": learner.noise_scale, "c_tau": learner.c_tau,
+            "kind": kind_of(scenario, "learner.c_tau"),
+        }  # fmt: skip
         if amp := _whose(s, "amp_share"):
-            yield (
-                f"For {join(amp)}, times to target also assume that a gradient in reduced "
-                "precision is worth as much as one in full."
-            )
-        yield (
-            "c_tau is the cost of staleness: at 0 a stale gradient is worth as much as a fresh "
-            "one, and the larger c_tau, the less it is worth. `simstrag fit` finds it for a "
-            "small task of yours and its optimizer, by training. For the job itself, train to the "
-            "same loss under bsp and under asgd with `simstrag ddp`, note how many times the "
-            "samples of bsp asgd needed, and choose the c_tau that gives the same ratio here."
-        )
-    elif text := describe_overshoot(s):
-        yield text
+            yield "equal precision", {"who": amp}
+    elif (wanted := scenario.sample_target) is not None:
+        over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
+        far = {who: share for who, share in over.items() if share > OVERSHOOT}
+        if by := [f"{who} by {float(f'{100 * share:.2g}'):g} %" for who, share in far.items()]:
+            yield "overshoot", {"by": by}
 
 
-def describe_overshoot(s: Standings) -> str:
-    """Which policies did far more than the work, because their updates are large; "" for none."""
-    wanted = s.comparison.scenario.sample_target
-    if s.costs or wanted is None:
-        return ""
-    over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
-    far = [
-        f"{p} by {float(f'{100 * share:.2g}'):g} %"
-        for p, share in over.items()
-        if share > OVERSHOOT
-    ]
-    if not far:
-        return ""
-    return (
-        "Updates are large, so runs overshoot the work, and makespans are of more work: "
-        f"{join(far)}."
-    )
-
-
-def _deadlines(s: Standings) -> Iterator[str]:
+def _deadlines(s: Standings) -> Iterator[Row]:
     runs = s.comparison.runs
     if "cuttable" not in runs:
         return
     whole = list(dict.fromkeys(runs.loc[runs["cuttable"] == 0, "policy"]))
     if whole:
         bsp = all(s.same(name, BASELINE) for name in whole)
-        does = f"{'is' if len(whole) == 1 else 'are'} bsp" if bsp else "cannot cut any step"
-        yield (
-            f"{join(whole)} {does} here: microbatches is 1, so a deadline has nowhere to stop a "
-            "step."
-        )
-
-
-def _free_communication(s: Standings) -> Iterator[str]:
-    """Communication that costs nothing, as in a scenario without constants for it."""
-    which = []
-    if _used(s) & REDUCING and not _reduces(s.comparison.scenario):
-        which.append("an all-reduce")
-    if _free_server(s):
-        which.append("the server")
-    if which:
-        yield (
-            f"Communication through {join(which)} takes no time in this scenario, which favours "
-            "the policies that use it."
-        )
+        does = say("{who:is/are} bsp", who=whole) if bsp else "cannot cut any step"
+        yield "uncut", {"who": whole, "does": does}
 
 
 def slow_network(s: Standings) -> str:
     """Sentences where an all-reduce takes longer than a step; else empty."""
-    scenario, step = s.comparison.scenario, s.comparison.scenario.inputs.step
-    network, whole = _reduces(scenario), step.clean
-    hidden = scenario.inputs.allreduce.overlap
-    if network <= whole:
+    scenario, step = s.comparison.scenario, s.comparison.scenario.inputs.step.clean
+    network, hidden = _reduces(scenario), scenario.inputs.allreduce.overlap
+    if network <= step:
         return ""
     text = (
         "The network is the bottleneck of bsp, not its slowest worker: an all-reduce takes "
-        f"{seconds(network)}, a step {seconds(whole)}."
+        "{network:s}, a step {step:s}."
     )
-    if hidden and network / (1 - hidden) * hidden > whole:
+    if hidden and network / (1 - hidden) * hidden > step:
         text += (
-            f" That is after backward hides {percent(hidden, 2)} % of it (allreduce.overlap), "
-            "which is more than a step can hide."
+            " That is after backward hides {hidden:%2} of it (allreduce.overlap), more than a step "
+            "can hide."
         )
-    return text
+    return say(text, network=network, step=step, hidden=hidden)
 
 
 def _used(s: Standings) -> set[str]:
@@ -366,25 +346,16 @@ def _free_server(s: Standings) -> bool:
     return bool(_used(s) & SERVING) and not (server.service or server.push or server.pull)
 
 
-def _trace(s: Standings) -> Iterator[str]:
+def _trace(s: Standings) -> Iterator[Row]:
     """Time after the end of the trace, and durations that it replays."""
     shares = {p.policy: p.other.get("beyond_trace", 0.0) for p in s.policies}
     beyond = {name: share for name, share in shares.items() if share > BEYOND}
     if beyond:
-        ends = {
-            f"{100 * share:.0f}": None for share in (min(beyond.values()), max(beyond.values()))
-        }
-        whose = "all policies" if len(beyond) == len(shares) > 1 else join([*beyond])
-        yield (
-            f"{' to '.join(ends)} % of the computing of {whose} lies beyond the end of the trace; "
-            "the last values were held."
-        )
+        ends = [f"{100 * share:.0f}" for share in (min(beyond.values()), max(beyond.values()))]
+        who = "all policies" if len(beyond) == len(shares) > 1 else join([*beyond])
+        yield "beyond trace", {"shares": " to ".join(dict.fromkeys(ends)), "who": who}
     if replays(s):
-        yield (
-            "The trace replays recorded step durations. The effect of reduced precision on them is "
-            "assumed, so no M is claimed. Durations have no run without contention: the clean "
-            "control takes each step at the median over ranks of that step."
-        )
+        yield "replay", {}
 
 
 def replays(s: Standings) -> bool:
@@ -459,11 +430,7 @@ def coverage(s: Standings) -> str:
 
 def warn_of_stale(names: Sequence[str]) -> str:
     """What times to a number of samples ignore of policies with stale gradients."""
-    return (
-        "No target is declared, so times are of a number of samples and not of progress: "
-        f"{join(names)} applied stale gradients, and may need more samples for the same "
-        "progress. Declare a target to compare times to equal progress."
-    )
+    return say(STALE, who=names)
 
 
 def turnover(s: Standings) -> str:
@@ -475,24 +442,15 @@ def turnover(s: Standings) -> str:
             "No target is declared, so there is no time to it: c_tau changes progress and goodput, "
             "but not the time that a number of samples takes."
         )
-    flips, unclear = [], []
+    flips = []
     times = {p.policy: [s.at_cost(p.policy, c) for c in s.costs] for p in s.policies}
     for first, second in itertools.combinations(times, 2):
-        gaps = list(map(s.gap, times[first], times[second]))
+        gaps = [*map(s.gap, times[first], times[second])]
         if any(faster(g) for g in gaps) and any(g.low > 0 for g in gaps):
             flips.append(f"{first} with {second}")
-        elif min(g.value for g in gaps) < 0 < max(g.value for g in gaps):
-            unclear.append(f"{first} with {second}")
+    text = "No change of the ranking is shown"
     if flips:
-        text = f"The ranking changes: beyond their intervals, {_few(flips)} change places"
-        text += f"; within their intervals, {_few(unclear)} do" if unclear else ""
-    elif unclear and s.seeds < 2:
-        text = f"One seed shows no difference, but the order of its times changes: {_few(unclear)}"
-    elif unclear:
-        text = f"No change of the ranking is shown: only within their intervals, {_few(unclear)}"
-        text += " change places"
-    else:
-        text = "The ranking does not change"
+        text = f"Beyond their intervals, {join(flips, PAIRS)} change places"
     leaders: dict[str, list[str]] = {}
     for c in s.costs:
         leaders.setdefault(leader(s, c), []).append(f"{c:g}")
@@ -500,8 +458,3 @@ def turnover(s: Standings) -> str:
         return f"{text}. {next(iter(leaders))} has the best mean throughout."
     where = [f"{name} at c_tau {join(costs)}" for name, costs in leaders.items()]
     return f"{text}. The best mean is that of {join(where)}."
-
-
-def _few(words: list[str], most: int = 6) -> str:
-    left = len(words) - most
-    return join(words if left <= 1 else [*words[:most], f"{left} more pairs"])

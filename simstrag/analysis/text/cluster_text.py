@@ -15,6 +15,7 @@ from simstrag.analysis.derived.cluster_combinations import (
 )
 from simstrag.analysis.tables.cluster_tables import ranking_table
 from simstrag.analysis.text.brief import Brief
+from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import ERROR, percent_of
 from simstrag.analysis.text.number_format import capital, estimate, join, number, percent
 from simstrag.experiments.decision import MODEL_ERROR
@@ -88,10 +89,7 @@ def uses(one: Combination, found: Combinations) -> str:
         return f"all jobs use {now[changed[0]]}" if changed else "no policy is another"
     by = {policy: [name for name in changed if now[name] == policy] for policy in
           dict.fromkeys(now[name] for name in changed)}  # fmt: skip
-    parts = [
-        f"{join(names)} {'uses' if len(names) == 1 else 'use'} {policy}"
-        for policy, names in by.items()
-    ]
+    parts = [say("{who} {who:uses/use} {what}", who=names, what=p) for p, names in by.items()]
     return f"only {join(parts)}"
 
 
@@ -101,22 +99,17 @@ def _shortest(found: Combinations) -> str:
     if len(found.every) == 1:
         return f"The mean completion time is {took}."
     others = [one.name for one in found.contenders if one is not best]
-    row = f"the first row, {first.name}"
+    text = f"{best.name} has the shortest mean completion time: {took}."
     if others:
-        named = others[:NAMED]
-        if len(others) > NAMED:
-            named.append(f"{len(others) - NAMED} more")
-        text = f"No clear winner: {best.name} has the shortest mean, {took}"
-        text += f", but is not shown to be faster than {join(named)}."
-        if best is not first and best.change.high < 0:
-            text += f" Its jobs {longer(best.change)} than under {row}."
-        return text
-    text = f"{best.name} has the shortest mean completion time: {took}"
-    if best is first:
+        text = f"No clear winner: {best.name} has the shortest mean, {took}, but is not shown to "
+        text += f"be faster than {join(others, NAMED)}."
+    elif best is first:
         second = found.ranking[1]
-        behind = f"under the next, {second.name}, jobs {longer(second.change)}"
-        return f"{text}. It is the first row; {behind}."
-    return f"{text}. Its jobs {longer(best.change)} than under {row}."
+        next_ = f"under the next, {second.name}, jobs {longer(second.change)}"
+        return f"{text[:-1]}. It is the first row; {next_}."
+    if best is first or (others and best.change.high >= 0):
+        return text
+    return f"{text} Its jobs {longer(best.change)} than under the first row, {first.name}."
 
 
 def _lost(found: Combinations) -> str:
@@ -132,23 +125,22 @@ def _costs(one: Combination, found: Combinations) -> str:
 
 def _harm(one: Combination, managed: Managed) -> str:
     """How a manager changed completion times, the requests it granted, and what donors lost."""
-    text = f"Under {one.name} "
-    if managed.against:
-        change = managed.change
-        shown = change.low > 0 or change.high < 0
-        what = f"jobs {longer(change)} than under" if shown else "jobs are not shown to differ from"
-        text += f"{what} {managed.against}; "
-    text += f"{managed.granted} requests were granted, {managed.refused} refused"
+    text = "Under {name} "
+    change = managed.change
+    if managed.against and (change.low > 0 or change.high < 0):
+        text += f"jobs {longer(change)} than under {{against}}; "
+    elif managed.against:
+        text += "jobs are not shown to differ from {against}; "
+    text += "{granted} requests were granted, {refused} refused; "
     if not managed.donors:
-        return f"{text}; no job lost time to a delay."
-    jobs = "1 job lost" if managed.donors == 1 else f"{managed.donors} jobs lost"
-    text += f"; {jobs} {number(managed.lost)} s to delays, each at most "
-    text += f"{percent(managed.most, 2)} % of its completion time, and "
-    if managed.over:
-        return (
-            f"{text}in {managed.over} of {managed.delays} delays more per iteration than granted."
-        )
-    return f"{text}never more per iteration than granted ({managed.delays} delays counted)."
+        text += "no job lost time to a delay."
+    else:
+        text += "{donors:# job} lost {lost} s to delays, each at most {most:%2} of its completion "
+        text += "time, and "
+        text += "in {over} of {delays} delays" if managed.over else "never"
+        text += " more per iteration than granted"
+        text += "." if managed.over else " ({delays} delays counted)."
+    return say(text, name=one.name, **managed._asdict())
 
 
 def _share(value: float) -> str:
@@ -176,11 +168,9 @@ def _effects(when: str, effects: tuple[Effect, ...]) -> str:
     profit = [e for e in effects if e.profits]
     if not pay and not profit:
         return f"{when}, no workload is shown to pay or to profit."
-    parts = []
-    for those, one, many in ((pay, "pays", "pay"), (profit, "profits", "profit")):
-        if those:
-            named = [f"{e.workload} ({_signed(e.change)})" for e in those]
-            parts.append(f"{join(named)} {one if len(those) == 1 else many}")
+    named = ([f"{e.workload} ({_signed(e.change)})" for e in those] for those in (pay, profit))
+    words = ("{who} {who:pays/pay}", "{who} {who:profits/profit}")
+    parts = [say(word, who=who) for word, who in zip(words, named, strict=True) if who]
     return f"{when}, {', and '.join(parts)}."
 
 
@@ -189,21 +179,17 @@ def _signed(change: Estimate) -> str:
 
 
 def _cautions(found: Combinations) -> Iterator[str]:
-    total = len(found.results.runs)
     if found.missing:
         yield (
-            f"{found.missing} of {total} runs have not ended; seeds that have not ended under "
-            "every combination are left out. The same `simstrag cluster` goes on from there."
+            f"{found.missing} of {len(found.results.runs)} runs have not ended; seeds that have "
+            "not ended under every combination are left out. The same `simstrag cluster` goes on."
         )
     for run, error in list(found.failed.items())[:MOST]:
         yield f"{run} failed: {error}"
     if (more := len(found.failed) - MOST) > 0:
         yield f"{more} more runs failed; `cluster.json` lists all."
     if found.left_out:
-        yield (
-            f"{found.left_out} jobs did not end under every combination and are left out of every "
-            "mean."
-        )
+        yield f"{found.left_out} jobs did not end under every combination: no mean has them."
     best = found.best.change
     if found.best is not found.first and -MODEL_ERROR < best.value < 0:
         yield f"The best combination saves less than {ERROR}, so real jobs may not show it."
@@ -213,9 +199,7 @@ def _cautions(found: Combinations) -> Iterator[str]:
             "ones are computed."
         )
     if len(found.seeds) == 2:
-        yield (
-            "Two seeds give wide intervals; three that scatter alike give 3.6 times narrower ones."
-        )
+        yield "Two seeds give wide intervals; three give 3.6 times narrower ones."
     yield "Nodes and workloads are as the study states them, not measured."
     if len(found.every) > 2 and len(found.seeds) > 1:
         yield "Intervals (95 %) are not corrected for the number of combinations."

@@ -13,16 +13,14 @@ from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import LINES, Brief, height
 from simstrag.analysis.text.cautions import deciding
 from simstrag.analysis.text.gain_text import ERROR, is_slight, saved
-from simstrag.analysis.text.lanes import EXAMPLES
+from simstrag.analysis.text.lanes import CHANGED, EXAMPLES
 from simstrag.analysis.text.number_format import MISSING, join, percent, plural
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.analysis.text.spread_text import describe_one_run
+from simstrag.contract.policy import LANES
 from simstrag.experiments.placeholders import Placeholders
-from simstrag.policy import LANES
 from simstrag.scenario.varied_constants import QUANTITIES, name_of, uses, value_of
 
-CHANGED = {"A": "nothing", "B": "some gradients", "C": "the algorithm"}
-"""What a lane changes in training, in a cell."""
 MOST, FEW = 2, 3
 """Constants and placeholders that a short answer names."""
 PLAIN = {
@@ -153,6 +151,5 @@ def _placeholders(found: Placeholders) -> str:
     are = "is a placeholder" if n == 1 else "are placeholders"
     text = f"{n} of {plural(found.numbers, 'number')} {are}, not yours"
     names = found.stated if found.decisive is None else found.decisive
-    more = [f"{len(names) - FEW} more"] if len(names) > FEW else []
     decide = "may decide" if found.decisive is None else "decides" if len(names) == 1 else "decide"
-    return f"{text}; {join([*names[:FEW], *more])} {decide}"
+    return f"{text}; {join(names, FEW)} {decide}"

@@ -11,8 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from simstrag.analysis.text.brief import LINES, WIDTH, height
-from simstrag.analysis.text.lanes import TITLES
-from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
+from simstrag.analysis.text.fact import say
+from simstrag.analysis.text.lanes import CHANGED
+from simstrag.analysis.text.number_format import (
+    capital,
+    join,
+    number,
+    percent,
+    plural,
+    seconds,
+)
 from simstrag.analysis.text.whatif_text import (
     cause_text,
     cost_of,
@@ -34,6 +42,8 @@ MOST = 25
 """Most lines of the whole."""
 LONG = {"caution": 4, "who": 4, "why": 4, "fix": 3, "policy": 4}
 """Most lines of a label in the whole; of any other there are few."""
+NEXT = "next"
+"""The label of commands."""
 INDENT = 9
 """Width of the labels of a short answer."""
 ORDER = (
@@ -59,6 +69,23 @@ NAMES = {
     DRIFT: "slow drift of all ranks", NETWORK: "a slower network",
 }  # fmt: skip
 """What each loss is called, in the order in which they are said."""
+PAUSES = {
+    COMMON: "{of:The rank pauses/All ranks pause} {each:s} {often}: such as a checkpoint, an "
+    "evaluation or the loader.",
+    SCATTERED: "{pauses:# pause} of {each:s} (median) on {ranks:# rank} by turns: such as garbage "
+    "collection or preemption.",
+    DRIFT: "{of:The rank takes/All ranks together take} {ratio} times as long as at best in "
+    "{steps:.0f} steps, from step {since:.0f} to {until:.0f}.",
+}
+"""How pauses or drift come; of: ranks of the record."""
+GROUPS = {
+    "node": "All {count} ranks of node {name} take {times} times as long as the other "
+    "nodes'{when}: it is the node, not its cards one by one.",
+    "mesh": "{name} (ranks {ranks}) takes {times} times as long as its peers{when}.",
+    "group": "Ranks {name}{hosts} take {times} times as long as the fastest ranks{when}: two kinds "
+    "of card, of node or of work.",
+}
+"""A node, a place of a mesh or the slower half, with how slow it is."""
 
 
 class DiagnosisLine(NamedTuple):
@@ -73,11 +100,8 @@ def lines(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...
 
     out: the folder that the diagnosis was written to.
     """
-    said = [
-        DiagnosisLine(label, text)
-        for label, texts in _texts(found, out).items()
-        for text in _cut(texts, LONG.get(label, MOST))
-    ]
+    texts = _texts(found, out)
+    said = _first(texts, {label: LONG.get(label, MOST) for label in texts}, "in --json")
     return tuple(said if len(said) <= MOST else [*said[: MOST - 2], *said[-2:]])
 
 
@@ -94,27 +118,23 @@ def brief(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...
     return tuple(_first(texts, taken))
 
 
-def _first(texts: Mapping[str, list[str]], taken: Mapping[str, int]) -> list[DiagnosisLine]:
-    """The first texts of each label, with a note of how many there are more."""
+def _first(
+    texts: Mapping[str, list[str]], taken: Mapping[str, int], rest: str = "with --verbose"
+) -> list[DiagnosisLine]:
+    """The first texts of each label, with a note of how many there are more, and where."""
     said = []
     for label, count in taken.items():
         shown, more = texts[label][:count], len(texts[label]) - count
-        own = [DiagnosisLine(label, text) for text in shown]
-        if own and more and not _is_next(own[-1]):
-            own[-1] = DiagnosisLine(label, f"{shown[-1]} ({more} more with --verbose)")
-        said += own
+        if shown and more > 0 and label != NEXT:
+            shown[-1] += f" ({more} more {rest})"
+        said += [DiagnosisLine(label, text) for text in shown]
     return said
 
 
 def _height(said: list[DiagnosisLine]) -> int:
-    """Lines that they take on a terminal."""
-    commands = sum(math.ceil((INDENT + len(each.text)) / WIDTH) for each in said if _is_next(each))
-    return commands + height([each.text for each in said if not _is_next(each)], INDENT)
-
-
-def _is_next(line: DiagnosisLine) -> bool:
-    """Whether a line is a command, which has to stand as it is typed."""
-    return line.label == "next"
+    """Lines that they take on a terminal; a command has to stand as it is typed."""
+    commands = [math.ceil((INDENT + len(text)) / WIDTH) for label, text in said if label == NEXT]
+    return sum(commands) + height([text for label, text in said if label != NEXT], INDENT)
 
 
 def _texts(found: Diagnosis, out: Path | None) -> dict[str, list[str]]:
@@ -131,8 +151,8 @@ def _texts(found: Diagnosis, out: Path | None) -> dict[str, list[str]]:
         "why": [*_why(found)],
         "fix": [*_fixes(found)],
         "policy": [*_policies(found)],
-        "to see": [f"{_head(each.what)}: {each.remedy}." for each in found.unseen],
-        "next": [*found.commands(out)],
+        "to see": [f"{each.what.partition(':')[0]}: {each.remedy}." for each in found.unseen],
+        NEXT: [*found.commands(out)],
     }
 
 
@@ -144,21 +164,8 @@ def headline(found: Diagnosis) -> str:
     return found.record.hang or (who if is_named else lost) or who or lost or _covers(found)
 
 
-def _cut(texts: list[str], most: int) -> list[str]:
-    """At most so many texts; the last one says how many there are more."""
-    if len(texts) <= most:
-        return texts
-    rest = len(texts) - most + 1
-    return [*texts[: most - 1], f"{rest} more, in the page and in --json."]
-
-
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-
-def _head(text: str) -> str:
-    """The clause before the colon."""
-    return text.partition(":")[0]
 
 
 def _covers(found: Diagnosis) -> str:
@@ -214,8 +221,9 @@ def _lost(found: Diagnosis) -> Iterator[str]:
     share = f"{percent(sum(each.share for each in some))} %" if some else "Nothing"
     limits = ", as far as this record shows" if _hides_stragglers(found) else ""
     yield f"{share} of {seconds(lost.step)} a step{f': {said}' if said else ''}{limits}."
-    is_alone = len(layout.replica) == 1
-    yield from (_pause(each, is_alone) for each in parts if each.share >= WORTH and each.facts)
+    yield from (
+        _pause(each, len(layout.replica)) for each in parts if each.share >= WORTH and each.facts
+    )
     count, took = lost.start_up
     if count:
         yield (
@@ -254,30 +262,14 @@ def _names(found: Diagnosis) -> dict[str, str]:
     return NAMES | ({COMMON: "pauses", DRIFT: "slow drift"} if is_alone else {})
 
 
-def _pause(part: Loss, is_alone: bool) -> str:
-    """How pauses or drift come, in one sentence. is_alone: whether the record is of one rank."""
-    facts, who = part.facts, "The rank" if is_alone else "All ranks"
-    s, together = ("s", "") if is_alone else ("", " together")
+def _pause(part: Loss, of: int) -> str:
+    """How pauses or drift come, in one sentence. of: ranks of the record."""
+    facts, often = part.facts, ""
     if part.kind == COMMON:
-        often = (
-            f"every {facts['period']:.0f} steps (from step {facts['phase']:.0f} on)"
-            if facts["period"]
-            else f"in {plural(int(facts['steps']), 'step')}"
-        )
-        return (
-            f"{who} pause{s} {seconds(facts['each'])} {often}: such as a checkpoint, an "
-            "evaluation or the loader."
-        )
-    if part.kind == SCATTERED:
-        return (
-            f"{plural(int(facts['pauses']), 'pause')} of {seconds(facts['each'])} (median) on "
-            f"{plural(int(facts['ranks']), 'rank')} by turns: such as garbage collection or "
-            "preemption."
-        )
-    return (
-        f"{who}{together} take{s} {number(facts['ratio'])} times as long as at best in "
-        f"{facts['steps']:.0f} steps, from step {facts['since']:.0f} to {facts['until']:.0f}."
-    )
+        often = say("in {steps:# step}", **facts)
+        if facts["period"]:
+            often = say("every {period:.0f} steps (from step {phase:.0f} on)", **facts)
+    return say(PAUSES[part.kind], of=of, often=often, **facts)
 
 
 def _extremes(record: Record) -> Iterator[str]:
@@ -316,7 +308,7 @@ def _named(found: Diagnosis) -> Iterator[str]:
     for group in steps.groups:
         yield _of_group(found, group)
     for slow in _single(found):
-        yield f"{_sentence(_worker(found, slow)).rstrip('.')} {_pattern(found, slow)}."
+        yield f"{capital(_worker(found, slow))} {_pattern(found, slow)}."
     if steps.culprits or _hides_stragglers(found):
         return
     if len(steps.replay.layout.step) < FEWEST:
@@ -365,15 +357,13 @@ def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
     for each in found.record.episodes:
         cost = "" if not np.isfinite(each.factor) else f", {number(each.factor)} times as long"
         yield (
-            f"{_sentence(each.what).rstrip('.')} was on {found.record.nodes[each.node]} from "
+            f"{capital(each.what)} was on {found.record.nodes[each.node]} from "
             f"{_when(found.record, each.start)} to {_when(found.record, each.end)}{cost}."
         )
     if found.record.series and not found.hardware and not found.hides_ranks:
-        facts = join(list(healthy_facts(found.record)))
-        if not facts:
-            return
         which = "No GPU that kept its values" if gone(found.record) else "No GPU"
-        yield f"{which} is slowed by its clock, power or heat{f': {facts}' if facts else ''}."
+        if facts := join(healthy_facts(found.record)):
+            yield f"{which} is slowed by its clock, power or heat: {facts}."
 
 
 def _single(found: Diagnosis) -> list[Culprit]:
@@ -384,29 +374,15 @@ def _single(found: Diagnosis) -> list[Culprit]:
 
 
 def _of_group(found: Diagnosis, group: Group) -> str:
-    """A node, or the slower half, with how slow it is."""
     first = max(group.members, key=lambda each: each.slowdown)
-    pattern = _pattern(found, first).partition(" times as long as its peers")[2]
-    times = f"{number(group.slowdown)} times as long as"
-    if group.kind == "node":
-        return (
-            f"All {len(group.members)} ranks of node {group.name} take {times} the other nodes'"
-            f"{pattern}: it is the node, not its cards one by one."
-        )
-    if group.kind == "mesh":
-        ranks = join([str(each.rank) for each in group.members])
-        return (
-            f"{_sentence(group.name).rstrip('.')} (ranks {ranks}) takes {times} its peers{pattern}."
-        )
-    hosts = join([*dict.fromkeys(
-        found.record.hosts[rank] for rank in sorted(each.rank for each in group.members)
-        if rank in found.record.hosts
-    )])  # fmt: skip
-    on = f" on {hosts}" if hosts else ""
-    return (
-        f"Ranks {group.name}{on} take {times} the fastest ranks{pattern}: two kinds of card, of "
-        "node or of work."
-    )
+    ranks = sorted(each.rank for each in group.members)
+    hosts = dict.fromkeys(found.record.hosts[k] for k in ranks if k in found.record.hosts)
+    return say(
+        GROUPS[group.kind], name=capital(group.name) if group.kind == "mesh" else group.name,
+        count=len(ranks), ranks=[each.rank for each in group.members], times=group.slowdown,
+        hosts=f" on {join([*hosts])}" if hosts else "",
+        when=_pattern(found, first).partition(" times as long as its peers")[2],
+    )  # fmt: skip
 
 
 def _worker(found: Diagnosis, slow: Culprit) -> str:
@@ -468,7 +444,8 @@ def _why(found: Diagnosis) -> Iterator[str]:
         ]
         yield from (f"{_hardware(cause)}, beside rank {rank}." for cause, rank in beside)
         yield from (
-            f"{_hardware(cause)} {_span(found.record, cause)}.{_whose(found.record, cause)}"
+            f"{_hardware(cause)} {_span(found.record, cause)}."
+            + " No file says which rank that is." * (rank_of(found.record, cause.node) is None)
             for cause in found.hardware
             if not any(cause is each for each, _ in beside)
         )
@@ -485,11 +462,6 @@ def _why(found: Diagnosis) -> Iterator[str]:
         yield from _extreme_causes(found.record)
 
 
-def _whose(record: Record, cause: HardwareCause) -> str:
-    """That no file links a card to a rank; empty where one does."""
-    return "" if rank_of(record, cause.node) is not None else " No file says which rank that is."
-
-
 def _extreme_causes(record: Record) -> Iterator[str]:
     """Clocks, power and heat of the ranks with the extremes; clocks first, which say the most."""
     for each in sorted(record.bounds, key=lambda bounds: "clock" not in bounds.quantity):
@@ -501,7 +473,7 @@ def _extreme_causes(record: Record) -> Iterator[str]:
                 + (f" on rank {ranks[-1]}" if ranks[-1] >= 0 else "")
                 for value, ranks in zip(each.middle, (each.low_rank, each.high_rank), strict=True)
             ]
-            yield f"{_sentence(each.quantity).rstrip('.')}: {', '.join(said)}."
+            yield f"{capital(each.quantity)}: {', '.join(said)}."
 
 
 def _span(record: Record, cause: HardwareCause) -> str:
@@ -547,8 +519,8 @@ def _policies(found: Diagnosis) -> Iterator[str]:
     for lane in ("A", "B", "C", None):
         best = next((each for each in gains if each.lane == lane), None)
         if best is not None:
-            title = TITLES.get(lane or "", "an effect on training that it does not declare")
-            yield f"{best.policy}: {percent(best.share)} % less time than {baseline}; {title}."
+            what = f"changes {CHANGED[lane]}" if lane else "does not declare what it changes"
+            yield f"{best.policy}: {percent(best.share)} % less time than {baseline}; it {what}."
             baseline = "bsp"
     if found.refused:
         yield f"None was compared: {found.refused.removeprefix(f'{found.record.source}: ')}."

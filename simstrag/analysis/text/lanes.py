@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, faster
 from simstrag.analysis.text.cautions import ignored
+from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -19,21 +20,8 @@ from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.experiments.comparison import BASELINE
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, uses, value_of
 
-TITLES = {
-    "A": "nothing changes in training",
-    "B": "some gradients late, left out, or in reduced precision",
-    "C": "another algorithm",
-}
-"""What a lane changes."""
-CHANGES = {
-    "A": ("has to be set up", "have to be set up"),
-    "B": (
-        "has some gradients late, left out, or in reduced precision",
-        "have some gradients late, left out, or in reduced precision",
-    ),
-    "C": ("changes the algorithm", "change the algorithm"),
-}
-"""What a lane changes, as predicates of one policy and of several."""
+CHANGED = {"A": "nothing", "B": "some gradients", "C": "the algorithm"}
+"""What a lane changes in training."""
 EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
 """A policy to compare where a lane has none."""
 
@@ -41,44 +29,42 @@ EXAMPLES = {"A": "lb_bsp", "B": "backup", "C": "asgd"}
 def describe_lane(d: ComparisonDecision, lane: str, names: PolicyNames) -> str:
     """The sentences on a lane."""
     s, best = d.s, d.best(lane)
-    head = f"{lane}, {TITLES[lane]}"
+    head = f"{lane}, which changes {CHANGED[lane]}"
     if best is None:
         compared = [p.policy for p in d.lanes[lane]]
         if not compared:
             return f"{head}: no policy was compared, such as {EXAMPLES[lane]}."
         slower = [p.policy for p in d.lanes[lane] if p.difference[s.decides].low > 0]
         others = [name for name in compared if name not in slower]
-        texts = [f"{join(others)} {_are(others)} not shown to be faster than bsp"] if others else []
-        texts += [f"{join(slower)} {_are(slower)} slower than bsp"] if slower else []
+        found = {"not shown to be faster": others, "slower": slower}
+        texts = [say(f"{{who}} {{who:is/are}} {how} than bsp", who=who)
+                 for how, who in found.items() if who]  # fmt: skip
         return f"{head}: {'; '.join(texts)}."
     name, does = names.of(best.policy)
-    alike = [
-        p.policy for p in d.lanes[lane]
-        if p is not best and not faster(s.between(best.policy, p.policy))
-    ]  # fmt: skip
-    text = f"{head}: {name}, {describe_gain(s, best)} sooner than bsp."
-    text += does
+    text = f"{head}: {name}, {describe_gain(s, best)} sooner than bsp.{does}"
     if is_slight(s, best):
         return f"{text} That is less than {ERROR}."
-    if effects := [*_effects(d, best)]:
-        text += f" It changes: {'; '.join(effects)}."
-    if needed := [*_needs(d, best)]:
-        text += f" To be faster than bsp it needs: {'; '.join(needed)}."
     declared = d.effects[best.policy].declared
-    if declared is None:
-        text += " It is in this lane by what its runs did, because it declares none."
-    elif declared != lane:
-        text += (
-            f" It declares lane {declared}, but is in this one, because an update has less than "
-            "half of the samples of all workers."
-        )
-    if len(d.states) > 1 and best.policy != d.safe and best.policy in d.regrets:
-        text += f" Over the same settings it {describe_regret(d, best.policy)}."
-    if but := ignored(s, best.policy):
-        text += f" But {but}."
-    if alike:
-        text += f" No difference from it is shown for {join(alike)}."
-    return text
+    said = {
+        "It changes: {}.": "; ".join(_effects(d, best)),
+        "To be faster than bsp it needs: {}.": "; ".join(_needs(d, best)),
+        "It is in this lane by what its runs did, because it declares none.": declared is None,
+        "It declares lane {}, but is in this one, because an update has less than half of the "
+        "samples of all workers.": declared if declared != lane else "",
+        "Over the same settings it {}.": _regret(d, best.policy),
+        "But {}.": ignored(s, best.policy),
+        "No difference from it is shown for {}.": join([
+            p.policy for p in d.lanes[lane]
+            if p is not best and not faster(s.between(best.policy, p.policy))
+        ]),
+    }  # fmt: skip
+    return " ".join([text, *(sentence.format(what) for sentence, what in said.items() if what)])
+
+
+def _regret(d: ComparisonDecision, policy: str) -> str:
+    """How far a policy is behind at worst; empty for the choice."""
+    is_other = len(d.states) > 1 and policy != d.safe and policy in d.regrets
+    return describe_regret(d, policy) if is_other else ""
 
 
 def _effects(d: ComparisonDecision, p: Standing) -> Iterator[str]:
@@ -137,7 +123,3 @@ def _cost_of_staleness(d: ComparisonDecision, policy: str) -> str:
         return f"{NAMES[C_TAU]} up to {holds[-1]:g}, not at {fails[0]:g}"
     listed = (" or ".join(f"{c:g}" for c in costs) for costs in (holds, fails))
     return f"{NAMES[C_TAU]} of {', not of '.join(listed)}"
-
-
-def _are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"

@@ -11,12 +11,14 @@ MISSING = "–"
 """NaN or no number; a table that shows it says why."""
 
 
-def join(words: Sequence[str]) -> str:
-    """Words with commas and a last `and`.
+def join(words: Sequence[str], most: int | None = None) -> str:
+    """Words with commas and a last `and`; most: how many are named.
 
-    >>> join(["a", "b", "c"]), join(["a"])
-    ('a, b and c', 'a')
+    >>> join(["a", "b", "c"]), join(["a"]), join(["a", "b", "c"], most=1)
+    ('a, b and c', 'a', 'a and 2 more')
     """
+    if most is not None and len(words) > most:
+        words = [*words[:most], f"{len(words) - most} more"]
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 

@@ -13,16 +13,10 @@ from typing import Any, NamedTuple
 from simstrag.analysis.derived.ranking import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.brief import Brief
+from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.number_format import join, percent, with_unit
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import (
-    DERIVED,
-    QUANTITIES,
-    kind_of,
-    name_of,
-    uncertain,
-    value_of,
-)
+from simstrag.scenario.varied_constants import kind_of, name_of, uncertain
 
 C_TAU = "learner.c_tau"
 COARSE = 1.1
@@ -34,6 +28,19 @@ ROWS = 5
 STALENESS = (
     "A gradient is stale where the model has moved on before it arrives. Its cost (c_tau) is 1 by "
     "theory, 0.5 with a tuned learning rate, and up to 4 with a momentum that was left untuned."
+)
+
+ABOUT = (
+    "One assumed or fitted constant at a time was divided and multiplied by four (the severity of "
+    "contention by two; the cost of staleness divided by two), and the policies that it can affect "
+    "were simulated again under {seeds}. Where another policy than {leader} had the best mean, "
+    "further runs enclosed the value at which it takes over; else nothing was run in between. "
+    "Measured constants and those that are 0 were not varied, and no two at once."
+)
+NOT_ALL = (
+    " Only what decides the choice was varied: placeholders, the severity of contention, and with "
+    "a target the cost of staleness and the noise scale. --sensitivity varies all that was not "
+    "measured."
 )
 
 
@@ -124,9 +131,7 @@ def conditions(s: Standings) -> tuple[str, str]:
 
 def _joined(s: Standings, found: list[Turn]) -> str:
     """The nearest conditions; the page has all."""
-    texts = [turn.condition(s.comparison.scenario) for turn in found[:MOST]]
-    left = len(found) - MOST
-    return join([*texts, f"{left} more hold (the report has them)"] if left > 0 else texts)
+    return join([turn.condition(s.comparison.scenario) for turn in found], MOST)
 
 
 def explain_lost_lead(s: Standings) -> str:
@@ -134,13 +139,12 @@ def explain_lost_lead(s: Standings) -> str:
     table = s.comparison.thresholds
     if table is None or not len(table) or s.is_untested:
         return ""
-    if table["leader"].iloc[0] == s.policies[0].policy:
+    led, best = table["leader"].iloc[0], s.policies[0].policy
+    if led == best:
         return ""
-    n = table["seeds"].iloc[0]
     return (
-        f"Under the {n} seeds on which the sensitivity was tested, "
-        f"{table['leader'].iloc[0]} has the best mean and not {s.policies[0].policy}, so it is "
-        f"unknown when {s.policies[0].policy} loses its lead."
+        f"Under the {table['seeds'].iloc[0]} seeds on which the sensitivity was tested, {led} has "
+        f"the best mean and not {best}, so it is unknown when {best} loses its lead."
     )
 
 
@@ -216,8 +220,7 @@ def thresholds(s: Standings) -> Thresholds:
             log = abs(math.log(r["turns_at"] / r["value"]))
             logs[r["quantity"]] = min(log, logs[r["quantity"]])
     rows.sort(key=lambda r: (r["quantity"] != C_TAU, logs[r["quantity"]]))
-    leader, n = rows[0]["leader"], rows[0]["seeds"]
-    scenario = s.comparison.scenario
+    n, scenario = rows[0]["seeds"], s.comparison.scenario
     seeds = f"{n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
     if n < s.seeds and scenario.inputs.trace is not None:
         every = s.comparison.delays
@@ -226,37 +229,10 @@ def thresholds(s: Standings) -> Thresholds:
             f", chosen so that contention delays bsp as under all (by {percent(here, 2)} % and "
             f"{percent(sum(every.values()) / s.seeds, 2)} % in the mean)"
         )
-    left_out = [
-        name_of(scenario, name)
-        for name in QUANTITIES
-        if name not in logs
-        and not value_of(scenario, name)
-        and (scenario.step is None or not name.startswith("step."))
-        and name not in ("step.amp_ratio", C_TAU)
-        and (name != "learner.noise_scale" or not scenario.learner.is_real)
-        and (name != "noise.lag1" or scenario.inputs.step.noise is not None)
-        and kind_of(scenario, name) not in ("measured", DERIVED)
-    ]
-    about = (
-        "One assumed or fitted constant at a time was divided and multiplied by four (the severity "
-        "of contention by two; the cost of staleness divided by two), or as far as "
-        f"it can go, and all {len(s.policies)} policies were simulated again under {seeds}, except "
-        f"those that the constant cannot affect. Where another policy than {leader} then had the "
-        "best mean, further runs enclosed the value at which it takes over. Measured constants "
-        f"were not varied, and no two constants at once. Where {leader} leads at an end, nothing "
-        "was run in between."
-    )
-    if any(name not in logs for name in uncertain(scenario)):
-        about += (
-            " Only what decides the choice was varied: placeholders, the severity of contention, "
-            "and with a target the cost of staleness and the noise scale. --sensitivity varies all "
-            "that was not measured."
-        )
-    if left_out:
-        about += f" Also assumed, but not varied because 0 or not given: {join(left_out)}."
-    if lost := explain_lost_lead(s) or explain_untested(s):
-        about += f" {lost}"
-    return Thresholds(about, rows, _table(rows, scenario))
+    about = ABOUT + NOT_ALL * any(name not in logs for name in uncertain(scenario))
+    about = about.format(leader=rows[0]["leader"], seeds=seeds)
+    lost = explain_lost_lead(s) or explain_untested(s)
+    return Thresholds(f"{about} {lost}".rstrip(), rows, _table(rows, scenario))
 
 
 def _table(rows: Sequence[Row], scenario: Scenario) -> Table:
@@ -296,22 +272,19 @@ def brief(rows: Sequence[Row], scenario: Scenario) -> Brief:
     found.sort(key=lambda turn: (not turn.shown, turn.distance))
     names = [name_of(scenario, key) for key in dict.fromkeys(r["quantity"] for r in rows)]
     lead = f"{rows[0]['leader']} has the shortest mean time{' to the target' * scenario.has_target}"
-    spans = "most from a quarter to four times its value"
+    spans = "each was varied alone, most from a quarter to four times its value"
     if not found:
-        none = f"none of {len(names)} constants changes that; each was varied alone, {spans}"
-        one = f"{names[0]} does not change that, from {rows[0]['tried']:.3g} to "
-        one += f"{rows[-1]['tried']:.3g}"
-        return Brief(f"{lead}; {none if len(names) > 1 else one}.", cautions=_doubts(rows, found))
+        none = f"none of {len(names)} constants changes that; {spans}"
+        if len(names) == 1:
+            none = f"{names[0]} does not change that, from {rows[0]['tried']:.3g} to "
+            none += f"{rows[-1]['tried']:.3g}"
+        return Brief(f"{lead}; {none}.", cautions=_doubts(rows, found))
     changed = [*dict.fromkeys(turn.quantity for turn in found)]
-    verb = "change" if len(changed) > 1 else "changes"
+    turning = "{changed} of {of} constants {changed:changes/change} who leads (--verbose has all); "
     answer = Brief(
         f"{lead}, unless {_reverse(found[0], scenario)}.",
         (STALENESS,) if C_TAU in changed else (),
-        turning=(
-            f"{len(changed)} of {len(names)} constants {verb} who leads (--verbose has all); each "
-            f"was varied alone, {spans}."
-        )
-        * (len(names) > 1),
+        turning=say(turning + spans + ".", changed=len(changed), of=len(names)) * (len(names) > 1),
         cautions=_doubts(rows, found),
     )
     shown = tuple(

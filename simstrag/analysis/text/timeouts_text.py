@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from simstrag.advice.timeout_model import DAY, Timeouts
+from simstrag.advice.timeout_model import DAY
 from simstrag.advice.timeouts import DEFAULTS, TimeoutAdvice
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.brief import Brief
+from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.number_format import estimate, number, plural
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -65,27 +66,26 @@ def _action(advice: TimeoutAdvice) -> str:
         wait = f"wait {choice.quorum:g} s more for it" if choice.quorum else "go on without it"
         then = f"{wait}, with {choice.workers} of {job.workers} workers or more"
     lost = advice.loss(choice)
-    text = (
-        f"Take a rank for lost after {choice.detection:g} s of silence, then {then}: "
-        f"{estimate(*lost)} GPU-hours lost per day of training"
-    )
-    if advice.price is not None:
-        low, high = advice.price * lost.low, advice.price * lost.high
-        money = estimate(advice.price * lost.value, low, high)
-        text += f", {money} {job.scenario.cost.currency}"
-    usual = DEFAULTS[USUAL]
-    return f"{text}; {estimate(*advice.loss(usual))} with {usual.detection:g} s ({USUAL})."
+    usual, price = DEFAULTS[USUAL], advice.price
+    money = "" if price is None else f", {estimate(*lost, price)} {job.scenario.cost.currency}"
+    return say(
+        "Take a rank for lost after {detection:g} s of silence, then {then}: {lost} GPU-hours lost "
+        "per day of training{money}; {usual} with {late:g} s ({name}).",
+        detection=choice.detection, then=then, lost=estimate(*lost), name=USUAL,
+        money=money,
+        usual=estimate(*advice.loss(usual)), late=usual.detection,
+    )  # fmt: skip
 
 
 def _facts(advice: TimeoutAdvice) -> tuple[str, ...]:
     job, choice = advice.job, advice.choice
     expected, low, high = advice.false_positives(np.array([choice.detection]))
-    alarms = estimate(float(expected[0]), float(low[0]), float(high[0]))
-    failures = number(job.workers * job.rate * DAY)
-    why = (
-        f"A day has {failures} failures, noticed {choice.detection:g} s late, and {alarms} false "
-        f"alarms: ranks that live and are restarted."
-    )
+    why = say(
+        "A day has {failures} failures, noticed {detection:g} s late, and {alarms} false alarms: "
+        "ranks that live and are restarted.",
+        failures=number(job.workers * job.rate * DAY), detection=choice.detection,
+        alarms=estimate(float(expected[0]), float(low[0]), float(high[0])),
+    )  # fmt: skip
     return why, f"Set {_keys(advice)}"
 
 
@@ -102,19 +102,14 @@ def _keys(advice: TimeoutAdvice) -> str:
 
 
 def _method(advice: TimeoutAdvice) -> str:
-    choice, modelled = advice.choice, advice.modelled
-    if choice == modelled:
-        return (
-            "The closed form chose it, and the simulator shows no setting beside it to lose less."
-        )
+    modelled = advice.modelled
+    if advice.choice == modelled:
+        return "The closed form chose it, and the simulator shows no setting beside it as better."
     return (
-        f"The closed form chose {_describe(modelled)}; the simulator shows that to lose "
+        f"The closed form chose {modelled.detection:g} s, {modelled.quorum:g} s and "
+        f"{modelled.workers} workers; the simulator shows that to lose "
         f"{estimate(*advice.excess(modelled))} GPU-hours more a day."
     )
-
-
-def _describe(setting: Timeouts) -> str:
-    return f"{setting.detection:g} s, {setting.quorum:g} s and {setting.workers} workers"
 
 
 def _turning(advice: TimeoutAdvice) -> str:
@@ -128,31 +123,28 @@ def _turning(advice: TimeoutAdvice) -> str:
 def cautions(advice: TimeoutAdvice) -> tuple[str, ...]:
     """What makes the answer less sure, the most important first."""
     job, silences = advice.job, advice.job.silences
-    seen, found = len(silences.seconds), list[str]()
-    period = _period(silences.observed)
-    if advice.is_extrapolated:
-        found.append(
-            f"the timeout lies beyond the longest silence of {silences.longest:.3g} s in {period}: "
-            f"what comes beyond it is extrapolated, {_tail(advice)}"
-        )
-    if seen < SPARSE:
-        found.append(f"only {plural(seen, 'silence')} longer than a step in {period}; record more")
-    if job.section.continues and not job.section.regroup:
-        found.append(
-            "forming the group anew costs nothing, since failures.regroup is not given; real "
-            "groups take seconds to a minute"
-        )
-    if job.counted is None:
-        found.append("the time between failures is as declared (failures.mtbf), without interval")
-    elif job.counted < SPARSE:
-        found.append(f"failures are counted from {job.counted} events")
-    found.append(
+    seen, period = len(silences.seconds), _period(silences.observed)
+    continues = job.section.continues
+    declared = job.scenario.learner.model_fields_set
+    tail = f"{silences.tail:.2g} ({'assumed' if silences.is_assumed else 'fitted'})"
+    found = {
+        f"the timeout lies beyond the longest silence of {silences.longest:.3g} s in {period}: "
+        f"what comes beyond it is extrapolated, by a Pareto tail of index {tail}":
+            advice.is_extrapolated,
+        f"only {plural(seen, 'silence')} longer than a step in {period}; record more":
+            seen < SPARSE,
+        "forming the group anew costs nothing, since failures.regroup is not given; real groups "
+        "take seconds to a minute": continues and not job.section.regroup,
+        "the time between failures is as declared (failures.mtbf), without interval":
+            job.counted is None,
+        f"failures are counted from {job.counted} events":
+            job.counted is not None and job.counted < SPARSE,
         "assumed: failures are silent and independent of each other, and a rank that is taken for "
-        "lost is restarted then"
-    )
-    if "noise_scale" not in job.scenario.learner.model_fields_set and job.section.continues:
-        found.append("learner.noise_scale is a default; it says what fewer workers are worth")
-    return tuple(found)
+        "lost is restarted then": True,
+        "learner.noise_scale is a default; it says what fewer workers are worth":
+            continues and "noise_scale" not in declared,
+    }  # fmt: skip
+    return tuple(text for text, holds in found.items() if holds)
 
 
 def _period(seconds: float) -> str:
@@ -162,9 +154,3 @@ def _period(seconds: float) -> str:
     ('2.00 hours', '34.2 s')
     """
     return f"{number(seconds)} s" if seconds < 3600 else f"{number(seconds / 3600)} hours"
-
-
-def _tail(advice: TimeoutAdvice) -> str:
-    silences = advice.job.silences
-    how = "assumed" if silences.is_assumed else "fitted"
-    return f"by a Pareto tail of index {silences.tail:.2g} ({how})"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simstrag.analysis.text.number_format import number, percent, plural, seconds
+from simstrag.analysis.text.fact import say
+from simstrag.analysis.text.number_format import capital, number, percent, plural, seconds
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import Culprit, excess_by_part
@@ -20,6 +21,18 @@ EQUAL = 1e-5
 """Sentences leave out a smaller error of the replay."""
 MOSTLY = 0.5
 """Share of what a worker computes longer from which a part of its step is named."""
+CAUSES = {
+    "stages": "{who} computes {ratio} times as long as the mean stage: layers are spread unevenly.",
+    "tokens": "Seconds go with tokens (correlation {correlation}): batches of unequal length.",
+    "lengths": "Forward and backward of a micro-batch are long together (correlation "
+    "{correlation}): sequences of unequal length.",
+    "input": "Before its first operation a step waits; that costs {seconds:s}: input, garbage "
+    "collection or another pause of the host.",
+    "gc": "Garbage collection takes {seconds:s} of a step.",
+    "link": "The link from {subject} takes {ratio} times as long as the median link for a "
+    "transfer.",
+}
+"""The sentence of each cause."""
 
 
 def sentences(found: WhatIf) -> tuple[str, ...]:
@@ -33,7 +46,7 @@ def policy_sentences(found: PoliciesOnRecord) -> tuple[str, ...]:
         f"In a scenario of this record, bsp takes {seconds(found.replayed)} a step, as the replay "
         f"does: S is {number(found.replayed / found.ideal, 4)} in both, to "
         f"{max(found.bsp_error, ROUNDING):.0e}.",
-        *(f"{_capital(warning)}." for warning in found.warnings),
+        *(f"{capital(warning)}." for warning in found.warnings),
         *_best_policies(found),
     )  # fmt: skip
 
@@ -91,7 +104,7 @@ def _lost(found: WhatIf) -> Iterator[str]:
     best = max(own, key=lambda each: each.seconds, default=None)
     if best is not None and best.kind == "worker" and best.share > share:
         yield (
-            f"{_capital(best.name)} saves more, {percent(best.share)} %: the average counts the "
+            f"{capital(best.name)} saves more, {percent(best.share)} %: the average counts the "
             "slow worker in, the fix takes the median of the others."
         )
 
@@ -135,39 +148,10 @@ def _slow_part(shares: dict[tuple[str, int], float], who: str) -> str:
 
 
 def cause_text(cause: Cause) -> str:
-    facts = cause.facts
-    match cause.name:
-        case "stages":
-            return (
-                f"{_capital(cause.subject)} computes {number(facts['ratio'])} times as long as the "
-                "mean stage: layers are spread unevenly."
-            )
-        case "lengths" if cause.subject == "tokens":
-            return (
-                f"Seconds go with tokens (correlation {number(facts['correlation'])}): batches of "
-                "unequal length."
-            )
-        case "lengths":
-            return (
-                "Forward and backward of a micro-batch are long together (correlation "
-                f"{number(facts['correlation'])}): sequences of unequal length."
-            )
-        case "input":
-            return (
-                f"Before its first operation a step waits; that costs {seconds(facts['seconds'])}: "
-                "input, garbage collection or another pause of the host."
-            )
-        case "gc":
-            return f"Garbage collection takes {seconds(facts['seconds'])} of a step."
-    return (
-        f"The link from {cause.subject} takes {number(facts['ratio'])} times as long as the median "
-        "link for a transfer."
-    )
+    kind = "tokens" if (cause.name, cause.subject) == ("lengths", "tokens") else cause.name
+    template = CAUSES.get(kind, CAUSES["link"])
+    return say(template, subject=cause.subject, who=capital(cause.subject), **cause.facts)
 
 
 def p_text(p: float) -> str:
     return f"< {SMALLEST:g}" if p < SMALLEST else f"= {number(p, 2)}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

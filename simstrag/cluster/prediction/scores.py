@@ -12,9 +12,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from simstrag.cluster.job import STRAGGLES
 from simstrag.cluster.prediction.recording import Recording
+from simstrag.contract.view import INTERVALS
 from simstrag.policies.estimators.lstm import Lstm
 from simstrag.policies.estimators.time_to_progress import straggle
-from simstrag.view import INTERVALS
 
 Floats = npt.NDArray[np.float64]
 

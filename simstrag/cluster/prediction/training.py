@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from simstrag.cluster.prediction.recording import Recording
 from simstrag.cluster.prediction.scores import TRAINED, score
+from simstrag.contract.view import INTERVALS, MONITORED
 from simstrag.documents.weights_file import Weights
 from simstrag.errors import InputError
 from simstrag.policies.estimators.lstm import HIDDEN, KIND, LAYERS, Lstm
-from simstrag.view import INTERVALS, MONITORED
 
 if TYPE_CHECKING:
     import torch

@@ -25,13 +25,13 @@ from simstrag.errors import InputError, SimstragError
 from simstrag.learning.noise_scale_estimate import pair_of
 
 if TYPE_CHECKING:
+    from simstrag.contract.plan import Plan
     from simstrag.ddp.failures.rank_failure import Membership
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
     from simstrag.ddp.sharded.world import ReplicaWorld
     from simstrag.engine.live import Live
-    from simstrag.plan import Plan
 
 
 class Disagreement(SimstragError, RuntimeError):

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from simstrag.contract.plan import Plan
 from simstrag.ddp.journal.journal import plan_to_json
-from simstrag.plan import Plan
 
 WIDTH = 7
 """Numbers in a message."""
@@ -78,7 +78,7 @@ class PlanDigests:
 
     The cache compares by identity, so plans must not change; resolved ones cannot.
 
-    >>> from simstrag.policy import Plan, Precision
+    >>> from simstrag.contract import Plan, Precision
     >>> digests = PlanDigests()
     >>> one, other = (Plan(precision={rank: Precision.AMP}).resolved(3) for rank in (1, 2))
     >>> digests.of(one, 5) == digests.of(Plan(precision={1: Precision.AMP}).resolved(3), 5)

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simstrag.contract.quorum import Via
 from simstrag.ddp.journal.journal import plan_from_json
-from simstrag.quorum import Via
 
 PARTS = ("push", "service", "pull")
 

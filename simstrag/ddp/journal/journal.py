@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.aggregation import Compensation, Outer, Screen
+from simstrag.contract.aggregation import Compensation, Outer, Screen
+from simstrag.contract.plan import Damping, Plan, Precision, Review, Weigh
+from simstrag.contract.quorum import Late, Quorum, Via
 from simstrag.engine.live import Facts
 from simstrag.errors import InputError
 from simstrag.learning.noise_scale_estimate import NoiseAverages
-from simstrag.plan import Damping, Plan, Precision, Review, Weigh
-from simstrag.quorum import Late, Quorum, Via
 from simstrag.runs.run import plain
 
 FORMAT = "simstrag-journal/1"

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.contract import Hints, View
+from simstrag.contract.plan import Plan
 from simstrag.ddp.journal.journal import (
     ATTEMPT,
     LOAD,
@@ -31,8 +33,6 @@ from simstrag.engine.recorder import Recorder
 from simstrag.engine.summary import summarise
 from simstrag.errors import InputError, NobodyLeft
 from simstrag.learning.noise_scale_estimate import NoiseAverages, NormPair, estimate_at_end
-from simstrag.plan import Plan
-from simstrag.policy import Hints, View
 from simstrag.runs.run import TABLES, Run, provenance
 from simstrag.runs.tables import write_table
 from simstrag.scenario.scenario import Scenario

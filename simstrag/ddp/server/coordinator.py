@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from simstrag.aggregation import Outer
+from simstrag.contract.aggregation import Outer
+from simstrag.contract.plan import Plan
 from simstrag.ddp.journal.journal import facts_to_json
 from simstrag.ddp.pickled_policy import pack_policy
 from simstrag.ddp.server.commanded_allreduces import Reductions
@@ -42,7 +43,6 @@ from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.learning.update_rule import WEIGHTED_SUM, UpdateRule
-from simstrag.plan import Plan
 
 
 class Coordinator:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from simstrag.aggregation import Outer
+from simstrag.contract import Hints
+from simstrag.contract.aggregation import Outer
 from simstrag.ddp.server.shared_buffer import MemoryHandle
 from simstrag.ddp.server.validation_gradient import ValidationSpec
-from simstrag.policy import Hints
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from simstrag.contract.plan import Plan, Weigh
+from simstrag.contract.quorum import Quorum, Via
 from simstrag.ddp.policy_support import waits_for_all
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.engine.live import Update
 from simstrag.errors import PlanError
 from simstrag.learning.update_rule import UpdateRule
-from simstrag.plan import Plan, Weigh
-from simstrag.quorum import Quorum, Via
 
 TOLERANCE = 1e-9
 """Factors that differ relatively by less than this count as equal: they carry rounding errors."""

@@ -105,16 +105,20 @@ struct tally {
     whole had, gradients, stale, stalest;
 };
 
-/* Gradients of ranks that saw `seen` samples at their pull become part of the parameters, which
-   drifted meanwhile (rule 25a). */
+/* `missed_low` has the low bits of a sum that is exact in any order, `missed_high` the others. */
+enum { LOW_BITS = 62 };
+static const whole LOW = ((whole)1 << LOW_BITS) - 1;
+
+/* Gradients of ranks that saw `seen` samples at their pull become part of the parameters, and
+   missed what was applied meanwhile (rule 25a). */
 static void learn(struct job *m, struct tally *t, whole gradients, whole samples, whole staleness,
                   whole seen) {
-    double drift = (double)(t->had - seen) / (m->workers * m->batch);
+    __int128 missed = t->had - seen, squares = m->missed_low + gradients * (missed * missed);
     if (!m->own) m->began_at = t->had;
     m->own += samples;
     m->stale += samples * (m->began_at - seen);
     m->samples += samples;
-    m->deviation += gradients * (drift * drift);
+    m->missed_low = (whole)(squares & LOW); m->missed_high += (whole)(squares >> LOW_BITS);
     t->gradients += gradients;
     t->stale += gradients * staleness;
     t->stalest = larger(t->stalest, staleness);

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.compiled import LIBRARY, declare
+from simstrag.contract.compiled import LIBRARY, declare
 from simstrag.errors import InputError
 
 __all__ = ["LIBRARY", "Library", "library"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.contract.view import LAZY, WINDOW
 from simstrag.engine.native.library import Library
-from simstrag.view import LAZY, WINDOW
 
 __all__ = ["AHEAD", "SHOWN", "Memory"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.contract.plan import NEVER, Plan, Weigh
+from simstrag.contract.quorum import Late, Quorum, Via
 from simstrag.engine.native.loading import Loading
-from simstrag.plan import NEVER, Plan, Weigh
-from simstrag.quorum import Late, Quorum, Via
 
 __all__ = ["adopt", "allow_lockstep", "file", "retime"]
 

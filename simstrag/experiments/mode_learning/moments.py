@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import Plan, Quorum, Review, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies.estimators.modes import Mode, modes
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.policies.star_h import StarH
 from simstrag.policies.star_ml import features_of
-from simstrag.policy import Plan, Quorum, Review, Via, View
 from simstrag.scenario.scenario import Scenario
 
 Floats = npt.NDArray[np.float64]

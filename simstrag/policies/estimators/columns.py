@@ -1,6 +1,7 @@
 """Statistics of rows of numbers, and the windows of the recent times of ranks, a column per rank.
 
-Sums and windows run in the compiled library (`simstrag.compiled`), or in Python, with equal bits.
+Sums and windows run in the compiled library (`simstrag.contract.compiled`), or in Python, with
+equal bits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import address, contiguous, loops
+from simstrag.contract.compiled import address, contiguous, loops
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

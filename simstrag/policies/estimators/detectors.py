@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.medians import medians
+from simstrag.contract.medians import medians
+from simstrag.contract.ties import is_at_most, is_less
+from simstrag.contract.view import device_gain
 from simstrag.policies.estimators.columns import centre, medians_of_known
-from simstrag.ties import is_at_most, is_less
-from simstrag.view import device_gain
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

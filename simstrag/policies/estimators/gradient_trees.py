@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from simstrag.contract.quorum import ALL, Quorum, Via
+from simstrag.contract.ties import Bools, Floats
+from simstrag.contract.view import View
 from simstrag.policies.estimators.predictors import median
-from simstrag.quorum import ALL, Quorum, Via
-from simstrag.ties import Bools, Floats
-from simstrag.view import View
 
 
 def with_trees(quorums: Iterable[Quorum], view: View, slow: Bools) -> tuple[Quorum, ...]:

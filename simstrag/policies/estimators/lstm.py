@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract.view import INTERVALS
 from simstrag.documents.weights_file import Weights, read_weights
 from simstrag.errors import InputError
-from simstrag.view import INTERVALS
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.block import UNLIMITED, Block
+from simstrag.contract.block import UNLIMITED, Block
+from simstrag.contract.plan import Plan, Review
+from simstrag.contract.quorum import Quorum, Via
+from simstrag.contract.ties import Bools, Floats
+from simstrag.contract.view import View
 from simstrag.errors import PlanError
-from simstrag.plan import Plan, Review
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
 from simstrag.policies.estimators.gradient_trees import with_trees
 from simstrag.policies.estimators.predictors import Predictor, PredictsTimes, median, predict
 from simstrag.policies.estimators.time_to_progress import straggle
-from simstrag.quorum import Quorum, Via
-from simstrag.ties import Bools, Floats
-from simstrag.view import View
 
 Ints = npt.NDArray[np.int64]
 Quorums = tuple[Quorum, ...]

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.block import Block
+from simstrag.contract.block import Block
+from simstrag.contract.view import WINDOW, View
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError, PlanError
 from simstrag.policies.estimators.lstm import KIND, Lstm
-from simstrag.view import WINDOW, View
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.medians import medians
+from simstrag.contract.medians import medians
+from simstrag.contract.ties import is_less
+from simstrag.contract.view import OverlappingStep
 from simstrag.policies.estimators.columns import correctly_rounded_sum
-from simstrag.ties import is_less
-from simstrag.view import OverlappingStep
 
 Floats = npt.NDArray[np.float64]
 

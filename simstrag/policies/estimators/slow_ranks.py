@@ -14,7 +14,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.block import Block
+from simstrag.contract.block import Block
+from simstrag.contract.ties import argsort, is_less
+from simstrag.contract.view import WINDOW, View
 from simstrag.policies.estimators.detectors import (
     Limit,
     baseline,
@@ -23,8 +25,6 @@ from simstrag.policies.estimators.detectors import (
     median,
 )
 from simstrag.policies.estimators.windows import Windows
-from simstrag.ties import argsort, is_less
-from simstrag.view import WINDOW, View
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import address, contiguous, loops
-from simstrag.ties import TOLERANCE, Bools, Floats, argsort, is_less
+from simstrag.contract.compiled import address, contiguous, loops
+from simstrag.contract.ties import TOLERANCE, Bools, Floats, argsort, is_less
 
 Ints = npt.NDArray[np.int64]
 SIMULATED_UPDATES = 1000

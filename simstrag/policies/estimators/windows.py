@@ -11,7 +11,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.medians import median_of_ordered
+from simstrag.contract.medians import median_of_ordered
 from simstrag.policies.estimators.columns import enter
 
 Floats = npt.NDArray[np.float64]

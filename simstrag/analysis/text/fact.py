@@ -1,0 +1,91 @@
+"""Facts: rows of severity, kind and values, and the sentence of each kind."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
+
+
+class Severity(IntEnum):
+    """What a fact may do to an answer; the most severe are shown first."""
+
+    DECIDES = 0
+    """It can change the choice."""
+    DOUBT = 1
+    """Numbers may be off, or mean less than they seem to."""
+    NOTE = 2
+    """It says what the numbers are of."""
+
+
+Sentences = Mapping[Severity, Mapping[str, str]]
+"""The template of each kind, by severity, see `say`."""
+
+
+class Fact(NamedTuple):
+    """What is true of a result: how severe, of which kind, and with which values."""
+
+    severity: Severity
+    kind: str
+    values: Mapping[str, Any]
+    template: str
+
+    def __str__(self) -> str:
+        return say(self.template, **self.values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "severity": self.severity.name.lower(), "kind": self.kind, "text": str(self),
+            "values": dict(self.values),
+        }  # fmt: skip
+
+
+def rows(of: Sentences, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Fact]:
+    """The facts with these kinds and values, the most severe first."""
+    severity = {kind: each for each, templates in of.items() for kind in templates}
+    every = [Fact(at := severity[kind], kind, values, of[at][kind]) for kind, values in found]
+    return sorted(every, key=lambda fact: fact.severity)
+
+
+def say(template: str, **values: Any) -> str:
+    """A sentence: a template whose braces name a value and how to write it.
+
+    `s` is a duration, `%` a share, `# noun` a count with its noun, and `one/many` a word for one
+    or for several; without any, lists are joined and numbers have three digits.
+
+    >>> say("{who} {who:is/are} {t:s} late in {n:# step}", who=["a", "b"], t=3.0, n=1)
+    'a and b are 3.00 s late in 1 step'
+    """
+    return _Words().vformat(template, (), values)
+
+
+class _Words(string.Formatter):
+    """How the values of a sentence are written."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if "/" in format_spec:
+            one, _, many = format_spec.partition("/")
+            return one if (value if isinstance(value, int) else len(value)) == 1 else many
+        if format_spec.startswith("# "):
+            return plural(int(value), format_spec[2:])
+        if format_spec in _FORMS:
+            return _FORMS[format_spec](value)
+        return format(value, format_spec)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return join([_plain(each) for each in value])
+    return number(value) if isinstance(value, float) else str(value)
+
+
+_FORMS: Mapping[str, Callable[[Any], str]] = {
+    "": _plain,
+    "s": seconds,
+    "%": lambda share: f"{percent(share)} %",
+    "%2": lambda share: f"{percent(share, 2)} %",
+}

@@ -1,1 +1,0 @@
-"""Managers, one a file, each with `make()`; `simstrag.cluster.manager` states what they answer."""

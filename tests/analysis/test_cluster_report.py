@@ -1,0 +1,245 @@
+"""The report of a cluster study: the shortest completion time, who pays, who was slowed."""
+
+# ruff: noqa: RUF001 - minus signs are meant
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simstrag.analysis.charts import cluster_charts
+from simstrag.analysis.derived.cluster_combinations import (
+    Combinations,
+    Effect,
+    columns_of,
+    combinations,
+)
+from simstrag.analysis.derived.cluster_stays import (
+    asked_of_nodes,
+    beside_job,
+    devices_held,
+    mean_slowdowns,
+    slowdown_beside,
+    stays,
+)
+from simstrag.analysis.pages.cluster_report import render
+from simstrag.analysis.tables.cluster_tables import (
+    jobs_table,
+    nodes_table,
+    utilisation_table,
+    workload_table,
+)
+from simstrag.analysis.text.cluster_text import cautions, sentences, uses
+from simstrag.cluster.runs import cluster
+from tests.analysis.test_report import Page
+
+CERTAIN: dict[str, Any] = {
+    "nodes": [{"count": 2, "gpus": 4, "cores": 1.0}],
+    "workloads": {
+        name: {"scenario": {"step": {"compute": 0.1, "host_share": share}, "learner": {"batch": 8}}}
+        for name, share in (("host", 1.0), ("device", 0.0))
+    },
+    "jobs": [
+        {"workload": "host", "workers": 1, "samples": 1600, "count": 2},
+        {"workload": "device", "workers": 1, "samples": 1600},
+    ],
+    "placers": ["packed", "spread"],
+    "seeds": 2,
+}
+"""Three jobs of 200 steps of 0.1 s, 20 s alone, without noise.
+
+Packed, the two that need a core each share one and take 40 s; spread, each has its own.
+"""
+
+
+def run(folder: Path, **changes: Any) -> Combinations:
+    return combinations(cluster(CERTAIN | changes, folder, jobs=1))
+
+
+@pytest.fixture(scope="module")
+def certain(tmp_path_factory: pytest.TempPathFactory) -> Combinations:
+    return run(tmp_path_factory.mktemp("certain"))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Combinations:
+    mixes = ["bsp", "asgd", {"host": "asgd"}]
+    return run(tmp_path_factory.mktemp("mixed"), policies=mixes, placers=["packed"])
+
+
+def effect_of(found: Combinations, combination: str, workload: str) -> Effect:
+    (one,) = (one for one in found.every if one.name == combination)
+    (effect,) = (effect for effect in one.effects if effect.workload == workload)
+    return effect
+
+
+def test_the_best_combination_is_the_one_by_construction(certain: Combinations) -> None:
+    assert [one.name for one in certain.ranking] == ["spread", "packed"]
+    assert [one.time.value for one in certain.ranking] == pytest.approx([20, 100 / 3])
+    assert certain.best.change == pytest.approx([-0.4] * 3)
+    assert certain.best.place == (1, 1)
+
+
+def test_the_answer_names_it_and_the_time_that_it_saves(certain: Combinations) -> None:
+    shortest, lost, paying = sentences(certain)
+    assert shortest == (
+        "spread has the shortest mean completion time: 20.00 s. Its jobs take 40.0 % less time "
+        "than under the first row, packed."
+    )
+    assert lost.endswith("sharing nodes with other jobs cost 40 % of all run time.")
+    assert paying == "Against the first row: under spread, host (−50 %) profits."
+
+
+def test_a_tie_by_construction_has_no_clear_winner(tmp_path: Path) -> None:
+    found = run(tmp_path, jobs=CERTAIN["jobs"][1:])
+    assert sentences(found)[0].startswith(
+        "No clear winner: packed has the shortest mean, 20.00 s, "
+    )
+    assert {one.place for one in found.every} == {(1, 2)}
+
+
+def test_one_seed_shows_no_winner(tmp_path: Path) -> None:
+    found = run(tmp_path, seeds=1)
+    assert "No clear winner: spread" in sentences(found)[0]
+    assert any(text.startswith("One seed gives no interval") for text in cautions(found))
+
+
+def test_what_sharing_cost_is_beyond_the_time_alone(certain: Combinations) -> None:
+    assert [one.shared for one in certain.every] == pytest.approx([0.4, 0.0])
+
+
+def test_waiting_is_a_share_of_all_completion_time(tmp_path: Path) -> None:
+    """Two jobs of 20 s on one device: the second one waits for 20 s of its 40."""
+    jobs = [CERTAIN["jobs"][1] | {"count": 2}]
+    found = run(tmp_path, nodes=[{"gpus": 1, "cores": 1.0}], jobs=jobs, placers=["packed"])
+    assert found.first.waited == pytest.approx(1 / 3)
+    assert found.first.held == pytest.approx(1.0)
+
+
+def test_where_the_first_is_the_best_the_one_that_shares_most_is_drawn_too(tmp_path: Path) -> None:
+    found = run(tmp_path, placers=["spread", "random", "packed"])
+    assert [one.name for one in found.shown] == ["spread", "packed"]
+
+
+def test_a_workload_profits_where_its_jobs_end_sooner(certain: Combinations) -> None:
+    host, device = (effect_of(certain, "spread", name) for name in ("host", "device"))
+    assert (host.profits, host.sooner, host.later) == (True, 4, 0)
+    assert (device.profits, device.pays, device.sooner) == (False, False, 0)
+
+
+def test_the_table_says_who_profits_and_nothing_of_the_first_row(certain: Combinations) -> None:
+    rows = workload_table(certain).rows
+    assert [row[:4] for row in rows] == [
+        ("packed", "device", "bsp", ""), ("packed", "host", "bsp", ""),
+        ("spread", "device", "bsp", "neither is shown"), ("spread", "host", "bsp", "profits"),
+    ]  # fmt: skip
+
+
+def test_a_mix_is_described_by_what_is_different(mixed: Combinations) -> None:
+    assert [uses(one, mixed) for one in mixed.every[1:]] == [
+        "all jobs use asgd", "only host uses asgd",
+    ]  # fmt: skip
+
+
+def test_a_combination_is_named_by_the_columns_that_vary(
+    certain: Combinations, mixed: Combinations
+) -> None:
+    assert (certain.varied, mixed.varied) == (("placer",), ("policies",))
+    assert [one.name for one in mixed.every] == ["bsp", "asgd", "host=asgd"]
+
+
+def test_combinations_have_the_columns_of_the_summary(certain: Combinations) -> None:
+    names = [*certain.results.summary()]
+    assert [*columns_of(certain.results)] == names[: names.index("seeds")]
+
+
+def test_a_manager_names_combinations_too(certain: Combinations) -> None:
+    old = certain.results
+    managed = [r._replace(manager="star") for r in old.runs[:2]]
+    results = replace(old, runs=(*managed, *old.runs[2:]))
+    found = combinations(results)
+    assert [one.name for one in found.every] == ["packed (manager star)", "spread (manager none)"]
+    Page(render(results))
+
+
+# -- what is drawn -------------------------------------------------------------------------------
+
+
+def test_a_slowdown_lasts_until_its_job_ends(certain: Combinations) -> None:
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    (host,) = (stay for stay in found if stay.job == "host-0")
+    present, slowdown, network = mean_slowdowns([host], np.array([0.0, 10.0, 40.0, 41.0, 50.0]))
+    assert present == pytest.approx([1, 1, 0, 0])
+    assert slowdown[[0, 1, 3]] == pytest.approx([2, 2, 1])
+    assert not network.any()
+
+
+def test_slowdowns_are_told_apart_by_what_is_on_the_node(certain: Combinations) -> None:
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    means = slowdown_beside(found)
+    assert means["host", "host"] == pytest.approx(2.0)
+    assert means["device", "host"] == pytest.approx(1.0)
+
+
+def test_devices_are_held_from_start_to_end(certain: Combinations) -> None:
+    held = devices_held(certain.table(certain.first, "jobs"), 8, np.array([0.0, 20.0, 40.0]))
+    assert held == pytest.approx([3 / 8, 2 / 8])
+
+
+def test_what_was_asked_is_over_what_all_nodes_have(certain: Combinations) -> None:
+    """Two jobs ask for a core each of the first node; each node has one.  No card has a limit."""
+    asked = certain.table(certain.first, "nodes")
+    found = asked_of_nodes(asked, CERTAIN["nodes"], 1.0, np.array([0.0, 20.0, 40.0, 60.0]))
+    assert list(found) == ["cores", "gpus"]
+    assert found["cores"] == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_the_table_of_what_was_used_is_the_mean_of_both_nodes(certain: Combinations) -> None:
+    """Packed, 40 s of one of two cores, and 20 of 40 s of one of eight devices."""
+    packed, spread = utilisation_table(certain).rows
+    assert packed == ("packed", "50.0", "–", "–", "6.25", "31.2")
+    assert spread == ("spread", "100", "–", "–", "12.5", "37.5")
+    nodes = nodes_table(certain.table(certain.first, "utilisation")).rows
+    assert [row[:2] for row in nodes] == [("0", "100"), ("1", "0")]
+
+
+def test_every_job_has_a_lane_or_every_node_a_strip(
+    certain: Combinations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    assert ">host-1</text>" in cluster_charts.nodes(found, 40.0, "nodes", "nodes").svg
+    monkeypatch.setattr(cluster_charts, "MOST_LANES", 2)
+    strips = cluster_charts.nodes(found, 40.0, "nodes", "nodes").svg
+    assert ">host-1</text>" not in strips
+    assert ">node 0</text>" in strips
+
+
+def test_only_the_longest_of_many_jobs_have_bars_and_rows(
+    certain: Combinations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_charts, "MOST_JOBS", 2)
+    jobs = certain.table(certain.first, "jobs")
+    drawn = cluster_charts.jobs(jobs, 40.0, "jobs", "jobs").svg
+    assert [f">{name}</text>" in drawn for name in ("host-0", "host-1", "device")] == [
+        True, True, False,
+    ]  # fmt: skip
+    assert [row[0] for row in jobs_table(jobs, most=2).rows] == ["host-0", "host-1"]
+
+
+def test_who_stood_beside_a_job_and_how_much_it_was_slowed_meanwhile(certain: Combinations) -> None:
+    """Packed, `device` is there for 20 s of 40 s; `host-1` slows `host-0` to half all the time."""
+    found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
+    beside = beside_job(found, "host-0")
+    assert [(one.job, one.node) for one in beside] == [("host-1", 0), ("device", 0)]
+    assert [one.seconds for one in beside] == pytest.approx([40.0, 20.0])
+    assert [one.slowdown for one in beside] == pytest.approx([2.0, 2.0])
+
+
+def test_columns_of_managers_are_left_out_where_nobody_asked_one(certain: Combinations) -> None:
+    headers = jobs_table(certain.table(certain.first, "jobs")).headers
+    assert "granted" not in headers
+    assert "slowdown" in headers

@@ -1,0 +1,50 @@
+"""One meaning a name: a public class name stands for one class in the whole project."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+
+
+def files() -> list[Path]:
+    return sorted((ROOT / "simstrag").rglob("*.py"))
+
+
+def classes() -> dict[str, set[str]]:
+    """The modules that define each public class."""
+    modules = defaultdict(set)
+    for path in files():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules[node.name].add(str(path.relative_to(ROOT)))
+    return modules
+
+
+def test_no_two_modules_define_a_public_class_of_the_same_name() -> None:
+    assert {name: paths for name, paths in classes().items() if len(paths) > 1} == {}
+
+
+def test_the_glossary_is_alphabetical_and_names_classes_that_exist() -> None:
+    entries = re.findall(r"(?m)^- \*\*(.+?)\*\*: (.+)$", GLOSSARY.read_text(encoding="utf-8"))
+    words = [word for word, _ in entries]
+    assert words == sorted(set(words), key=str.lower)
+    named = {name for _, text in entries for name in re.findall(r"`([A-Z]\w+)`", text)}
+    assert named <= classes().keys()
+
+
+def test_a_file_that_a_package_names_in_its_first_lines_exists() -> None:
+    missing = []
+    for path in files():
+        if path.name != "__init__.py":
+            continue
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        for name in re.findall(r"Start with `([\w.]+)`|then `([\w.]+)`", text):
+            target = path.parent / (name[0] or name[1]).replace(".", "/")
+            if not (target.is_dir() or target.with_suffix(".py").exists()):
+                missing.append(f"{path.relative_to(ROOT)}: {target.name}")
+    assert missing == []
