@@ -18,7 +18,11 @@ from pydantic import BaseModel
 
 from tools.imports import ROOT
 
-PAGES = [*sorted((ROOT / "docs" / "formats").glob("*.md")), ROOT / "docs" / "howto" / "sweep.md"]
+DOCS = ROOT / "docs"
+PAGES = [
+    *sorted((DOCS / "formats").glob("*.md")),
+    *(DOCS / "howto" / f"{name}.md" for name in ("sweep", "trace")),
+]
 TABLE = re.compile(r"(?m)^<!-- (simstrag\.[\w.]+):(\w+) -->\n((?:\|.*\n)+)")
 ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) (?<!\\)\|")
 TYPES = {
