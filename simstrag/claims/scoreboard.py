@@ -151,7 +151,7 @@ class Trial:
 
     @property
     def here(self) -> Reached:
-        """The nearest setting."""
+        """What was reached in the nearest setting."""
         place = tuple(axis.here for axis in self.axes)
         return next(point for point in self.points if point.place == place)
 

@@ -143,7 +143,7 @@ class Continue(Failures):
         return self._workers - len(self._lost) < self._section.min_workers
 
     def begin(self, run: FailingRun) -> None:
-        """All ranks are there."""
+        """Do nothing: all ranks are there at the start."""
 
     def restrict(self, run: FailingRun, plan: Plan) -> Plan | None:
         """The same object for the same plan and lost ranks; None where too few are left.

@@ -127,11 +127,11 @@ class InProcess:
     room = 1
 
     def share(self, data: bytes) -> bytes:
-        """The data."""
+        """Data for workers: as they are, in this process."""
         return data
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Compute now."""
+        """Compute in this process, before it returns."""
         future: Future[Any] = Future()
         try:
             future.set_result(function(*arguments))
@@ -140,7 +140,7 @@ class InProcess:
         return future
 
     def shut_down(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no process was started."""
 
 
 class WorkerPool:

@@ -70,7 +70,7 @@ class RankSteps(NamedTuple):
     exit: Floats
 
     def select(self, kept: npt.NDArray[np.bool_]) -> RankSteps:
-        """Some of the steps."""
+        """The steps for which a mask is true."""
         number, *seconds = self
         return RankSteps(number[kept], *(column[kept] for column in seconds))
 
