@@ -14,6 +14,7 @@ docs/star.md for how good its choices are.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from simstrag.policies.estimators.mode_choice import (
     Quorums,
 )
 from simstrag.policies.estimators.modes import ModeNetwork, describe, modes
-from simstrag.policies.estimators.predictors import ALLOWED, Predictor
+from simstrag.policies.estimators.predictors import ALLOWED
 
 SHIPPED = Path(__file__).with_suffix(".npz")
 
@@ -64,15 +65,17 @@ class StarML(ChoosesModes):
     phi: float | None = None
     ratio: float = 0.2
     tree: bool = False
-    network_: ModeNetwork = field(init=False, repr=False, compare=False)
-    predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: ModeState = field(default_factory=ModeState, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._load()
         self._check(("ratio",), ("phi",))
-        path = SHIPPED if self.weights_file is None else self.weights_file
-        object.__setattr__(self, "network_", ModeNetwork.read(path))
+        _ = self.network_
+
+    @cached_property
+    def network_(self) -> ModeNetwork:
+        """The network of the weights. Raises `InputError` for a file without such weights."""
+        return ModeNetwork.read(SHIPPED if self.weights_file is None else self.weights_file)
 
     @property
     def weights(self) -> str:
