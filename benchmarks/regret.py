@@ -5,7 +5,10 @@
 Every trace gets the scenario that `simstrag init` writes for one job: 0.35 s a step, 25 million
 parameters, a link of 25 Gbit/s, batch 32, up to 16 workers.  `compare` chooses under a few seeds;
 the times by which the choice is judged are of other seeds: other moments of the trace, and other
-noise.  FOLDER holds the public data sets that are named below, which are not part of the project.
+noise.  FOLDER holds the public data sets that are named below, which are not part of the project:
+ByteDance-Seed/StragglerAnalysis and ml-energy/zeus (Apache-2.0), alibaba/clusterdata and
+Azure/AzurePublicDataset (CC-BY-4.0), hal-uw/blox-pal, msr-fiddle/synergy and
+stanford-futuredata/gavel (MIT).
 `--write` replaces the table of docs/measured/regret.txt.
 """
 
