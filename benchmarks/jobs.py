@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.contract import WINDOW, Hints, Policy, Precision, Quorum, Via, View
-from simstrag.contract.plan import Plan
+from simstrag.contract import WINDOW, Hints, Plan, Policy, Precision, Quorum, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.policies.cgp import group_by_speed
 from simstrag.runs.run import Run

@@ -182,7 +182,7 @@ def _refuse(context: typer.Context, script: str) -> None:
 def _check_policy(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
     """Raise `InputError` for a policy that does not exist or cannot run on real ranks."""
     from simstrag import policies
-    from simstrag.contract.view import View
+    from simstrag.contract import View
     from simstrag.ddp import policy_support
 
     hints = policy_support.profile_hints(profile, batch, samples)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from simstrag.contract.plan import Plan, Review
-from simstrag.contract.quorum import ALL, Quorum, Via
+from simstrag.contract import ALL, Plan, Quorum, Review, Via
 
 
 def is_barrier(plan: Plan) -> bool:

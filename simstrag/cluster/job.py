@@ -16,8 +16,8 @@ from simstrag.cluster.demands import Demands, Floats, RecentDemands, Slowdowns
 from simstrag.cluster.job_costs import JobCosts, parents_of, uses_server
 from simstrag.cluster.placers import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
-from simstrag.contract.plan import NEVER, Plan
-from simstrag.contract.view import View
+from simstrag.contract import Plan, View
+from simstrag.contract.plan import NEVER
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulation import Engine, Simulation
 from simstrag.errors import PlanError

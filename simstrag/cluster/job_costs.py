@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
 from simstrag.cluster.study_sections import WorkloadSection
-from simstrag.contract.plan import Plan
-from simstrag.contract.quorum import Quorum, Via
+from simstrag.contract import Plan, Quorum, Via
 from simstrag.scenario.resolved_inputs import Inputs
 from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.constants import amp_gain

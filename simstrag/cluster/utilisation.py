@@ -18,8 +18,7 @@ from simstrag.cluster.demands import Demands
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.job_costs import server_messages
 from simstrag.cluster.negotiation import RESOURCES, Nodes
-from simstrag.contract.plan import Plan
-from simstrag.contract.quorum import Via
+from simstrag.contract import Plan, Via
 
 Floats = npt.NDArray[np.float64]
 

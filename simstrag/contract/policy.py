@@ -23,8 +23,8 @@ LANES = "ABC"
 class Policy(Protocol):
     """A policy: one class in one file, with its parameters as dataclass fields.
 
-    A policy is deterministic and picklable.  Its parameters are frozen.  What changes is in plain
-    objects, which stand in fields whose names end in `_`; it depends on the steps and versions of
+    A policy is deterministic and picklable.  Its parameters are frozen.  Its state is in plain
+    objects, which stand in fields whose names end in `_`.  It depends on the steps and versions of
     the view, never on the number of calls.
 
     Optional members:

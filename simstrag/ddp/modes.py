@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from simstrag import policies
-from simstrag.contract.plan import Review
+from simstrag.contract import Review
 from simstrag.ddp import plain_collectives
 from simstrag.ddp.allreduce import broadcast_and_average
 from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
@@ -47,8 +47,7 @@ from simstrag.learning.noise_scale_estimate import NoiseAverages
 if TYPE_CHECKING:
     import subprocess
 
-    from simstrag.contract import Policy
-    from simstrag.contract.plan import Plan
+    from simstrag.contract import Plan, Policy
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.rank_setup import RankSetup
     from simstrag.engine.live import Facts

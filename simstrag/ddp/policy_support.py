@@ -16,10 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from simstrag import policies
-from simstrag.contract import Hints, Policy, View
-from simstrag.contract.plan import Plan, Weigh
-from simstrag.contract.quorum import Late, Quorum, Via
-from simstrag.contract.view import OverlappingStep
+from simstrag.contract import Hints, Late, OverlappingStep, Plan, Policy, Quorum, Via, View, Weigh
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.errors import InputError, PlanError
 

@@ -16,7 +16,7 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simstrag.contract.plan import Plan
+    from simstrag.contract import Plan
     from simstrag.ddp.failures.rank_failure import Membership
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler

@@ -22,7 +22,7 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from torch import nn
 
-    from simstrag.contract.plan import Plan
+    from simstrag.contract import Plan
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.rank_setup import RankSetup
 

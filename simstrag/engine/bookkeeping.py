@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract.view import WINDOW, Hints, View
+from simstrag.contract import WINDOW, Hints, View
 from simstrag.engine.messages import Lost, Start, Update
 from simstrag.engine.recorder import COUNTS, DETECTION, LOW_BITS, Recorder
 from simstrag.engine.rule_state import State

@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from simstrag.contract import Policy
-from simstrag.contract.plan import Plan
+from simstrag.contract import Plan, Policy
 from simstrag.engine.kernel import Kernel
 from simstrag.engine.plain import Plain
 from simstrag.errors import PlanError, StallError

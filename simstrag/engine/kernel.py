@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract.block import Block
+from simstrag.contract import Block, Hints, Plan, View
 from simstrag.contract.compiled import address, loops
-from simstrag.contract.plan import COMPARED, Plan
-from simstrag.contract.view import Hints, View
+from simstrag.contract.plan import COMPARED
 from simstrag.engine.native import plan_loading
 from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading

@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.contract import Hints, Policy, View
-from simstrag.contract.plan import Plan, Precision, Review
-from simstrag.contract.quorum import Quorum
+from simstrag.contract import Hints, Plan, Policy, Precision, Quorum, Review, View
 from simstrag.engine.agenda import Agenda
 from simstrag.engine.bookkeeping import Accounts
 from simstrag.engine.messages import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simstrag.contract.quorum import Via
+from simstrag.contract import Via
 
 # -- facts ---------------------------------------------------------------------------------------
 

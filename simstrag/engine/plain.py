@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract.plan import Plan
-from simstrag.contract.view import Hints, View
+from simstrag.contract import Hints, Plan, View
 from simstrag.engine.agenda import Agenda
 from simstrag.engine.bookkeeping import Accounts
 from simstrag.engine.kernel import Stop, Truth

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from simstrag.contract.plan import Plan
-from simstrag.contract.quorum import Quorum
+from simstrag.contract import Plan, Quorum
 from simstrag.learning.training import Evaluations
 from simstrag.policies import architecture
 from simstrag.runs.tables import (

@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from simstrag.contract.plan import Plan
-from simstrag.contract.quorum import Late, Quorum
+from simstrag.contract import Late, Plan, Quorum
 from simstrag.engine.messages import PushEnded, StepEnded
 from simstrag.learning.noise_scale import NoiseScale
 

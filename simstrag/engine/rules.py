@@ -88,8 +88,7 @@ import math
 from bisect import insort
 from collections.abc import Mapping, Sequence
 
-from simstrag.contract.plan import Plan, Weigh
-from simstrag.contract.quorum import Late, Quorum, Via
+from simstrag.contract import Late, Plan, Quorum, Via, Weigh
 from simstrag.engine.messages import (
     Applied,
     Ask,

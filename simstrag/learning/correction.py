@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from simstrag.contract.aggregation import Compensation
+from simstrag.contract import Compensation
 from simstrag.errors import InputError
 from simstrag.learning.update_rule import UpdateRule
 

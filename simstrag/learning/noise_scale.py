@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from simstrag.contract.plan import Plan, Weigh
+from simstrag.contract import Plan, Weigh
 
 
 def unmodelled(plan: Plan) -> str | None:

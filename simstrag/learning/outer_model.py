@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from simstrag.contract.aggregation import Outer
+from simstrag.contract import Outer
 from simstrag.errors import InputError
 from simstrag.learning.optimizers import FlatSgd, OptimizerChoice
 

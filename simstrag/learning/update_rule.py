@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from simstrag.contract.aggregation import Compensation, Outer, Screen
-from simstrag.contract.plan import Plan, Weigh
-from simstrag.contract.quorum import Via
+from simstrag.contract import Compensation, Outer, Plan, Screen, Via, Weigh
 from simstrag.errors import InputError
 
 

@@ -11,10 +11,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
-from simstrag.contract import UNLIMITED, Block, JudgesBlocks, Policy
-from simstrag.contract.plan import Plan
+from simstrag.contract import UNLIMITED, Block, JudgesBlocks, Plan, Policy, View
 from simstrag.contract.policy import LANES
-from simstrag.contract.view import View
 from simstrag.errors import PlanError, SimstragError
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simstrag.contract.view import OverlappingStep, device_gain
+from simstrag.contract import OverlappingStep
+from simstrag.contract.view import device_gain
 from simstrag.errors import InputError
 from simstrag.timing import collectives
 from simstrag.timing.noise import Distribution

@@ -19,9 +19,7 @@ from simstrag.analysis.derived.steps import fates_of, steps_of
 from simstrag.analysis.pages import perfetto
 from simstrag.analysis.pages.perfetto import TimelineFile, write_timeline
 from simstrag.cli import main
-from simstrag.contract import Policy, View
-from simstrag.contract.plan import Plan, Precision, Review
-from simstrag.contract.quorum import Quorum, Via
+from simstrag.contract import Plan, Policy, Precision, Quorum, Review, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.runs.run import Run

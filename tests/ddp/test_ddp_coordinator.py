@@ -12,8 +12,20 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.contract import Damping, Hints, Late, Plan, Quorum, Review, Via, View, Weigh
-from simstrag.contract.aggregation import Compensation, Outer, Screen
+from simstrag.contract import (
+    Compensation,
+    Damping,
+    Hints,
+    Late,
+    Outer,
+    Plan,
+    Quorum,
+    Review,
+    Screen,
+    Via,
+    View,
+    Weigh,
+)
 from simstrag.ddp.policy_support import plan_obstacle
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.messages import (

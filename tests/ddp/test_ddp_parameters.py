@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from simstrag.contract.aggregation import Compensation
+from simstrag.contract import Compensation
 from simstrag.ddp.flat_parameters import (
     check_served,
     flatten_gradients,

@@ -16,8 +16,12 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy  # noqa: E402
 
-from simstrag.contract import Plan, Precision, View  # noqa: E402
-from simstrag.contract.plan import Review  # noqa: E402
+from simstrag.contract import (  # noqa: E402
+    Plan,
+    Precision,
+    Review,
+    View,
+)
 from simstrag.ddp.flat_parameters import split  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from simstrag.contract.aggregation import Outer
+from simstrag.contract import Outer
 from simstrag.ddp.server import wire
 from simstrag.ddp.server.messages import (
     CommandMessage,

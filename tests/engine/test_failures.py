@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from simstrag.contract.plan import Plan
-from simstrag.contract.quorum import Quorum
+from simstrag.contract import Plan, Quorum
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.runs.run import Run

@@ -6,8 +6,7 @@ import math
 import subprocess
 import sys
 
-from simstrag.contract.plan import Plan, Review
-from simstrag.contract.quorum import Late, Quorum, Via
+from simstrag.contract import Late, Plan, Quorum, Review, Via
 from simstrag.engine.agenda import Agenda
 from simstrag.engine.messages import (
     Applied,

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.contract.plan import Damping, Plan
-from simstrag.contract.quorum import ALL, Late, Quorum, Via
-from simstrag.contract.view import WINDOW, Hints, View
+from simstrag.contract import ALL, WINDOW, Damping, Hints, Late, Plan, Quorum, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import PlanError
 from simstrag.policies.tree import Tree

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from simstrag.contract.aggregation import Compensation, Outer, Screen  # noqa: E402
+from simstrag.contract import Compensation, Outer, Screen  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.averaging_replay import AveragingReplay  # noqa: E402

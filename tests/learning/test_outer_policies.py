@@ -11,9 +11,18 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simstrag import InputError, Scenario, simulate  # noqa: E402
-from simstrag.contract import Compensation, Plan, PlanError, Policy, Quorum, Via, View  # noqa: E402
-from simstrag.contract.aggregation import Outer  # noqa: E402
-from simstrag.contract.plan import Damping, Weigh  # noqa: E402
+from simstrag.contract import (  # noqa: E402  # noqa: E402
+    Compensation,
+    Damping,
+    Outer,
+    Plan,
+    PlanError,
+    Policy,
+    Quorum,
+    Via,
+    View,
+    Weigh,
+)
 from simstrag.ddp.policy_support import mechanism  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
 from simstrag.engine.simulate import simulate_into  # noqa: E402

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simstrag.contract import Hints, View
-from simstrag.contract.plan import Plan
+from simstrag.contract import Hints, Plan, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.runs import run as run_module

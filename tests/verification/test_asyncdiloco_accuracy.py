@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from simstrag.contract.aggregation import Outer  # noqa: E402
+from simstrag.contract import Outer  # noqa: E402
 from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402

@@ -25,7 +25,7 @@ from simstrag.errors import InputError, SimstragError
 from simstrag.learning.noise_scale_estimate import pair_of
 
 if TYPE_CHECKING:
-    from simstrag.contract.plan import Plan
+    from simstrag.contract import Plan
     from simstrag.ddp.failures.rank_failure import Membership
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from simstrag.contract.plan import Plan
+from simstrag.contract import Plan
 from simstrag.ddp.journal.journal import plan_to_json
 
 WIDTH = 7

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simstrag.contract.quorum import Via
+from simstrag.contract import Via
 from simstrag.ddp.journal.journal import plan_from_json
 
 PARTS = ("push", "service", "pull")

@@ -16,9 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.contract.aggregation import Compensation, Outer, Screen
-from simstrag.contract.plan import Damping, Plan, Precision, Review, Weigh
-from simstrag.contract.quorum import Late, Quorum, Via
+from simstrag.contract import (
+    Compensation,
+    Damping,
+    Late,
+    Outer,
+    Plan,
+    Precision,
+    Quorum,
+    Review,
+    Screen,
+    Via,
+    Weigh,
+)
 from simstrag.engine.live import Facts
 from simstrag.errors import InputError
 from simstrag.learning.noise_scale_estimate import NoiseAverages

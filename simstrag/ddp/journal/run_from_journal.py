@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.contract import Hints, View
-from simstrag.contract.plan import Plan
+from simstrag.contract import Hints, Plan, View
 from simstrag.ddp.journal.journal import (
     ATTEMPT,
     LOAD,

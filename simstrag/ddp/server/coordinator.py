@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from simstrag.contract.aggregation import Outer
-from simstrag.contract.plan import Plan
+from simstrag.contract import Outer, Plan
 from simstrag.ddp.journal.journal import facts_to_json
 from simstrag.ddp.pickled_policy import pack_policy
 from simstrag.ddp.server.commanded_allreduces import Reductions

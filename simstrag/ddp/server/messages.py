@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from simstrag.contract import Hints
-from simstrag.contract.aggregation import Outer
+from simstrag.contract import Hints, Outer
 from simstrag.ddp.server.shared_buffer import MemoryHandle
 from simstrag.ddp.server.validation_gradient import ValidationSpec
 

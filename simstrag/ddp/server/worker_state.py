@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simstrag.contract.plan import Plan, Weigh
-from simstrag.contract.quorum import Quorum, Via
+from simstrag.contract import Plan, Quorum, Via, Weigh
 from simstrag.ddp.policy_support import waits_for_all
 from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.engine.live import Update

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.contract.view import LAZY, WINDOW
+from simstrag.contract import WINDOW
+from simstrag.contract.view import LAZY
 from simstrag.engine.native.library import Library
 
 __all__ = ["AHEAD", "SHOWN", "Memory"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.contract.plan import NEVER, Plan, Weigh
-from simstrag.contract.quorum import Late, Quorum, Via
+from simstrag.contract import Late, Plan, Quorum, Via, Weigh
+from simstrag.contract.plan import NEVER
 from simstrag.engine.native.loading import Loading
 
 __all__ = ["adopt", "allow_lockstep", "file", "retime"]

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from simstrag.contract.quorum import ALL, Quorum, Via
+from simstrag.contract import ALL, Quorum, Via, View
 from simstrag.contract.ties import Bools, Floats
-from simstrag.contract.view import View
 from simstrag.policies.estimators.predictors import median
 
 

@@ -13,11 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract.block import UNLIMITED, Block
-from simstrag.contract.plan import Plan, Review
-from simstrag.contract.quorum import Quorum, Via
+from simstrag.contract import UNLIMITED, Block, Plan, Quorum, Review, Via, View
 from simstrag.contract.ties import Bools, Floats
-from simstrag.contract.view import View
 from simstrag.errors import PlanError
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
 from simstrag.policies.estimators.gradient_trees import with_trees

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract.quorum import Quorum, Via
+from simstrag.contract import Quorum, Via
 from simstrag.documents.weights_file import Weights, read_weights
 from simstrag.errors import InputError
 from simstrag.policies.estimators.time_to_progress import relative_updates, ward_clusters

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract.block import Block
-from simstrag.contract.view import WINDOW, View
+from simstrag.contract import WINDOW, Block, View
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError, PlanError
 from simstrag.policies.estimators.lstm import KIND, Lstm

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.contract import OverlappingStep
 from simstrag.contract.medians import medians
 from simstrag.contract.ties import is_less
-from simstrag.contract.view import OverlappingStep
 from simstrag.policies.estimators.columns import correctly_rounded_sum
 
 Floats = npt.NDArray[np.float64]

@@ -14,9 +14,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract.block import Block
+from simstrag.contract import WINDOW, Block, View
 from simstrag.contract.ties import argsort, is_less
-from simstrag.contract.view import WINDOW, View
 from simstrag.policies.estimators.detectors import (
     Limit,
     baseline,

@@ -19,7 +19,7 @@ from simstrag.engine.rules import Rules
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.scenario.scenario import Scenario
-from tests.strategies import Fixed, Script, churning, failing, policies, scenarios, uneven
+from tests.strategies import Fixed, Script, churning, failing, policies, uneven
 
 CALLS = ("begin", "receive", "replan", "change", "regroup", "halt", "restart", "saved")
 
@@ -141,7 +141,7 @@ def test_the_table_has_every_transition_and_no_other(seen: set[Transition]) -> N
     max_examples=settings().max_examples // 2, deadline=None,
     suppress_health_check=[*HealthCheck],
 )  # fmt: skip
-@given(data=st.data(), scenario=scenarios() | uneven())
+@given(data=st.data(), scenario=uneven())
 def test_no_drawn_run_leaves_the_table(
     seen: set[Transition], data: st.DataObject, scenario: Scenario
 ) -> None:
