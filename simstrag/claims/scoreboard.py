@@ -338,7 +338,7 @@ def judge(
             try:
                 if claim.draw is not None:
                     drawn = run_draws(claim, learner, quick, kept, cores, show)
-                    trials[learner] = _cluster_trial(claim, learner, quick, drawn)
+                    trials[learner] = cluster_trial(claim, learner, quick, drawn)
                     done += _count_runs(claim, learner, quick)
                     continue
                 found = sweep(claim.study(learner, quick), kept, jobs=cores, on_progress=show)
@@ -407,7 +407,7 @@ def _count_runs(claim: Claim, learner: Learner, quick: bool) -> int:
     return claim.count_runs(learner, quick)
 
 
-def _cluster_trial(claim: Claim, learner: Learner, quick: bool, found: ClusterTrial) -> Trial:
+def cluster_trial(claim: Claim, learner: Learner, quick: bool, found: ClusterTrial) -> Trial:
     axes = claim.drawn_axes(learner, quick)
     here, points = tuple(axis.here for axis in axes), []
     judged = (claim.policy, *claim.rivals_under(learner))

@@ -15,7 +15,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.mode_learning.moments import AFTER, BEFORE, Moment, moments
 from simstrag.experiments.mode_learning.scores import FIXED, regrets
-from simstrag.experiments.mode_learning.training import HIDDEN, _slopes, fit
+from simstrag.experiments.mode_learning.training import HIDDEN, fit, slopes
 from simstrag.policies import load
 from simstrag.policies.estimators.modes import FEATURES, KIND, ModeNetwork, describe, modes
 from simstrag.policies.star_ml import SHIPPED
@@ -161,7 +161,7 @@ def test_slopes_are_those_of_the_squared_error_within_episodes() -> None:
         parts = np.split(said, [3])
         return sum(float(((part - part.mean()) ** 2).sum()) for part in parts) / 2 / len(y)
 
-    for array, slope in zip(w, _slopes(w, x, y, sizes), strict=True):
+    for array, slope in zip(w, slopes(w, x, y, sizes), strict=True):
         for at in np.ndindex(array.shape):
             array[at] += 1e-6
             above = error()
