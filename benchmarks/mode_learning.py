@@ -240,7 +240,7 @@ def _trained(x: Floats, y: Floats, sizes: npt.NDArray[np.int64], seed: int) -> d
     w[4] = random.normal(0, 1 / np.sqrt(HIDDEN), HIDDEN)
     first, second = [np.zeros_like(each) for each in w], [np.zeros_like(each) for each in w]
     for step in range(1, PASSES + 1):
-        for k, slope in enumerate(_slopes(w, x, y, sizes)):
+        for k, slope in enumerate(slopes(w, x, y, sizes)):
             first[k] = 0.9 * first[k] + 0.1 * slope
             second[k] = 0.999 * second[k] + 0.001 * slope**2
             move = first[k] / (1 - 0.9**step) / (np.sqrt(second[k] / (1 - 0.999**step)) + 1e-8)
@@ -248,7 +248,7 @@ def _trained(x: Floats, y: Floats, sizes: npt.NDArray[np.int64], seed: int) -> d
     return dict(zip(ARRAYS, w, strict=True))
 
 
-def _slopes(
+def slopes(
     w: Sequence[Floats], x: Floats, y: Floats, sizes: npt.NDArray[np.int64]
 ) -> tuple[Floats, ...]:
     """Of the mean squared error, within moments, in each array."""

@@ -2,4 +2,4 @@
 
 from simstrag.ddp.server import server_main
 
-server_main._warm_up()
+server_main.warm_up()

@@ -98,7 +98,7 @@ def power_points(
     points = []
     for policy, cap in wanted:
         seconds, busy, rest = np.mean([found[policy, cap, seed] for seed in seeds], axis=0)
-        points.append(_point(scenario, policy, cap, seconds, busy, rest, caps.watts(cap)))
+        points.append(power_point(scenario, policy, cap, seconds, busy, rest, caps.watts(cap)))
     ordered = sorted(points, key=lambda point: (point.seconds, point.kwh))
     return tuple(point._replace(efficient=_is_efficient(point, ordered)) for point in ordered)
 
@@ -124,7 +124,7 @@ def _times(scenario: Scenario, policy: str, seed: int) -> tuple[float, float, fl
     return seconds, busy, scenario.workers * seconds - busy if reached is not None else 0.0
 
 
-def _point(
+def power_point(
     scenario: Scenario, policy: str, cap: float, seconds: float, busy: float, rest: float,
     watts: float,
 ) -> PowerPoint:  # fmt: skip

@@ -127,7 +127,7 @@ class FailingJob:
         again = float((late > 0).mean()) * half
         fewer = 1 - float(self.pace[-2])  # counted as idle
         shrink = float(((late > 0) * (regroup - fewer * np.minimum(late, regroup))).mean())
-        chance = _binomial(self.workers, np.minimum(lost / self.workers * away, 0.99))
+        chance = binomial(self.workers, np.minimum(lost / self.workers * away, 0.99))
         found = np.empty((len(detection), len(workers)))
         each = half + waits + regroup + again
         for column, least in enumerate(workers):
@@ -215,7 +215,7 @@ def _round_up(seconds: float) -> float:
     return round(math.ceil(seconds / unit - 1e-9) * unit, 9)
 
 
-def _binomial(count: int, chance: Floats) -> Floats:
+def binomial(count: int, chance: Floats) -> Floats:
     """Probabilities of 0 to `count` successes, a row for each chance."""
     from scipy.stats import binom  # slow to import
 

@@ -132,7 +132,7 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         else _overlapping_times(device, steps, workload),
         allreduce=_allreduce_times(samples, reduces, overlaps, gradient),
         server=_server_times(transfers, gradient),
-        power=_power(samples, workload, device),
+        power=measured_power(samples, workload, device),
         cells=steps,
         batches=fits,
         responses=responses,
@@ -161,7 +161,7 @@ def _conditions(samples: Samples) -> dict[str, tuple[float, float]]:
     }
 
 
-def _power(
+def measured_power(
     samples: Samples, workload: MeasuredWorkload, device: DeviceSteps | None = None
 ) -> PowerDraw | None:
     """Watts without work, and at the nominal batch in both precisions; None if not measured.

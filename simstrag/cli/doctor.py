@@ -65,16 +65,16 @@ def examine() -> list[Finding]:
     return [
         Finding("simstrag", None, f"{source['simstrag']}{commit}"),
         Finding("python", None, f"{platform.python_version()} on {platform.platform(terse=True)}"),
-        _check_libraries(),
+        check_libraries(),
         Finding("cores", None, cores),
-        *map(_check_optional, OPTIONAL),
+        *map(check_optional, OPTIONAL),
         _check_cpu_bf16(),
-        _check_cuda(),
-        _check_report(),
+        check_cuda(),
+        check_report(),
     ]
 
 
-def _check_libraries() -> Finding:
+def check_libraries() -> Finding:
     """The libraries that every command needs."""
     required = [text for text in metadata.requires("simstrag") or () if "extra ==" not in text]
     versions = {name: _version(name) for name in (re.split(r"[^\w.-]", r)[0] for r in required)}
@@ -91,7 +91,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _check_optional(package: str) -> Finding:
+def check_optional(package: str) -> Finding:
     """Whether an optional package is installed and can be imported."""
     from simstrag.ddp.policy_support import torch_caution
 
@@ -122,7 +122,7 @@ def _check_cpu_bf16() -> Finding:
     return Finding("bf16 on this CPU", True, f"{', '.join(names)}; AMX: {amx}")
 
 
-def _check_cuda() -> Finding:
+def check_cuda() -> Finding:
     try:
         torch: Any = importlib.import_module("torch")
         cuda = torch.cuda
@@ -139,7 +139,7 @@ def _check_cuda() -> Finding:
         return Finding("cuda", None, f"unknown without torch: {_first_line(error)}")
 
 
-def _check_report() -> Finding:
+def check_report() -> Finding:
     """Simulate four steps and draw their report."""
     try:
         from simstrag.analysis.pages.report import render

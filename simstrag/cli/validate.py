@@ -104,7 +104,7 @@ def validate(
     from simstrag.validation.validation import InterleavedCalibration, describe_differences
     from simstrag.validation.validation import validate as run_validation
 
-    with on_interrupt(lambda _: _describe_kept(out)):
+    with on_interrupt(lambda _: describe_kept(out)):
         known: Path | InterleavedCalibration
         if profile is not None:
             known = find_profile(profile)
@@ -138,7 +138,7 @@ def validate(
         raise typer.Exit(1)
 
 
-def _describe_kept(folder: Path) -> str:
+def describe_kept(folder: Path) -> str:
     from simstrag.validation.real_runs import count_finished
 
     count = count_finished(folder)

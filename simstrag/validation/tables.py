@@ -29,7 +29,7 @@ def answer(result: Result) -> list[str]:
         counts.append(f"{total - len(result.verdicts)} without a finished run")
     sentences = [
         f"{', '.join(counts)}; the median error of the makespan is "
-        f"{percent(result.median_error)} %, the largest {_error(worst[1].error)} % "
+        f"{percent(result.median_error)} %, the largest {signed(worst[1].error)} % "
         f"({worst[0].name})."
     ]
     if at_pace := [verdict for _, verdict in result.at_pace]:
@@ -89,9 +89,9 @@ def cases_table(result: Result) -> Table:
     """One row per case: the rows of validation.csv, without the columns that its name repeats."""
     columns: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
         ("makespan (s)", "makespan_real", Number.of), ("spread (%)", "makespan_spread", _spread),
-        ("simulated (s)", "makespan_simulated", Number.of), ("error (%)", "error", _error),
+        ("simulated (s)", "makespan_simulated", Number.of), ("error (%)", "error", signed),
         ("allowed (%)", "allowed", _share), ("at its pace", "verdict_at_pace", str),
-        ("error (%)", "error_at_pace", _error), ("spread (%)", "spread_at_pace", _spread),
+        ("error (%)", "error_at_pace", signed), ("spread (%)", "spread_at_pace", _spread),
         ("step (ms)", "step_real", _milliseconds),
         ("simulated (ms)", "step_simulated", _milliseconds),
     )  # fmt: skip
@@ -175,7 +175,7 @@ def windows_table(result: Result) -> Table:
         (
             each.case.name, load or "none", v.word, Number.of(start),
             Number.of(stop) if math.isfinite(stop) else Number("end", None),
-            _milliseconds(v.real), _spread(v.spread), _milliseconds(v.simulated), _error(v.error),
+            _milliseconds(v.real), _spread(v.spread), _milliseconds(v.simulated), signed(v.error),
         )
         for each in result.cases for start, stop, load, v in each.windows if v is not None
     ]  # fmt: skip
@@ -192,7 +192,7 @@ def ranks_table(result: Result) -> Table:
     rows = [
         (
             each.case.name, f"{rank}", what, v.word, Number.of(v.real), _spread(v.spread),
-            Number.of(v.simulated), _error(v.error), _share(v.allowed),
+            Number.of(v.simulated), signed(v.error), _share(v.allowed),
         )
         for each in result.cases if each.stale and each.real
         for name, what in (("staleness", "staleness"), ("shares", "share of updates"))
@@ -330,6 +330,6 @@ def _milliseconds(seconds: float) -> Number:
     return Number.of(1000 * seconds)
 
 
-def _error(value: float) -> Number:
+def signed(value: float) -> Number:
     """A relative error in percent, with its sign."""
     return Number(MISSING if math.isnan(value) else f"{100 * value:+.1f}", 100 * value)

@@ -230,7 +230,7 @@ def validate(
             own = compare_distributions(predictor, case, plan, outcomes)
             results.append(replace(found, distributions=own))
         constants = tuple(predictor.constants.values())
-        remarks = tuple(_remarks(known, plan, outcomes, repetitions, fit, minutes))
+        remarks = tuple(validation_remarks(known, plan, outcomes, repetitions, fit, minutes))
         parts = tuple(results), tuple(outcomes), constants, remarks
         return Validation(Result(plan, *parts, repetitions, fit), folder)
 
@@ -363,7 +363,7 @@ def _describe_fit(fit: int, requested: int, minutes: float) -> str:
     )
 
 
-def _remarks(
+def validation_remarks(
     profile: Profile,
     plan: ValidationPlan,
     outcomes: Sequence[RunOutcome],

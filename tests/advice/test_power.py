@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from simstrag.advice.power import _point
-from simstrag.calibration.assemble import _power
+from simstrag.advice.power import power_point
+from simstrag.calibration.assemble import measured_power
 from simstrag.calibration.benches import energy_counters, power
 from simstrag.calibration.benches.energy_counters import Nvml, Rapl, mean_watts
 from simstrag.calibration.cells import MeasurementCell, Visit
@@ -164,7 +164,7 @@ def visits(watts: dict[str, float], source: str = "NVML") -> Samples:
 
 
 def test_the_profile_has_the_median_over_visits_as_measured() -> None:
-    found = _power(visits({"": 60.0, "fp32": 300.0, "bf16": 280.0}), WORKLOAD)
+    found = measured_power(visits({"": 60.0, "fp32": 300.0, "bf16": 280.0}), WORKLOAD)
     assert found is not None
     assert found.source == "NVML"
     for quantity_, watts in ((found.idle, 60), (found.busy, 300), (found.busy_amp, 280)):
@@ -173,7 +173,7 @@ def test_the_profile_has_the_median_over_visits_as_measured() -> None:
 
 
 def test_a_profile_without_power_has_none() -> None:
-    assert _power(Samples({}, ()), WORKLOAD) is None
+    assert measured_power(Samples({}, ()), WORKLOAD) is None
 
 
 def scenario(tmp_path: Path, source: str, **cost: float) -> Scenario:
@@ -192,5 +192,5 @@ def test_what_a_gpu_was_measured_to_draw_is_used_where_the_scenario_states_nothi
 
 
 def test_a_waiting_gpu_draws_the_measured_idle_watts(tmp_path: Path) -> None:
-    point = _point(scenario(tmp_path, "NVML"), "bsp", 250.0, 10.0, 3600.0, 3600.0, 250.0)
+    point = power_point(scenario(tmp_path, "NVML"), "bsp", 250.0, 10.0, 3600.0, 3600.0, 250.0)
     assert point.kwh == pytest.approx((250 + 60) / 1000)

@@ -208,6 +208,6 @@ def test_the_command_takes_a_record_and_failures_and_writes_a_page_with_two_curv
 
 
 def test_a_thousand_workers_have_probabilities_too() -> None:
-    found = timeout_model._binomial(1100, np.array([0.01, 0.5]))
+    found = timeout_model.binomial(1100, np.array([0.01, 0.5]))
     assert found.sum(axis=1) == pytest.approx([1, 1])
     assert found @ np.arange(1101) == pytest.approx([11, 550])

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simstrag.analysis.monitor.placement import _ranks, place
+from simstrag.analysis.monitor.placement import place, rank_processes
 from simstrag.analysis.monitor.watcher import Watcher
 from tests.analysis.test_watch import assert_as_diagnosed
 
@@ -78,7 +78,7 @@ def test_real_ranks_are_watched_until_one_is_killed(
     assert found.slowest is not None
     assert found.slowest[0] == 1
     if sys.platform == "linux":
-        assert set(_ranks([folder])) >= {rank.pid for rank in ranks}
+        assert set(rank_processes([folder])) >= {rank.pid for rank in ranks}
         first, *others = sorted(os.sched_getaffinity(0))
         assert first not in place([folder]).cores
         assert set(place([folder]).cores) <= set(others)

@@ -17,7 +17,7 @@ pytest.importorskip("sklearn")
 
 from simstrag import Run  # noqa: E402
 from simstrag.cli.ddp import Precision  # noqa: E402
-from simstrag.cli.validate import _describe_kept  # noqa: E402
+from simstrag.cli.validate import describe_kept  # noqa: E402
 from simstrag.contract import Outer  # noqa: E402
 from simstrag.ddp.journal.journal import facts_to_json  # noqa: E402
 from simstrag.ddp.precision import PAIRS  # noqa: E402
@@ -259,7 +259,7 @@ def test_an_interrupted_validation_says_how_many_runs_have_finished(tmp_path: Pa
         text = json.dumps({"finished": finished})
         (tmp_path / "runs" / name / "outcome.json").write_text(text)
     (tmp_path / "runs" / "d-1").mkdir()
-    assert _describe_kept(tmp_path).startswith("2 finished runs are kept in")
+    assert describe_kept(tmp_path).startswith("2 finished runs are kept in")
 
 
 def test_the_precisions_that_are_known_are_those_that_there_are() -> None:

@@ -58,7 +58,7 @@ def test_a_torch_on_which_real_ranks_were_not_tried_is_named_and_used(
 
     monkeypatch.setattr(metadata, "version", lambda _: "2.12.1+cpu")
     says = "torch 2.12.1+cpu is installed, and real ranks were tried on 2.11 and 2.13 alone"
-    assert doctor._check_optional("torch") == Finding("torch", True, says)
+    assert doctor.check_optional("torch") == Finding("torch", True, says)
     policy_support.check_torch.cache_clear()
     for _ in range(2):
         policy_support.check_torch()
@@ -69,10 +69,10 @@ def test_a_missing_package_comes_with_the_extra_that_brings_it(
     without: Callable[[str], None],
 ) -> None:
     without("torch")
-    assert doctor._check_optional("torch") == Finding(
+    assert doctor.check_optional("torch") == Finding(
         "torch", None, "not installed", 'pip install "simstrag[torch]"'
     )
-    assert doctor._check_cuda().works is None
+    assert doctor.check_cuda().works is None
 
 
 def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
@@ -82,7 +82,7 @@ def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
         raise OSError("libcudart.so: cannot open shared object file\nand more")
 
     monkeypatch.setattr(importlib, "import_module", broken)
-    finding = doctor._check_optional("torch")
+    finding = doctor.check_optional("torch")
     assert not finding.works
     assert "importing it fails: libcudart.so: cannot open shared object file" in finding.says
     assert "and more" not in finding.says
@@ -90,7 +90,7 @@ def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
 
 def test_a_missing_library_is_a_fault(without: Callable[[str], None]) -> None:
     without("jinja2")
-    assert doctor._check_libraries()[1:3] == (False, "missing: jinja2")
+    assert doctor.check_libraries()[1:3] == (False, "missing: jinja2")
 
 
 def test_a_report_that_cannot_be_drawn_is_a_fault_with_its_reason(
@@ -100,7 +100,7 @@ def test_a_report_that_cannot_be_drawn_is_a_fault_with_its_reason(
         raise RuntimeError("no font")
 
     monkeypatch.setattr("simstrag.analysis.pages.report.render", fails)
-    assert doctor._check_report()[1:3] == (False, "fails: no font")
+    assert doctor.check_report()[1:3] == (False, "fails: no font")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_cuda_devices_are_named_and_their_bf16_asked_for(
     )
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(cuda=cuda))
     word = "computes" if bf16 else "does not compute"
-    assert doctor._check_cuda()[1:3] == (
+    assert doctor.check_cuda()[1:3] == (
         True, f"2 device(s): Device 0, Device 1; the first {word} in bf16",
     )  # fmt: skip
 

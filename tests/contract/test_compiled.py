@@ -18,7 +18,7 @@ from simstrag.engine.native import library
 from simstrag.errors import InputError
 from simstrag.policies.estimators import columns, time_to_progress
 from simstrag.policies.estimators.columns import centre, correctly_rounded_sum, enter
-from simstrag.policies.estimators.time_to_progress import _merge
+from simstrag.policies.estimators.time_to_progress import cluster_sizes
 
 WIDTHS = [1, 2, 31, 32, 33, 200]
 
@@ -127,7 +127,7 @@ def test_an_array_that_the_library_cannot_read_as_it_is_is_copied(kind: str, wid
             median = np.median(exact)
             assert centre(row) == (width, median, np.median(np.abs(exact - median)))
             assert correctly_rounded_sum(row) == math.fsum(exact.tolist())
-        assert _merge(np.sort(rows[0]), 1e-3) == _merge(np.sort(doubles[0]), 1e-3)
+        assert cluster_sizes(np.sort(rows[0]), 1e-3) == cluster_sizes(np.sort(doubles[0]), 1e-3)
 
 
 def test_windows_take_other_types(both: Any) -> None:
@@ -151,7 +151,7 @@ def test_clusters(both: Any, kind: int) -> None:
         if kind:  # tied, to the last bit or nearly so
             times = np.sort(np.round(times, 2) * (1 + random.integers(0, kind, n) * 4e-10))
         for threshold in (0.0, 1e-9, 1e-3, 0.05, 0.5, math.inf):
-            both(lambda times=times, threshold=threshold: [_merge(times, threshold)])
+            both(lambda times=times, threshold=threshold: [cluster_sizes(times, threshold)])
 
 
 def test_an_array_without_an_address_of_its_own_is_refused() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from simstrag.contract import Plan, Quorum, Via, View
 from simstrag.ddp.journal.journal import read_journal
-from simstrag.ddp.journal.run_from_journal import _MeasuredNorms, run_of
+from simstrag.ddp.journal.run_from_journal import MeasuredNorms, run_of
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.learning.noise_scale_estimate import NoiseAverages
 from tests.ddp.test_ddp_trainer import BATCH, refused, task, train
@@ -81,7 +81,7 @@ def test_a_server_measures_what_an_all_reduce_does(
 def test_a_resumed_part_that_measured_too_little_has_the_estimate_without_an_interval() -> None:
     known = NoiseAverages(signal=1.0, noise=5.0, pairs=16)
     names = "noise_scale", "noise_scale_low", "noise_scale_high"
-    assert _MeasuredNorms([], 4).summary(known) == dict(zip(names, (5.0, None, None), strict=True))
+    assert MeasuredNorms([], 4).summary(known) == dict(zip(names, (5.0, None, None), strict=True))
 
 
 def measuring(rank: int, world: int, policy: str) -> tuple[Any, ...]:

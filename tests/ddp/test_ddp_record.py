@@ -24,7 +24,7 @@ import simstrag.ddp.collector.record as recording
 from simstrag.ddp import record
 from simstrag.ddp.collector import step_marks
 from simstrag.ddp.collector.hooks import EndOfBackward
-from simstrag.ddp.collector.record import BEFORE, PART, StepRecorder, _Looks, _StepFile
+from simstrag.ddp.collector.record import BEFORE, PART, Looks, StepFile, StepRecorder
 from simstrag.ddp.collector.stand_ins import StandIns
 from simstrag.ddp.collector.step_marks import StepMarks, StepSeconds
 from simstrag.errors import InputError
@@ -200,7 +200,7 @@ def rank_0_looks(
     monkeypatch.setattr(dist, "barrier", lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     device, world = torch.device("cpu"), len(order)
-    looks = [_Looks(rank, world, 10.0, 1.0, device, stages) for rank in range(world)]
+    looks = [Looks(rank, world, 10.0, 1.0, device, stages) for rank in range(world)]
     for each in looks[0]._slow:
         each._say = said.append
     known, collected = dict.fromkeys(order, 0), {rank: rank / 10 for rank in order}
@@ -338,7 +338,7 @@ def test_an_evaluation_ends_no_step(wrapper: str, ranks: Ranks, tmp_path: Path) 
 
 def test_a_killed_job_leaves_whole_steps(tmp_path: Path) -> None:
     for rank in (0, 1):
-        file = _StepFile(tmp_path, rank)
+        file = StepFile(tmp_path, rank)
         file.add([StepSeconds(step, 0.1, ((0.2, 0.3),)) for step in range(3 + rank)])
         file._file.close()  # as the kernel does
     found = read_record(tmp_path)
@@ -359,7 +359,7 @@ def test_steps_are_written_once_in_a_pause(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file: is a file; choose a folder that does not exist"):
-        _StepFile(tmp_path / "file", 0)
+        StepFile(tmp_path / "file", 0)
 
 
 class Owner:
@@ -420,7 +420,7 @@ def recorder_on(disk: Full, folder: Path) -> StepRecorder:
     recorder = StepRecorder.__new__(StepRecorder)
     recorder.rank, recorder._looks, recorder._latest, recorder._waits = 0, None, None, StandIns()
     recorder._marks = StepMarks(Told(0, 1, 2), settling=1)
-    recorder._file = _StepFile(folder, 0)
+    recorder._file = StepFile(folder, 0)
     recorder._file._file.close()
     recorder._file._file = disk  # type: ignore[assignment]
     for mark in ("end", "enter", "leave", "end"):

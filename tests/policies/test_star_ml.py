@@ -15,7 +15,6 @@ from benchmarks.mode_learning import (
     FIXED,
     HIDDEN,
     Moment,
-    _slopes,
     fit,
     main,
     moments,
@@ -168,7 +167,7 @@ def test_slopes_are_those_of_the_squared_error_within_episodes() -> None:
         parts = np.split(said, [3])
         return sum(float(((part - part.mean()) ** 2).sum()) for part in parts) / 2 / len(y)
 
-    for array, slope in zip(w, _slopes(w, x, y, sizes), strict=True):
+    for array, slope in zip(w, slopes(w, x, y, sizes), strict=True):
         for at in np.ndindex(array.shape):
             array[at] += 1e-6
             above = error()

@@ -33,8 +33,8 @@ from simstrag.validation.rank_pool import PaceRequest
 from simstrag.validation.real_runs import TRIES, Campaign, RunOutcome, count_finished, lock_folder
 from simstrag.validation.replay import replay
 from simstrag.validation.run_metrics import measure
-from simstrag.validation.tables import _error, answer, runs_table
-from simstrag.validation.validation import Validation, _remarks, make_plan
+from simstrag.validation.tables import answer, runs_table, signed
+from simstrag.validation.validation import Validation, make_plan, validation_remarks
 from tests.ddp.test_ddp_journal import HINTS, recorded
 from tests.full_profile import full_profile, quantity
 
@@ -545,7 +545,7 @@ def test_a_simulation_that_is_a_tenth_off_is_found_out(result: Result) -> None:
 
 
 def test_an_error_that_nobody_knows_is_shown_as_missing() -> None:
-    assert (_error(math.nan), _error(-0.123)) == (MISSING, "-12.3")
+    assert (signed(math.nan), signed(-0.123)) == (MISSING, "-12.3")
 
 
 def test_failed_runs_are_counted_and_shown(result: Result, tmp_path: Path) -> None:
@@ -723,7 +723,7 @@ def test_a_restless_run_is_better_than_one_that_failed(
     found, folders = made_of([RESTLESS, "failed"], tmp_path, monkeypatch)
     assert (found.finished, found.pace, found.failed_tries) == (True, RESTLESS, ("why",))
     assert folders == ["clean-2-bsp-1", "clean-2-bsp-1.failed-1"]
-    remarks = _remarks(digits_profile(), a_plan((found.case,)), [found], 1, 1, 1.0)
+    remarks = validation_remarks(digits_profile(), a_plan((found.case,)), [found], 1, 1, 1.0)
     (said,) = (each for each in remarks if "failed" in each)
     assert "clean-2-bsp, repetition 1: why (kept as runs/clean-2-bsp-1.failed-*)" in said
     assert count_finished(tmp_path) == 1, "tries beside it are no runs"

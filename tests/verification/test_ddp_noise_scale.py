@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from simstrag import policies
-from simstrag.calibration.benches.gradient_norms import PARTS, _pair
+from simstrag.calibration.benches.gradient_norms import PARTS, norm_pair
 from simstrag.contract import Hints
 from simstrag.ddp.journal.journal import read_journal
 from simstrag.ddp.journal.run_from_journal import run_of
@@ -55,7 +55,7 @@ def calibrated(world: int, samples: list[int]) -> list[NormPair]:
     job, small = TrainingTask(load("digits").build(0), "fp32", "cpu"), world * BATCH // PARTS
     found = []
     for done in range(max(samples) // (world * BATCH)):
-        norms = _pair(job, small)
+        norms = norm_pair(job, small)
         if (done + 1) * world * BATCH in samples:
             found.append(NormPair(*norms, small, PARTS * small))
         job.update()

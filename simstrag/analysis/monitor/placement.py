@@ -41,7 +41,7 @@ def place(folders: Sequence[Path]) -> AdvicePlacement:
     >>> place([]).note == UNSEEN
     True
     """
-    return choose(cores(), [_affinity(process) for process in _ranks(folders)])
+    return choose(cores(), [_affinity(process) for process in rank_processes(folders)])
 
 
 def choose(allowed: Sequence[int], ranks: Sequence[frozenset[int]]) -> AdvicePlacement:
@@ -71,7 +71,7 @@ def _affinity(process: int) -> frozenset[int]:
         return frozenset()
 
 
-def _ranks(folders: Sequence[Path]) -> list[int]:
+def rank_processes(folders: Sequence[Path]) -> list[int]:
     """The processes of a run's ranks on this machine."""
     if not hasattr(os, "sched_getaffinity"):
         return []

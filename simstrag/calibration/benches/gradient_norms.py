@@ -69,7 +69,7 @@ class GradientBench(Bench):
             pairs: list[tuple[float, float]] = []
             until = time.monotonic() + self.span
             while not pairs or time.monotonic() < until:
-                pairs.append(_pair(job, cell.batch))
+                pairs.append(norm_pair(job, cell.batch))
                 job.update()
         large = PARTS * cell.batch
         self._runs[cell] = job, trained + large * len(pairs)
@@ -85,7 +85,7 @@ class GradientBench(Bench):
         super().__exit__(*failure)
 
 
-def _pair(job: TrainingTask, samples: int) -> tuple[float, float]:
+def norm_pair(job: TrainingTask, samples: int) -> tuple[float, float]:
     """Mean squared norm of the parts' gradients, and squared norm of their mean.
 
     The mean stays in the parameters' gradients.

@@ -106,14 +106,14 @@ class StepRecorder:
         if not is_one:
             meshes = [*([] if mesh is None else [mesh]), *meshes_of(model)]
         whole = describe_mesh(meshes)
-        self._file = None if folder is None else _StepFile(folder, self.rank, not is_one)
-        self._looks: _Looks | None = None
+        self._file = None if folder is None else StepFile(folder, self.rank, not is_one)
+        self._looks: Looks | None = None
         try:
             if folder is not None and self.rank == 0:
                 _write_meta(folder / META, wrapper, world, device, clock.reason, whole)
             if look_every and world > 1:
                 stages = {} if whole is None else whole.stage_of()
-                self._looks = _Looks(self.rank, world, look_every, pause, device, stages)
+                self._looks = Looks(self.rank, world, look_every, pause, device, stages)
             if is_one:
                 attach(model, self._marks)
                 mark_collectives(self._marks, self._waits)
@@ -148,7 +148,7 @@ class StepRecorder:
     def _end(self) -> None:
         self._marks.stop()
         self._waits.close()
-        self._write(_StepFile.close)
+        self._write(StepFile.close)
         self._file = self._looks = None
 
     def __enter__(self) -> StepRecorder:
@@ -169,7 +169,7 @@ class StepRecorder:
             warn(f"slow ranks are no longer looked for: {str(error).splitlines()[0]}")
             self._looks = None
 
-    def _write(self, what: Callable[[_StepFile], None]) -> None:
+    def _write(self, what: Callable[[StepFile], None]) -> None:
         try:
             if self._file is not None:
                 what(self._file)
@@ -186,7 +186,7 @@ def _clock(model: nn.Module, device: torch.device) -> Clock:
     return shared_core_clock(measure_cores_per_rank())
 
 
-class _StepFile:
+class StepFile:
     """The file of one rank."""
 
     def __init__(self, folder: Path, rank: int, has_groups: bool = False) -> None:
@@ -247,7 +247,7 @@ def _template(rank: int, parts: int, groups: tuple[str, ...] = ()) -> str:
     return "".join(f"{rank},@,{s},%.6f{end}\n" for s, end in zip(stages, ends, strict=True))
 
 
-class _Looks:
+class Looks:
     """Rank 0's looks at the latest steps of all ranks, through the store of the process group.
 
     A rank sets one key from time to time, which waits for nothing; no collective is added.

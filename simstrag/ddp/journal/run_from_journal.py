@@ -64,7 +64,7 @@ def run_of(folder: str | Path) -> Run:
     policy = _Recorded(facts, lines)
     if not policy.known:
         raise InputError(f"{folder}: {TOO_SHORT}")
-    measured = _MeasuredNorms(lines, header["world_size"] * header["batch"])
+    measured = MeasuredNorms(lines, header["world_size"] * header["batch"])
     recorder = Recorder(keep_updates=True, keep_steps=True, keep_gradients=True)
     live = Live(
         policy, header["world_size"], header["batch"], Hints.of(header["hints"]),
@@ -278,7 +278,7 @@ class _Recorded:
         return self._summary
 
 
-class _MeasuredNorms:
+class MeasuredNorms:
     """The squared norms of gradients that a journal has.
 
     round_samples: one batch of every rank.

@@ -92,7 +92,7 @@ def main() -> None:
     pin(set(cores_of_all()))  # the starting rank has one core of its own
     if len(sys.argv) > 1:
         world_size, host, stall_limit = receive_arguments()
-        _warm_up()
+        warm_up()
         server = Server(world_size, host, stall_limit, say=warn)
         print(server.address, flush=True)
     else:
@@ -107,13 +107,13 @@ def main() -> None:
                 os._exit(0)  # ranks that were to come form a smaller group
             return {rank for rank, name in enumerate(names) if name in gone}
 
-        _warm_up()
+        warm_up()
         server = Server(len(names), host, stall_limit_seconds(), say=warn, ended=ended)
         announce_server(store, generation, server.address.rpartition(":")[0])
     server.serve()
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Let an optimizer import half of torch, and the engine load its compiled code.
 
     Later they would delay the first update.

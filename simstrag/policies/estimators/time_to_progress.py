@@ -78,7 +78,7 @@ def ward_clusters(times: Floats, threshold: float) -> list[Ints]:
     [array([0, 2, 3]), array([1])]
     """
     order, n = argsort(times), len(times)
-    sizes = _merge(times[order], threshold)
+    sizes = cluster_sizes(times[order], threshold)
     keys = np.arange(0, n * len(sizes), n).repeat(sizes) + order
     keys.sort()  # by cluster, then by rank
     ranks, ends = keys % n, itertools.accumulate(sizes)
@@ -86,7 +86,7 @@ def ward_clusters(times: Floats, threshold: float) -> list[Ints]:
     return sorted(groups, key=lambda group: int(group[0]))
 
 
-def _merge(times: Floats, threshold: float) -> list[int]:
+def cluster_sizes(times: Floats, threshold: float) -> list[int]:
     """The sizes of the clusters of ascending times.
 
     By Ward's linkage a merger makes no pair cheaper than itself. So a pair that costs no more than
