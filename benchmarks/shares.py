@@ -30,7 +30,7 @@ PARTS = {
     "scenario.scenario:Scenario.replaced": "set-up",
     "engine.simulation:Simulation.result": "results", "experiments.runner:RunCache.keep": "results",
     "experiments.kept_runs:KeptRuns._keep": "results", "experiments.sweep:Sweep.write": "report",
-    "experiments.comparison:Comparison.write": "report", "cli.sweep._draw": "report",
+    "experiments.comparison:Comparison.write": "report", "cli.sweep.draw_report": "report",
 }  # fmt: skip
 """The part that the time of a function belongs to, less that of the functions of other parts."""
 SHOWN = (*dict.fromkeys(PARTS.values()), "start", "other")

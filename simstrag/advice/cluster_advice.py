@@ -166,7 +166,7 @@ def _compute(
     policies, seeds = (tuple(dict.fromkeys(of)) for of in zip(*missing, strict=True))
     results = run(study.replaced(policies=policies, seeds=seeds))
     by_samples = {job.name for job in study.arriving(BASELINE, seeds[0]) if job.samples is not None}
-    for each, kept in results.kept.outcomes().items():
+    for each, kept in results.outcomes().items():
         reason = kept["error"] or _incomparable(kept["jobs"], by_samples)
         if reason and each.policies == BASELINE:
             raise InputError(f"{BASELINE}: {reason}")
@@ -187,7 +187,7 @@ def _incomparable(jobs: Sequence[Mapping[str, Any]], by_samples: set[str]) -> st
 def _seconds(results: ClusterResults) -> dict[str, Array]:
     """Mean completion times of each policy over seeds.  Raises `InputError` where a run failed."""
     found: dict[str, dict[int, float]] = {}
-    for run, kept in results.kept.outcomes().items():
+    for run, kept in results.outcomes().items():
         if kept["error"]:
             raise InputError(f"{run.policies}: {kept['error']}")
         seconds = kept["summary"]["mean_completion_time"]
@@ -199,7 +199,7 @@ def _gpu_hours(results: ClusterResults) -> dict[str, float]:
     """Mean GPU-hours of all jobs by policy; workers of one device share its hours."""
     by: dict[str, list[float]] = {}
     share = 3600 * int(results.study.get("workers_per_gpu", 1))
-    for run, kept in results.kept.outcomes().items():
+    for run, kept in results.outcomes().items():
         seconds = sum(job["workers"] * job["run_time"] for job in kept["jobs"])
         by.setdefault(run.policies, []).append(seconds / share)
     return {policy: float(np.mean(hours)) for policy, hours in by.items()}

@@ -12,7 +12,7 @@ import numpy as np
 from simstrag.advice.advice import Advice
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.experiments.cluster_backends import load_backend
+from simstrag.experiments.cluster_backends import open_backend
 from simstrag.experiments.comparison import BASELINE
 from simstrag.policies import collect_warnings
 from simstrag.processes.pool import compute
@@ -90,14 +90,11 @@ def power_points(
         for seed in seeds
     ]
     found: dict[tuple[str, float, int], tuple[float, float, float]] = {}
-    backend = load_backend("processes", jobs=jobs)
-    try:
+    with open_backend(jobs=jobs) as backend:
         for key, result in compute(backend, _times, calls):
             found[key] = result
             if on_progress is not None:
                 on_progress(len(found), len(calls), f"{key[0]} at {key[1]:g} W")
-    finally:
-        backend.shut_down()
     points = []
     for policy, cap in wanted:
         seconds, busy, rest = np.mean([found[policy, cap, seed] for seed in seeds], axis=0)

@@ -9,11 +9,10 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simstrag.claims.claim import Claim, Entrant, Learner
+from simstrag.claims.claim import Claim, Entrant, Learner, MapAxis
 from simstrag.claims.cluster_claims import (
     DRAWS,
     QUICK_DRAWS,
@@ -22,6 +21,8 @@ from simstrag.claims.cluster_claims import (
     TRAINED_SAMPLES,
     WORKERS,
 )
+from simstrag.claims.measures import PointRuns
+from simstrag.claims.trial import UNKNOWN, EntrantTime, Trial, try_claim
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
@@ -29,8 +30,9 @@ from simstrag.documents.file_io import refuse_file
 from simstrag.engine.real_training import train
 from simstrag.engine.recorder import Recorder
 from simstrag.errors import SimstragError
-from simstrag.experiments.cluster_backends import load_backend
-from simstrag.experiments.kept_runs import KeptRuns, Report, needs, outcome
+from simstrag.experiments.cluster_backends import open_backend
+from simstrag.experiments.kept_runs import KeptRuns, Report
+from simstrag.experiments.paired_statistics import mean, within
 from simstrag.experiments.runner import digest_of_policy, key_of
 from simstrag.learning.gradient_log import GradientLog
 from simstrag.runs.run import plain
@@ -53,17 +55,9 @@ class PlannedDraw(NamedTuple):
     entrant: str
     draw: int
 
-
-@dataclass(frozen=True, slots=True)
-class ClusterTrial:
-    """The runs of a claim under one learner.
-
-    summaries: of each point.
-    failed: at a point, the error of a run by its entrant, which has no summaries there.
-    """
-
-    summaries: Mapping[tuple[int, ...], Summaries]
-    failed: Mapping[tuple[int, ...], Mapping[str, str]]
+    def __str__(self) -> str:
+        """In a line."""
+        return f"{self.entrant}, draw {self.draw}"
 
 
 class AskedRun(NamedTuple):
@@ -96,8 +90,8 @@ def asked_runs(claim: Claim, learner: Learner, quick: bool) -> Iterator[AskedRun
 
 def run_draws(
     claim: Claim, learner: Learner, quick: bool, folder: Path, jobs: int | None, report: Report
-) -> ClusterTrial:
-    """Run what the folder does not hold yet."""
+) -> Trial:
+    """Try a claim about jobs that share a cluster; what the folder holds is not run again."""
     assert claim.draw is not None
     trained = claim.real if learner == "real" else None
     studies: dict[tuple[tuple[int, ...], int], tuple[Mapping[str, Any], str]] = {}
@@ -112,17 +106,14 @@ def run_draws(
         runs.append(PlannedDraw(key, place, entrant, draw))
     refuse_file(folder)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    kept, backend = KeptRuns(folder, tuple(runs)), load_backend("processes", None, jobs)
+    kept = KeptRuns(folder, tuple(runs))
 
     def calls(missing: list[PlannedDraw]) -> Iterator[tuple[PlannedDraw, tuple[Any, ...]]]:
-        needed = needs()
         for run in missing:
-            yield run, (studies[run.place, run.draw][0], run.entrant, run.draw, trained, needed)
+            yield run, (studies[run.place, run.draw][0], run.entrant, run.draw, trained)
 
-    try:
-        kept.compute(backend, _run, calls, report, _describe, None)
-    finally:
-        backend.shut_down()
+    with open_backend(jobs=jobs) as backend:
+        kept.compute(backend, _run, calls, report)
     summaries: dict[tuple[int, ...], Summaries] = defaultdict(lambda: defaultdict(list))
     failed = defaultdict[tuple[int, ...], dict[str, str]](dict)
     for run, done in kept.outcomes().items():
@@ -132,26 +123,56 @@ def run_draws(
     for place, errors in failed.items():
         for entrant in errors:
             del summaries[place][entrant]
-    return ClusterTrial(summaries, failed)
+    return trial_of_draws(claim, learner, claim.drawn_axes(learner, quick), summaries, failed)
 
 
-def _describe(run: PlannedDraw) -> str:
-    return f"{run.entrant}, draw {run.draw}"
+def trial_of_draws(
+    claim: Claim, learner: Learner, axes: tuple[MapAxis, ...],
+    summaries: Mapping[tuple[int, ...], Summaries],
+    failed: Mapping[tuple[int, ...], Mapping[str, str]],
+) -> Trial:  # fmt: skip
+    """A claim by the summaries of each point.
+
+    failed: at a point, the error of a run by its entrant, which has no summaries there.
+    """
+    points: dict[tuple[int, ...], PointRuns | str] = {}
+    for place, of in summaries.items():
+        errors = failed.get(place, {})
+        lost = [name for name in (claim.policy, *claim.rivals_under(learner)) if name in errors]
+        points[place] = (
+            f"{lost[0]} failed: {errors[lost[0]]}" if lost else PointRuns(of, (), has_target=True)
+        )
+    here = tuple(axis.here for axis in axes)
+    return try_claim(claim, learner, axes, points, _entrant_times(claim, learner, summaries[here]))
+
+
+def _entrant_times(claim: Claim, learner: Learner, summaries: Summaries) -> tuple[EntrantTime, ...]:
+    """Of all whose runs ended: those beside, the rivals, then the parts."""
+    runs, words = PointRuns(summaries, (), has_target=True), {e: w for w, e in claim.parts}
+    order = dict.fromkeys(name for name in (*claim.beside, *summaries) if name in summaries)
+    reference = claim.beside[:1] if claim.beside[0] in summaries else ()
+    parts = [entrant for _, entrant in claim.parts if entrant in order]
+    return tuple(
+        EntrantTime(
+            words.get(entrant, Entrant.of(entrant).policy), entrant,
+            mean(runs.times(entrant)),
+            claim.measure.of(runs, entrant, reference) if reference else UNKNOWN,
+            float(runs.column(entrant, "stragglers").mean()),
+            within(mean(runs.column(entrant, "accuracy")), 0.0, 1.0)
+            if learner == "real" else UNKNOWN, runs.misses(entrant),
+        )
+        for entrant in (*(e for e in order if e not in parts), *parts)
+    )  # fmt: skip
 
 
 def _run(
-    keys: Mapping[str, Any], entrant: str, draw: int, trained: Mapping[str, Any] | None,
-    needed: Mapping[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    """One run in any process: its summary or its error, as JSON."""
-
-    def compute() -> dict[str, Any]:
-        study, one = ClusterStudy.of(keys), Entrant.of(entrant)
-        if trained is None:
-            return {"summary": plain(simulate_draw(study, one, draw))}
-        return {"summary": plain(train_draw(study, one, draw, trained))}
-
-    return outcome(needed, compute)
+    keys: Mapping[str, Any], entrant: str, draw: int, trained: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """One run in any process: its summary as JSON."""
+    study, one = ClusterStudy.of(keys), Entrant.of(entrant)
+    if trained is None:
+        return {"summary": plain(simulate_draw(study, one, draw))}
+    return {"summary": plain(train_draw(study, one, draw, trained))}
 
 
 def simulate_draw(study: ClusterStudy, entrant: Entrant, draw: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simstrag.cli.cluster import draw_report
+from simstrag.cli.cluster import draw
 from simstrag.cli.console import (
     capture_warnings,
     command_line,
@@ -164,7 +164,7 @@ def _advise_on_cluster(path: Path, folder: Path, options: Mapping[str, Any], sho
     sys.path.append(str(path.absolute().parent))
     advice = advise_cluster(path, folder, **options, on_progress=show)
     show.begin_last("drawing the report")
-    return advice, "", (), draw_report(advice.results)
+    return advice, "", (), draw(advice.results)
 
 
 def _advise_on_job(

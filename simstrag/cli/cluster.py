@@ -8,12 +8,10 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from warnings import warn
 
 import typer
 
 from simstrag.cli.console import (
-    capture_warnings,
     print_brief,
     print_line,
     print_sentences,
@@ -21,9 +19,15 @@ from simstrag.cli.console import (
 )
 from simstrag.cli.options import Jobs, Verbose, argument, flag, out_option
 from simstrag.cli.output import emit, mode
-from simstrag.cli.progress import show_count
-from simstrag.cli.sweep import DRAWING, Address, Backend, Shard, parse_shard
-from simstrag.documents.file_io import write_atomically
+from simstrag.cli.sweep import (
+    Address,
+    Backend,
+    Shard,
+    draw_report,
+    folder_of,
+    parse_shard,
+    run_and_draw,
+)
 from simstrag.errors import InputError
 
 USED = ("cores used", "card in", "card out", "GPUs used")
@@ -53,29 +57,23 @@ def cluster(
     if constants:
         _print_constants(study)
         return
-    from simstrag.cluster.runs import TABLES
     from simstrag.cluster.runs import cluster as run_cluster
 
-    folder = Path("reports") / study.stem if out is None else out
-    part = parse_shard(shard)
     sys.path.append(str(study.absolute().parent))
-    with capture_warnings() as warnings, show_count(DRAWING) as show:
-        result = run_cluster(
-            study, folder, jobs=jobs, backend=backend or "processes", address=address,
-            shard=part, on_progress=show,
-        )  # fmt: skip
-        show.begin_last("drawing the report")
-        page = draw_report(result)
-    failed, summary = result.kept.failed, result.summary()
+    run = partial(
+        run_cluster, study, folder_of(study, out), jobs=jobs, address=address,
+        shard=parse_shard(shard),
+    )  # fmt: skip
+    result, page, warnings = run_and_draw(run, backend, draw)
+    failed, summary = result.failed, result.summary()
     warnings += _warn_of_unfinished(summary)
-    tables = [path for name in TABLES if (path := result.folder / name).exists()]
     document = {
         "runs": len(result.runs),
         "failed": [{**run._asdict(), "error": error} for run, error in failed.items()],
         "summary": summary.to_dict("records"),
         "warnings": warnings,
         "written": result.folder,
-        "tables": tables,
+        "tables": result.tables,
         "report": page,
     }
     written = {"results": result.folder} if mode().quiet or page is None else {"report": page}
@@ -130,22 +128,11 @@ def _print_constants(path: Path) -> None:
     emit(document, show)
 
 
-def draw_report(result: ClusterResults) -> Path | None:
-    """The report of a study, of all its shards or none; none where there is nothing to compare."""
+def draw(result: ClusterResults) -> Path | None:
+    """The report of a study."""
     from simstrag.analysis.pages.cluster_report import render
 
-    whole, path = result.read(result.folder), result.folder / "report.html"
-    if len(whole.kept.outcomes()) < len(whole.runs):
-        return None
-    try:
-        page = render(whole)
-        write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
-    except InputError as error:
-        warn(f"no report: {error}", stacklevel=1)
-        return None
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(whole.kept.describe()) from None
-    return path
+    return draw_report(result, render)
 
 
 def _print(result: ClusterResults, summary: pd.DataFrame, verbose: bool) -> None:
@@ -171,8 +158,6 @@ def _print(result: ClusterResults, summary: pd.DataFrame, verbose: bool) -> None
 
 def _print_tables(result: ClusterResults, summary: pd.DataFrame) -> None:
     """A row for each mix of policies, placer and, where jobs ask one, manager."""
-    from simstrag.cluster.runs import describe
-
     if len(summary):
         managed = set(summary["manager"]) != {"none"}
         names = ("policies", "placer", *(("manager",) if managed else ()))
@@ -184,8 +169,8 @@ def _print_tables(result: ClusterResults, summary: pd.DataFrame) -> None:
             rows = [[*row, f"{share:.2%}"] for row, share in zip(rows, shares, strict=True)]
         print_table(headers, rows)
         print_table((*names, *USED), [_used(row, names) for row in summary.to_dict("records")])
-    for run, error in result.kept.failed.items():
-        print_line(f"failed: {describe(run)}: {error}")
+    for run, error in result.failed.items():
+        print_line(f"failed: {run}: {error}")
     if len(summary) and (summary["finished"] < summary["jobs"]).any():
         print_line(
             "some jobs had not ended at the horizon: a row is of the jobs that ended in it, the "

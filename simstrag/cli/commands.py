@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from simstrag.cli import calibrate, calibrate_show, predict
+from simstrag.cli import calibrate, calibrate_show
 from simstrag.cli.advise import advise
 from simstrag.cli.claims import claims
 from simstrag.cli.cluster import cluster
@@ -21,7 +21,6 @@ from simstrag.cli.diagnose import diagnose
 from simstrag.cli.doctor import doctor
 from simstrag.cli.fit import fit
 from simstrag.cli.init import init
-from simstrag.cli.learn import learn
 from simstrag.cli.output import AnswerCommand, Command, FixedCommand, Printing
 from simstrag.cli.policies import policies
 from simstrag.cli.record import record
@@ -102,13 +101,7 @@ EXAMPLES = {
     "whatif": ("simstrag whatif trace.parquet --gpu-price 2 --out reports/whatif",),
     "schema": ("simstrag schema study",),
     "doctor": ("simstrag doctor", "simstrag doctor --json"),
-    "learn": (
-        "simstrag learn star_ml examples/demo.yaml --out mine.npz",
-        "simstrag learn star_ml examples/demo.yaml --check shipped",
-    ),
     "fit": ("simstrag fit examples/real-learning.yaml --policy ssp --policy backup",),
-    "predict train": ("simstrag predict train examples/cluster.yaml --out lstm.npz",),
-    "predict check": ("simstrag predict check lstm.npz examples/cluster.yaml",),
     "trace describe": (
         "simstrag trace describe slow.csv",
         "simstrag trace describe slow.csv --plot slow.png",
@@ -137,7 +130,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "demo": demo, "init": init, "compare": compare, "advise": advise,
         "sensitivity": sensitivity, "sweep": sweep, "cluster": cluster, "claims": claims,
         "run": run, "report": report, "policies": policies,
-        "predict": {"train": predict.train, "check": predict.check}, "learn": learn, "fit": fit,
+        "fit": fit,
     },
     "On real jobs and ranks": {
         "record": record, "watch": watch, "diagnose": diagnose, "whatif": diagnose,
@@ -159,7 +152,7 @@ OPEN = ("record",)
 OLD = ("whatif",)
 """Names that older scripts use, which the help leaves out."""
 ANSWERS = (
-    "policies", "watch", "doctor", "predict check", "trace describe", "calibrate show",
+    "policies", "watch", "doctor", "trace describe", "calibrate show",
     "calibrate compare", "calibrate check", "calibrate workloads",
 )  # fmt: skip
 """Commands whose answer is what they print."""
@@ -207,7 +200,6 @@ def command() -> Any:
     app.callback(invoke_without_command=True)(_version)
     groups = {
         "trace": typer.Typer(help="Describe a contention trace, or make one of a log.", **PLAIN),
-        "predict": typer.Typer(help="Train and check predictors of stragglers.", **PLAIN),
         "calibrate": typer.Typer(
             help="Measure this machine; look at, check and compare profiles.",
             **(PLAIN | {"cls": Measuring, "no_args_is_help": False}),

@@ -8,7 +8,7 @@ from typing import Any
 
 from simstrag.cluster.study import ClusterStudy
 from simstrag.cluster.study_sections import NOT_SHARED, OF_JOB
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study, fields
 from simstrag.scenario.scenario import Scenario
@@ -27,9 +27,7 @@ def schema_of(what: str) -> dict[str, Any]:
     True
     """
     if what not in SCHEMAS:
-        raise InputError(
-            f"there is no schema of '{what}'; known: {', '.join(SCHEMAS)}{nearest(what, SCHEMAS)}"
-        )
+        raise InputError(f"there is no schema of '{what}'; {choices(what, SCHEMAS)}")
     found = {"scenario": _scenario, "study": _study, "cluster": _cluster}[what]()
     return {"$schema": DRAFT, **found}
 

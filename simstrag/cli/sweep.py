@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from warnings import warn
 
 import typer
 
@@ -18,7 +20,10 @@ from simstrag.documents.file_io import require_path, write_atomically
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
+    from simstrag.experiments.kept_runs import KeptStudy
     from simstrag.experiments.sweep import Planned, Sweep
+
+S = TypeVar("S", bound="KeptStudy[Any]")
 
 MACHINES, NOTHING = "Many machines", "Finished runs"
 
@@ -53,10 +58,10 @@ def sweep(
     ] = False,
 ) -> None:
     """Run a grid of scenarios; run it again to go on."""
-    from simstrag.experiments.sweep import MARKER, TABLES, Sweep
+    from simstrag.experiments.sweep import Sweep
     from simstrag.experiments.sweep import sweep as run_sweep
 
-    folder, page = Path("reports") / study.stem if out is None else out, None
+    folder, page = folder_of(study, out), None
     warnings: list[str] = []
     if status or collect:
         _refuse_run_options(
@@ -68,23 +73,17 @@ def sweep(
         result = Sweep.read(folder)
         if collect:
             result.write()
-            page = _draw(result)
+            page = _draw(result, unfinished=True)
     else:
         part = parse_shard(shard)
         sys.path.append(str(study.absolute().parent))
-        if backend is None and not (folder / MARKER).exists():  # nothing is finished
+        if backend is None and not (folder / Sweep.MARKER).exists():  # nothing is finished
             warn_of_hours_of_study(study, part[1] if part else 1, jobs)
-        with capture_warnings() as warnings, show_count(DRAWING) as show:
-            result = run_sweep(
-                study, folder, jobs=jobs, backend=backend or "processes", address=address,
-                shard=part, on_progress=show,
-            )  # fmt: skip
-            show.begin_last("drawing the report")
-            page = _draw(result, shard is not None)
+        run = partial(run_sweep, study, folder, jobs=jobs, address=address, shard=part)
+        result, page, warnings = run_and_draw(run, backend, _draw)
     total, outcomes = len(result.runs), result.outcomes()
     failed = {run: outcome["error"] for run, outcome in outcomes.items() if outcome["error"]}
     finished = len(outcomes) - len(failed)
-    tables = [path for name in TABLES if (path := result.folder / name).exists()]
     document = {
         "runs": total,
         "finished": finished,
@@ -94,28 +93,55 @@ def sweep(
         ],
         "warnings": warnings,
         "written": result.folder,
-        "tables": tables,
+        "tables": result.tables,
         "report": page,
     }
-    shown, path = partial(_print, total, finished, failed), [result.folder, *tables][-1]
+    shown, path = partial(_print, total, finished, failed), [result.folder, *result.tables][-1]
     emit(document, shown, warnings, results=path, report=None if mode().quiet else page)
     if finished < total:
         raise typer.Exit(1)
 
 
-def _draw(result: Sweep, is_shard: bool = False) -> Path | None:
-    """The report of a sweep, of all its shards or none; a single point has no report."""
-    from simstrag.analysis.pages.sweep_report import render
+def folder_of(study: Path, out: Path | None) -> Path:
+    """The folder of a study's results."""
+    return Path("reports") / study.stem if out is None else out
 
+
+def run_and_draw(
+    run: Callable[..., S], backend: str | None, draw: Callable[[S], Path | None]
+) -> tuple[S, Path | None, list[str]]:
+    """Run a study and draw its report while a line counts its runs; also what was warned of."""
+    with capture_warnings() as warnings, show_count(DRAWING) as show:
+        result = run(backend=backend or "processes", on_progress=show)
+        show.begin_last("drawing the report")
+        page = draw(result)
+    return result, page, warnings
+
+
+def draw_report(result: S, render: Callable[[S], str], *, unfinished: bool = False) -> Path | None:
+    """The report of a study, of all its shards or none; none where there is nothing to compare.
+
+    unfinished: also where runs are missing.
+    """
     whole, path = result.read(result.folder), result.folder / "report.html"
-    if len(whole.points) < 2 or (is_shard and len(whole.outcomes()) < len(whole.runs)):
+    if not (unfinished or whole.has_ended):
         return None
     try:
         page = render(whole)
         write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
+    except InputError as error:
+        warn(f"no report: {error}", stacklevel=1)
+        return None
     except KeyboardInterrupt:
         raise KeyboardInterrupt(whole.describe_kept()) from None
     return path
+
+
+def _draw(result: Sweep, *, unfinished: bool = False) -> Path | None:
+    """The report of a sweep; a single point has none."""
+    from simstrag.analysis.pages.sweep_report import render
+
+    return draw_report(result, render, unfinished=unfinished) if len(result.points) > 1 else None
 
 
 def parse_shard(text: str | None) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.cluster.constants import Constants
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -211,6 +211,5 @@ MANAGERS: dict[str, type[Manager]] = {
 def load_manager(name: str) -> Manager:
     """A new manager.  Raises `InputError` for an unknown name."""
     if name not in MANAGERS:
-        known = ", ".join(MANAGERS)
-        raise InputError(f"there is no manager '{name}'; known: {known}{nearest(name, MANAGERS)}")
+        raise InputError(f"there is no manager '{name}'; {choices(name, MANAGERS)}")
     return MANAGERS[name]()

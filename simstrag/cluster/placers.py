@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 from simstrag.timing.noise import stream
 
@@ -227,6 +227,5 @@ PLACERS: dict[str, Callable[[int], Placer]] = {
 def load_placer(name: str, seed: int) -> Placer:
     """A new placer.  Raises `InputError` for an unknown name."""
     if name not in PLACERS:
-        known = ", ".join(PLACERS)
-        raise InputError(f"there is no placer '{name}'; known: {known}{nearest(name, PLACERS)}")
+        raise InputError(f"there is no placer '{name}'; {choices(name, PLACERS)}")
     return PLACERS[name](seed)

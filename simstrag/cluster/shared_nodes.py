@@ -34,7 +34,6 @@ from simstrag.timing.contention import Contention
 
 TOGETHER = 1e-12
 """Times that differ by less than this share are one: clocks that begin apart round apart."""
-OnProgress = Callable[[int, int], None]
 OnEnd = Callable[[RunningJob], None]
 OnInterval = Callable[[float, Monitors, list[RunningJob]], None]
 SHARES = ("time", "job", "node", "resource", "slowdown")
@@ -68,14 +67,12 @@ class SharedNodes:
         placer: Placer,
         seed: int,
         record: bool,
-        on_progress: OnProgress | None = None,
         others: Contention | None = None,
         grants: Grants | None = None,
     ) -> None:
         self.study, self.coming, self.placer, self.seed = study, list(coming), placer, seed
         others = study.others(seed) if others is None else others
         self.nodes = Nodes(study.each_node, others, LAWS[study.colocation])
-        self.count = len(coming)
         self.waiting: list[ArrivingJob] = []
         self.running: list[_Bound] = []
         self.ended: list[dict[str, Any]] = []
@@ -86,7 +83,7 @@ class SharedNodes:
         self.use = UseOfNodes(self.nodes)
         self._placed = PlacedJobs(study, coming)
         self._contended: list[RunningJob] = []
-        self._record, self._on_progress = record, on_progress
+        self._record = record
         self._grants = grants
         self.monitors: Monitors | None = None
         self._on_interval: OnInterval | None = None
@@ -201,8 +198,6 @@ class SharedNodes:
             if self._on_end is not None:
                 self._on_end(job)
             job.discard()
-            if self._on_progress is not None:
-                self._on_progress(len(self.ended), self.count)
 
     def _place(self) -> None:
         """Start waiting jobs, the first to arrive first, until one does not fit."""

@@ -13,7 +13,7 @@ from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.managers import load_manager
 from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.placers import load_placer
-from simstrag.cluster.shared_nodes import OnEnd, OnInterval, OnProgress, SharedNodes
+from simstrag.cluster.shared_nodes import OnEnd, OnInterval, SharedNodes
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.cluster.utilisation import mean_utilisation
 from simstrag.engine.recorder import Recorder
@@ -60,7 +60,6 @@ def simulate_cluster(
     constants: Mapping[str, Constants] | None = None,
     alone: bool = True,
     record: bool = True,
-    on_progress: OnProgress | None = None,
     on_interval: OnInterval | None = None,
     recorders: Mapping[int, Recorder] | None = None,
     on_end: OnEnd | None = None,
@@ -71,7 +70,6 @@ def simulate_cluster(
     constants: of workloads for the manager; those that the study says by default.
     alone: simulate each job a second time by itself on the same nodes, to say what sharing cost it.
     record: keep the tables `shares` and `nodes`.
-    on_progress: called as (jobs that have ended, jobs).
     on_interval: called as (seconds, monitors, running jobs) at the end of each interval, when the
         shares of the next one are set.
     recorders: of jobs by their number, for their rows.
@@ -96,9 +94,7 @@ def simulate_cluster(
     grants, loaded = None, load_manager(manager)
     if loaded.asked:
         grants = Grants(loaded, constants_of(study) if constants is None else constants)
-    simulation = SharedNodes(
-        study, coming, load_placer(name, seed), seed, record, on_progress, grants=grants
-    )
+    simulation = SharedNodes(study, coming, load_placer(name, seed), seed, record, grants=grants)
     simulation.watch(on_interval)
     simulation.keep(recorders or {}, on_end)
     simulation.go()

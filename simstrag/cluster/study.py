@@ -20,7 +20,7 @@ from simstrag.cluster.managers import load_manager
 from simstrag.cluster.placers import load_placer
 from simstrag.cluster.study_sections import JobSection, NodeSection, WorkloadSection
 from simstrag.documents.file_io import path_of, require_path
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.documents.validation_errors import explain, require_distinct
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
@@ -104,17 +104,15 @@ class ClusterStudy(Section):
                     "workers; add nodes, or raise workers_per_gpu"
                 )
         if self.colocation not in LAWS:
-            known = ", ".join(LAWS)
-            near = nearest(self.colocation, tuple(LAWS))
-            raise ValueError(f"there is no colocation '{self.colocation}'; known: {known}{near}")
+            known = choices(self.colocation, LAWS)
+            raise ValueError(f"there is no colocation '{self.colocation}'; {known}")
         law = LAWS[self.colocation]
         for key, section in self.workloads.items():
             name = section.colocates_as
             if name is not None and name not in law.workloads:
-                known = ", ".join(law.workloads) or "none"
                 raise ValueError(
                     f"workloads.{key}.colocates_as is '{name}', which {law.name} does not know; "
-                    f"known: {known}{nearest(name, tuple(law.workloads))}"
+                    f"{choices(name, law.workloads)}"
                 )
         if self.arrivals is not None:
             for name in self.arrivals.workloads:
@@ -130,10 +128,9 @@ class ClusterStudy(Section):
         if self.constants == "star":
             for name in self.workloads:
                 if name not in constants.STAR:
-                    known = ", ".join(constants.STAR)
                     raise ValueError(
                         f"workloads.{name}: constants is 'star', but STAR's table has no '{name}'; "
-                        f"known: {known}{nearest(name, tuple(constants.STAR))}"
+                        f"{choices(name, constants.STAR)}"
                     )
         for chosen in self.policies:
             named = chosen if isinstance(chosen, dict) else {}
@@ -145,10 +142,8 @@ class ClusterStudy(Section):
 
     def _require_workload(self, name: str, key: str) -> None:
         if name not in self.workloads:
-            known = ", ".join(self.workloads)
             raise ValueError(
-                f"{key} names '{name}', which is no workload; known: {known}"
-                f"{nearest(name, tuple(self.workloads))}"
+                f"{key} names '{name}', which is no workload; {choices(name, self.workloads)}"
             )
 
     @classmethod

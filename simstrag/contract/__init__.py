@@ -10,7 +10,7 @@ from __future__ import annotations
 from simstrag.contract.aggregation import Compensation, Outer, Screen
 from simstrag.contract.block import UNLIMITED, Block
 from simstrag.contract.plan import Damping, Plan, Precision, Review, Weigh
-from simstrag.contract.policy import JudgesBlocks, Policy
+from simstrag.contract.policy import JudgesBlocks, Learnt, Policy
 from simstrag.contract.quorum import ALL, Late, Quorum, Via
 from simstrag.contract.view import WINDOW, Hints, OverlappingStep, View
 from simstrag.errors import PlanError
@@ -25,6 +25,7 @@ __all__ = [
     "Hints",
     "JudgesBlocks",
     "Late",
+    "Learnt",
     "Outer",
     "OverlappingStep",
     "Plan",

@@ -4,6 +4,10 @@ A plan declares *which ranks the next update waits for*, and does not choose amo
 gradients: a collective must know its members beforehand, and an engine that knows them need not
 wake for each arrival.  An impossible plan is refused at construction.  docs/semantics.md defines
 each field.
+
+The fields of `Plan` stand in groups, each of one idea, and most policies set one to three: whom an
+update waits for (the quorums, which have groups of their own), how ranks compute, private models
+and outer steps, the weight and treatment of gradients, the policy's judgement and its next review.
 """
 
 from __future__ import annotations
@@ -136,6 +140,7 @@ class Plan:
     fuse: whether LEADER jobs that wait together at the server become one update.
     bound: steps that a rank may be ahead of the slowest; one for all, one per rank (a tuple, or a
         dict of rank to bound, others unbounded), or None.
+
     precision: of steps that start from now on: one for all, or one per rank. The latter is a tuple,
         a boolean array (True for reduced), or a dict of rank to precision, others full.
     batch: each rank's share of its nominal batch, of steps that start from now on: a tuple, an
@@ -144,11 +149,14 @@ class Plan:
     deadline: seconds of computing after which steps that start from now on stop at the end of a
         micro-batch; None for no deadline.
     pause: seconds that a rank waits between its pull and its step, while this plan is in force.
+
     average: whether ranks keep models of their own, which an update averages.
     outer: the optimizer that takes the mean of these models as its gradient; None is the mean.
     fragments: parts of the model, of which an update averages one, in turn.
+
     weigh, damping: the weight of a gradient in its update.
     compensation, screen: what is done to a gradient before it is applied.
+
     suspects: the ranks that the policy considers stragglers (a set, or an array); logged only.
         None means that the policy makes no such judgement.
     review: when to ask the policy again.
@@ -164,22 +172,27 @@ class Plan:
     simstrag.errors.PlanError: rank 1 is in two quorums
     """
 
+    # whom an update waits for
     quorums: tuple[Quorum, ...] = TOGETHER
     fuse: bool = False
     bound: int | tuple[int | None, ...] | Mapping[int, int] | None = None
+    # how ranks compute
     precision: (
         Precision | tuple[Precision, ...] | Mapping[int, Precision] | npt.NDArray[np.bool_]
     ) = Precision.FULL
     batch: tuple[float, ...] | Mapping[int, float] | npt.NDArray[np.float64] | None = None
     deadline: float | None = None
     pause: float = 0.0
+    # private models and outer steps
     average: bool = False
     outer: Outer | None = None
     fragments: int = 1
+    # the weight and treatment of gradients
     weigh: Weigh = Weigh.WORLD
     damping: Damping = UNDAMPED
     compensation: Compensation | None = None
     screen: Screen | None = None
+    # judgement and next review
     suspects: frozenset[int] | Indices | None = None
     review: Review = NEVER
 
@@ -228,6 +241,8 @@ class Plan:
                 raise AttributeError(f"a Plan has no {name}")
             object.__setattr__(self, name, value)
             return value
+
+    # -- checks, of impossible values and of fields together ---------------------------------------
 
     def _keep_tuples(self) -> None:
         """Keep sequences as tuples, an array of shares as it is until its tuple is read."""
@@ -374,6 +389,8 @@ class Plan:
         if self.compensation is not None or self.screen is not None:
             raise PlanError("compensation and screen are of gradients, not of averaged models")
 
+    # -- what a policy may call --------------------------------------------------------------------
+
     @staticmethod
     def standing(*quorums: Quorum, **fields: Any) -> Plan:
         """A plan, the same object for the same arguments: an engine resolves it once.
@@ -388,6 +405,8 @@ class Plan:
             if all(hashable[name] is value for name, value in fields.items()):
                 raise
         return _standing(*quorums, **hashable)
+
+    # -- what engines call and read ----------------------------------------------------------------
 
     def resolved(self, world_size: int) -> Plan:
         """This plan with explicit values for `world_size` ranks, so that equal plans are equal.

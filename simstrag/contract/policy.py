@@ -6,11 +6,14 @@ class runs in the simulator and on real ranks.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from simstrag.contract.block import Block
 from simstrag.contract.plan import Plan
 from simstrag.contract.view import View
+
+S = TypeVar("S")
 
 LANES = "ABC"
 """How much a policy may change training: nothing, some gradients, the algorithm."""
@@ -20,8 +23,9 @@ LANES = "ABC"
 class Policy(Protocol):
     """A policy: one class in one file, with its parameters as dataclass fields.
 
-    A policy is deterministic and picklable.  Its state is in attributes whose names end in `_`; it
-    depends on the steps and versions of the view, never on the number of calls.
+    A policy is deterministic and picklable.  Its parameters are frozen.  What changes is in plain
+    objects, which stand in fields whose names end in `_`; it depends on the steps and versions of
+    the view, never on the number of calls.
 
     Optional members:
     summary: a method that returns counts, dict[str, int | float], for the run's summary.
@@ -64,3 +68,16 @@ class JudgesBlocks(Policy, Protocol):
         answer there already.
         """
         ...
+
+
+@dataclass(slots=True)
+class Learnt(Generic[S]):
+    """Where a policy keeps a state that is made at its first plan, once the ranks are known.
+
+    state: None before.
+
+    >>> Learnt[list[int]]().state is None
+    True
+    """
+
+    state: S | None = None

@@ -1,4 +1,8 @@
-"""A quorum: the ranks that one update waits for, and the treatment of late gradients."""
+"""A quorum: the ranks that one update waits for, and the treatment of late gradients.
+
+Most policies need the first four fields of `Quorum`.  The others stand in groups, each of one idea,
+and so do their checks: windows, riders, trees, private models, partial collectives.
+"""
 
 from __future__ import annotations
 
@@ -64,17 +68,22 @@ class Quorum:
     count: gradients per update; None means one of every member.
     via: how the gradients become an update.
     late: the treatment of late gradients (there are none without count and window).
+
     window: seconds after the first gradient at which the quorum closes with the gradients it has.
+    grace: seconds after the count-th gradient at which the quorum closes, with all that came.
+
     riders: (child, parent) pairs; a child outside `ranks` adds its gradient to its parent's if it
         is ready, and no update waits for it.
+
+    parents: (child, parent) pairs of members of a SERVER quorum; a parent waits for its children's
+        gradients, pushes the sum of them and its own, and relays the parameters.
+
     steps: private steps of one contribution, on the rank's own model; one number for all members,
         or one of each, by rank.
     overlap: private steps that a rank takes on while its contribution is under way.
-    grace: seconds after the count-th gradient at which the quorum closes, with all that came.
-    partial: whether all members take part in the collective; one without a gradient sends zeros.
     rounds: closings of a LEADER quorum on the group's own model before its sum is pushed.
-    parents: (child, parent) pairs of members of a SERVER quorum; a parent waits for its children's
-        gradients, pushes the sum of them and its own, and relays the parameters.
+
+    partial: whether all members take part in the collective; one without a gradient sends zeros.
 
     Raises `PlanError` where the quorum is impossible.
 
@@ -86,13 +95,18 @@ class Quorum:
     count: int | None = None
     via: Via = Via.ALLREDUCE
     late: Late = Late.QUEUE
+    # windows: it closes by time
     window: float = math.inf
-    riders: tuple[tuple[int, int], ...] = ()
-    steps: int | tuple[int, ...] = 1
-    rounds: int = 1
-    parents: tuple[tuple[int, int], ...] = ()
-    overlap: int = 0
     grace: float = 0.0
+    # riders: ranks that no update waits for
+    riders: tuple[tuple[int, int], ...] = ()
+    # trees: some members push for others
+    parents: tuple[tuple[int, int], ...] = ()
+    # private models, of a rank or of the group, between updates
+    steps: int | tuple[int, ...] = 1
+    overlap: int = 0
+    rounds: int = 1
+    # partial collectives
     partial: bool = False
 
     _indices: Indices | None = field(default=None, init=False, repr=False, compare=False)
@@ -110,9 +124,7 @@ class Quorum:
             if self.ranks is not ALL and count > len(self.members):
                 raise PlanError(f"a quorum of {len(self.members)} ranks cannot count {count}")
         if self.window is not math.inf:
-            object.__setattr__(self, "window", real("a quorum's window", self.window))
-            if self.window < 0:
-                raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window:g}")
+            self._check_window()
         if {type(self.steps), type(self.rounds)} != {int} or self.steps != 1 or self.rounds != 1:
             self._check_private_work()
         if self.overlap != 0 or type(self.overlap) is not int:
@@ -125,6 +137,8 @@ class Quorum:
             self._check_tree()
         if self.ranks is not ALL:
             self._normalise(len(self.ranks))
+
+    # -- checks, in the order of the groups --------------------------------------------------------
 
     def _check_ranks(self, values: Iterable[int] | Indices) -> None:
         if isinstance(values, np.ndarray):
@@ -144,6 +158,18 @@ class Quorum:
         if len(set(ranks)) < len(ranks):
             raise PlanError(f"a quorum names a rank twice: {ranks}")
         object.__setattr__(self, "ranks", ranks)
+
+    def _check_window(self) -> None:
+        object.__setattr__(self, "window", real("a quorum's window", self.window))
+        if self.window < 0:
+            raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window:g}")
+
+    def _check_grace(self) -> None:
+        object.__setattr__(self, "grace", real("a quorum's grace", self.grace))
+        if not 0 <= self.grace < math.inf:
+            raise PlanError(f"a quorum's grace must be 0 or more seconds, not {self.grace:g}")
+        if self.grace and (self.window < math.inf or self.riders or self.parents):
+            raise PlanError("a grace cannot stand beside a window, riders or parents")
 
     def _check_riders(self) -> None:
         riders = self._pairs("riders", "rider")
@@ -223,13 +249,6 @@ class Quorum:
         if overlap and self.via is not Via.ALLREDUCE:
             raise PlanError("an overlap needs via=ALLREDUCE")
 
-    def _check_grace(self) -> None:
-        object.__setattr__(self, "grace", real("a quorum's grace", self.grace))
-        if not 0 <= self.grace < math.inf:
-            raise PlanError(f"a quorum's grace must be 0 or more seconds, not {self.grace:g}")
-        if self.grace and (self.window < math.inf or self.riders or self.parents):
-            raise PlanError("a grace cannot stand beside a window, riders or parents")
-
     def _check_partial(self) -> None:
         if self.partial is not True:
             raise PlanError(f"a quorum's partial must be True or False, not {self.partial!r}")
@@ -246,6 +265,8 @@ class Quorum:
             if self.window == math.inf:
                 object.__setattr__(self, "partial", False)
                 object.__setattr__(self, "late", Late.QUEUE)
+
+    # -- what engines call and read ----------------------------------------------------------------
 
     def resolved(self, world_size: int) -> Quorum:
         """This quorum with explicit ranks, for a world of `world_size` ranks."""

@@ -12,3 +12,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.65)
     return f". Did you mean '{matches[0]}'?" if matches else ""
+
+
+def choices(name: str, known: Iterable[str]) -> str:
+    """What ends an error message on an unknown name: all known ones, and the nearest.
+
+    >>> choices("asg", ["bsp", "asgd"])
+    "known: bsp, asgd. Did you mean 'asgd'?"
+    """
+    known = list(known)
+    return f"known: {', '.join(known) or 'none'}{nearest(name, known)}"

@@ -26,6 +26,43 @@ Trees.  A child pushes its gradient to its parent, where it waits (RIDING).  A p
 finished waits too, until all its children's gradients are there.  Then they board its gradient,
 which is pushed and served for all of them.
 
+The life of a gradient as a table: its state, what moves it, and its state then.  That is a fact; or
+a decision of it (`Start`, `Update`, `Lost`); or another plan, under which it is filed anew.
+
+    from        by                      to          where
+    -           Start                   COMPUTING   its rank pulls and computes [1, 5]
+    COMPUTING   Start                   COMPUTING   its next private step [6b]
+    COMPUTING   StepEnded               PUSHING     via SERVER [11]
+    COMPUTING   StepEnded               READY       via ALLREDUCE or LEADER [11]
+    COMPUTING   StepEnded               RIDING      of a rider, or in a tree [11a, 18]
+    COMPUTING   StepEnded               RAN_ON      its run-on is done [6c]
+    PUSHING     PushEnded               READY       at the server, which has a job for it [11]
+    PUSHING     PushEnded               RIDING      at its parent in a tree [11a]
+    READY       Enough, WindowExpired   CLOSED      its quorum closes [11, 17]
+    RIDING      StepEnded, PushEnded    PUSHING     its tree is complete [11a]
+    RIDING      Enough, WindowExpired   CLOSED      with the gradient that it is on board of [18]
+    RAN_ON      Start                   COMPUTING   its rank has the update before [6c]
+    CLOSED      Start                   COMPUTING   on its group's own model, by rounds [11]
+    CLOSED      Update                  applied     [12]
+    CLOSED      Lost                    dropped     by a cutoff [24]
+    COMPUTING   Lost                    dropped     late [14], or its rank has left the plan [19]
+    PUSHING     Lost                    dropped     likewise
+    READY       Lost                    dropped     likewise
+    RIDING      Lost                    dropped     its rank has left the plan [19]
+    COMPUTING   Lost                    aborted     late [14], or ranks fail [19b, 19c]
+    PUSHING     Lost                    aborted     likewise
+    READY       Lost                    aborted     likewise
+    RIDING      Lost                    aborted     ranks fail [19b, 19c]
+    RAN_ON      Lost                    aborted     likewise
+    CLOSED      Lost                    aborted     ranks fail, and all restart [19c]
+    PUSHING     plan                    READY       now via a collective [19]
+    PUSHING     plan                    RIDING      now of a rider or in a tree [19]
+    READY       plan                    READY       in the quorum of its rank [19]
+    READY       plan                    RIDING      now of a rider or in a tree [19]
+    RIDING      plan                    READY       no longer of a rider or in a tree [19]
+    RIDING      plan                    RIDING      with its parent, or with another one [19]
+    RIDING      plan                    PUSHING     its new tree is complete [11a, 19]
+
 An action is everything that follows from one fact at once; `receive` returns its decisions.  Where
 the policy must be asked, `Ask` is the last of them, and `replan` returns the rest of the action;
 where a checkpoint is due, `Save` is, and `saved` does.  Nothing follows `Finished`.

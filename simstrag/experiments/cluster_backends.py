@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 from simstrag.processes.pool import Backend, InProcess, WorkerPool, core_count
 from simstrag.processes.signals import keep_handler
@@ -45,8 +45,7 @@ def load_backend(name: str, address: str | None = None, jobs: int | None = None)
     'dask'?
     """
     if name not in BACKENDS:
-        known = ", ".join(BACKENDS)
-        raise InputError(f"there is no backend '{name}'; known: {known}{nearest(name, BACKENDS)}")
+        raise InputError(f"there is no backend '{name}'; {choices(name, BACKENDS)}")
     if name == "processes":
         if address is not None:
             raise InputError(
@@ -64,6 +63,18 @@ def load_backend(name: str, address: str | None = None, jobs: int | None = None)
     if address is None:
         raise InputError(f"backend {name} needs the address of a cluster, such as {example}")
     return DaskBackend(address) if name == "dask" else RayBackend(address)
+
+
+@contextlib.contextmanager
+def open_backend(
+    name: str = "processes", address: str | None = None, jobs: int | None = None
+) -> Iterator[Backend]:
+    """A backend that is shut down in the end."""
+    backend = load_backend(name, address, jobs)
+    try:
+        yield backend
+    finally:
+        backend.shut_down()
 
 
 class DaskBackend:

@@ -22,7 +22,7 @@ from simstrag.engine.real_training import EVALUATIONS as USUAL_EVALUATIONS
 from simstrag.engine.real_training import evaluation_interval
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, SimstragError
-from simstrag.experiments.cluster_backends import load_backend
+from simstrag.experiments.cluster_backends import open_backend
 from simstrag.experiments.paired_statistics import Array, Estimate, difference
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.processes.pool import LostCall, compute
@@ -191,16 +191,13 @@ def _trainings(
     jobs: int | None,
     on_progress: Callable[[int, int, str], None],
 ) -> Iterator[tuple[_Call, _Reached]]:
-    backend = load_backend("processes", jobs=jobs)
-    try:
+    with open_backend(jobs=jobs) as backend:
         tasks = [(call, (scenario, call)) for call in calls]
         for done, (call, reached) in enumerate(compute(backend, _train, tasks), 1):
             if isinstance(reached, LostCall):
                 raise SimstragError(f"the process that trained {call.policy} ended each time")
             on_progress(done, len(calls), call.policy)
             yield call, reached
-    finally:
-        backend.shut_down()
 
 
 def _train(scenario: Scenario, call: _Call) -> _Reached:

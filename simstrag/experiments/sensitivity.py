@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.runner import Runner, RunTask, prepare
@@ -101,10 +101,7 @@ def sensitivity(
 def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
     for name in names or ():
         if name not in QUANTITIES:
-            known = ", ".join(QUANTITIES)
-            raise InputError(
-                f"'{name}' cannot be varied; known: {known}{nearest(name, QUANTITIES)}"
-            )
+            raise InputError(f"'{name}' cannot be varied; {choices(name, QUANTITIES)}")
         if not value_of(scenario, name):
             if is_step_of_profile(scenario, name):
                 raise InputError(f"{name} is the profile's: state it in the scenario to vary it")

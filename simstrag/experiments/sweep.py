@@ -6,20 +6,18 @@ run, and the tables made of them.  It can be read while another process computes
 
 from __future__ import annotations
 
-import contextlib
-import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simstrag.documents.file_io import path_of, refuse_file, write_atomically
+from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
-from simstrag.experiments.cluster_backends import load_backend
-from simstrag.experiments.kept_runs import KeptRuns, needs, outcome
+from simstrag.experiments.cluster_backends import open_backend
+from simstrag.experiments.kept_runs import KeptStudy, Report
 from simstrag.experiments.runner import (
     attribution,
     digest_of_policy,
@@ -27,17 +25,12 @@ from simstrag.experiments.runner import (
     key_of,
 )
 from simstrag.experiments.study import GridPoint, Study, text_of
-from simstrag.rendering import html_fragment
-from simstrag.runs.run import plain, provenance
+from simstrag.runs.run import plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simstrag.scenario.scenario import Scenario
-
-FORMAT = "simstrag-sweep/2"
-MARKER = "sweep.json"
-TABLES = ("results.csv", "results.parquet")
 
 
 class Planned(NamedTuple):
@@ -53,44 +46,23 @@ class Planned(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(KeptStudy[Planned]):
     """A sweep in its folder: all of it, or one shard.
 
     points: the values of each point of the grid.
-    runs: in the order of the study.
     times: the column of the time that ranks the policies, of each point.
     certain: whether nothing is random, of each point.
-    study: the keys of the study, with those of its scenario.
-    provenance: versions and digests of the program.
-    made: `by` and `at`: who began it and when; `job`: the name of the study's file, if it has one.
     """
 
-    folder: Path
     points: tuple[Mapping[str, Any], ...]
-    runs: tuple[Planned, ...]
     times: tuple[str, ...]
     certain: tuple[bool, ...]
-    study: Mapping[str, Any]
-    provenance: Mapping[str, Any]
-    made: Mapping[str, str]
 
-    @classmethod
-    def read(cls, folder: str | Path) -> Sweep:
-        """From its folder, finished or not.  Raises `InputError` where it holds no sweep."""
-        folder = path_of(folder, "a sweep")
-        try:
-            data = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-            if not isinstance(data, dict) or data.get("format") != FORMAT:
-                raise InputError(f"{folder / MARKER}: not a sweep: its format is not {FORMAT}")
-            runs = tuple(Planned(*run) for run in data["runs"])
-            return cls(
-                folder, tuple(data["points"]), runs, tuple(data["times"]), tuple(data["certain"]),
-                data["study"], data["provenance"], data["made"],
-            )  # fmt: skip
-        except OSError as error:
-            raise InputError(f"{folder}: not a sweep: {error.strerror or error}") from None
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise InputError(f"{folder / MARKER}: not a sweep: {error}") from None
+    WHAT = "sweep"
+    FORMAT = "simstrag-sweep/2"
+    MARKER = "sweep.json"
+    TABLES = ("results.csv", "results.parquet")
+    RUN = Planned
 
     def frame(self) -> pd.DataFrame:
         """A row for each run that has ended so far, in the order of the study.
@@ -105,36 +77,17 @@ class Sweep:
         kinds = dict.fromkeys(["policy", "error", *self._texts], "string")
         return table.astype(kinds)
 
-    @property
-    def kept(self) -> KeptRuns[Planned]:
-        """The runs that its folder keeps."""
-        return KeptRuns(self.folder, self.runs)
-
-    def outcomes(self) -> dict[Planned, Mapping[str, Any]]:
-        """`error` (None where it is finished), `summary` and `warnings` of each run that has ended.
-
-        A run whose file cannot be read counts as not yet run.
-        """
-        return self.kept.outcomes()
-
-    @property
-    def failed(self) -> dict[Planned, str]:
-        """The error of each run that failed."""
-        return self.kept.failed
-
-    def describe_kept(self) -> str:
-        """A sentence on the runs that an interrupt leaves."""
-        return self.kept.describe()
+    def describe_run(self, run: Planned) -> str:
+        """Its policy, seed and point."""
+        where = "".join(f", {k}={text_of(v)}" for k, v in self.points[run.point].items())
+        return f"{run.policy}, seed {run.seed}{where}"
 
     def write(self) -> None:
         """Write the tables of all runs that have ended; each file atomically."""
         table = self.frame()
-        text, binary = (self.folder / name for name in TABLES)
-        write_atomically(text, lambda part: table.to_csv(part, index=False))
-        write_atomically(binary, lambda part: table.to_parquet(part, index=False))
-
-    def _repr_html_(self) -> str:
-        return html_fragment(self)
+        text, binary = (self.folder / name for name in self.TABLES)
+        write_atomically(text, partial(table.to_csv, index=False))
+        write_atomically(binary, partial(table.to_parquet, index=False))
 
     @property
     def _head(self) -> list[str]:
@@ -164,7 +117,7 @@ def sweep(
     backend: str = "processes",
     address: str | None = None,
     shard: tuple[int, int] | None = None,
-    on_progress: Callable[[int, int, str], None] | None = None,
+    on_progress: Report | None = None,
 ) -> Sweep:
     """Run every policy under every seed at every point of a study, and keep each run in a folder.
 
@@ -194,39 +147,18 @@ def sweep(
     made = attribution(study if isinstance(study, (str, Path)) else None)
     if not isinstance(study, Study):
         study = Study.of(study) if isinstance(study, Mapping) else Study.read(study)
-    folder = Path(folder)
-    if shard is not None and not 1 <= shard[0] <= shard[1]:
-        i, k = shard
-        known = f"must be 1/{k} to {k}/{k}" if k > 0 else "no part"
-        raise InputError(f"shard {i}/{k}: {known}")
-    refuse_file(folder)
-    if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
-    report = on_progress or (lambda done, total, what: None)
-    backend_of_runs = load_backend(backend, address, jobs)
-    try:
+    folder, report = Sweep.check(folder, shard), on_progress or (lambda *_: None)
+    with open_backend(backend, address, jobs) as pool:
         report(0, 0, "reading")
         points = study.points()
-        whole = _start(study, points, folder, made)
-        part = whole if shard is None else replace(whole, runs=whole.runs[shard[0] - 1 :: shard[1]])
-        part.kept.compute(
-            backend_of_runs, _run, partial(_calls, backend_of_runs.share, points), report,
-            partial(_describe, part), whole.write if shard is None else None,
-        )  # fmt: skip
-    finally:
-        backend_of_runs.shut_down()
-    if len(whole.outcomes()) == len(whole.runs):
-        whole.write()
-    return part
+        whole = _begin(study, points, folder, made)
+        return whole.compute_shard(shard, pool, _run, partial(_calls, pool.share, points), report)
 
 
-def _start(
+def _begin(
     study: Study, points: tuple[GridPoint, ...], folder: Path, made: Mapping[str, str]
 ) -> Sweep:
-    """Write the marker of a sweep, which keeps who began it.
-
-    Raises `InputError` where two points are the same.
-    """
+    """Write the marker of a sweep.  Raises `InputError` where two points are the same."""
     sources = {name: digest_of_policy(name) for name in points[0].scenario.policies}
     runs, firsts = [], dict[str, GridPoint]()
     for point in points:
@@ -237,25 +169,13 @@ def _start(
             for seed in point.scenario.seed_list:
                 key = key_of(origin, "contended", policy, seed, source)
                 runs.append(Planned(key, point.number, policy, seed))
-    with contextlib.suppress(InputError):
-        made = Sweep.read(folder).made
     targets = (point.scenario.has_target for point in points)
-    text = json.dumps({
-        "format": FORMAT,
-        "made": made,
-        "study": study.declared(),
-        "provenance": dict(provenance()),
-        "points": [point.values for point in points],
-        "times": ["time_to_target" if target else "makespan" for target in targets],
-        "certain": [point.scenario.certain for point in points],
-        "runs": runs,
-    }, default=str)  # fmt: skip
-    try:
-        (folder / "runs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    write_atomically(folder / MARKER, lambda part: part.write_text(text, encoding="utf-8"))
-    return Sweep.read(folder)
+    return Sweep.begin(
+        folder, runs, study.declared(), made,
+        points=[point.values for point in points],
+        times=["time_to_target" if target else "makespan" for target in targets],
+        certain=[point.scenario.certain for point in points],
+    )  # fmt: skip
 
 
 def _calls(
@@ -263,37 +183,26 @@ def _calls(
 ) -> Iterator[tuple[Planned, tuple[Any, ...]]]:
     """The arguments of `_run` for each run; data that points share are sent once if possible."""
     shared: dict[int, Any] = {}
-    needed = needs()
     for run in runs:
         point = points[run.point]
         if id(point.shared) not in shared:
             shared[id(point.shared)] = share(zlib.compress(pickle.dumps(point.shared), 1))
         changes = pickle.dumps(point.changes)
-        yield run, (shared[id(point.shared)], changes, run.policy, run.seed, needed)
+        yield run, (shared[id(point.shared)], changes, run.policy, run.seed)
 
 
-def _describe(part: Sweep, run: Planned) -> str:
-    where = "".join(f", {k}={text_of(v)}" for k, v in part.points[run.point].items())
-    return f"{run.policy}, seed {run.seed}{where}"
-
-
-def _run(
-    shared: bytes, changes: bytes, policy: str, seed: int, needed: Mapping[str, Any]
-) -> dict[str, Any]:
-    """One run, on any machine: its summary or its error, as JSON."""
+def _run(shared: bytes, changes: bytes, policy: str, seed: int) -> dict[str, Any]:
+    """One run, on any machine: its summary and what it can be made again from, as JSON."""
     from simstrag.engine.simulate import require_gain, simulate
     from simstrag.policies import collect_warnings
 
-    def compute() -> dict[str, Any]:
-        scenario = _scenario_of(shared, changes)
-        require_gain(scenario, policy)
-        with collect_warnings(policy) as warned:
-            run = simulate(scenario, policy, seed, record_updates=False)
-        rest = {"provenance": run.provenance, "warnings": [*run.warnings, *warned.values()]}
-        about = {"policy": policy, "seed": seed}
-        return {**about, "summary": run.scalars, **plain(rest)}
-
-    return outcome(needed, compute)
+    scenario = _scenario_of(shared, changes)
+    require_gain(scenario, policy)
+    with collect_warnings(policy) as warned:
+        run = simulate(scenario, policy, seed, record_updates=False)
+    rest = {"provenance": run.provenance, "warnings": [*run.warnings, *warned.values()]}
+    about = {"policy": policy, "seed": seed}
+    return {**about, "summary": run.scalars, **plain(rest)}
 
 
 @lru_cache(maxsize=2)

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import overload
 
 from simstrag.contract import Hints, Policy, View
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices, nearest
 from simstrag.errors import InputError
 from simstrag.policies._description import PolicyDescription, architecture, describe_policy
 from simstrag.policies._parameters import Parameter, format_changed, parse, values
@@ -168,8 +168,7 @@ def _class(name: str) -> type:
     if name.endswith(".py"):
         return _only_class(name)
     if name not in names():
-        known = ", ".join(names())
-        raise InputError(f"there is no policy '{name}'; known: {known}{nearest(name, names())}")
+        raise InputError(f"there is no policy '{name}'; {choices(name, names())}")
     classes = _policies_of(importlib.import_module(f"{__name__}.{name}"))
     assert len(classes) == 1, f"{name}.py must define one class with a plan method, not {classes}"
     return classes[0]

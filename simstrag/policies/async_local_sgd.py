@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract import WINDOW, Outer, Plan, PlanError, Quorum, Review, Via, View
+from simstrag.contract import WINDOW, Learnt, Outer, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.contract.ties import TOLERANCE, is_at_most
 
 Floats = npt.NDArray[np.float64]
@@ -79,7 +79,7 @@ class AsyncLocalSgd:
     grace: float = 0.0
     dylu: bool = False
     seconds: str = ""
-    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
+    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.h < 1:
@@ -119,11 +119,11 @@ class AsyncLocalSgd:
 
     def summary(self) -> dict[str, int | float]:
         """The number of windows from which several ranks started together."""
-        return {"windows": 0 if self.state_ is None else self.state_.windows}
+        return {"windows": 0 if self.learnt_.state is None else self.learnt_.state.windows}
 
     def _is_awaited(self, view: View) -> bool:
         """Whether a running rank will finish within the open window."""
-        state = self.state_
+        state = self.learnt_.state
         assert state is not None
         if not self.grace:
             return False
@@ -153,7 +153,7 @@ class AsyncLocalSgd:
         return np.nan_to_num(view.medians("communication", WINDOW, skip=True))
 
     def _state(self, view: View) -> _State:
-        if self.state_ is None:
+        if self.learnt_.state is None:
             n = view.world_size
             if self.seconds and self.seconds.count("/") + 1 != n:
                 raise PlanError(
@@ -164,9 +164,8 @@ class AsyncLocalSgd:
                 np.zeros(n, dtype=np.bool_), Plan(),
             )  # fmt: skip
             state.plan = self._plan_of(state)
-            object.__setattr__(self, "state_", state)  # the dataclass is frozen
-        assert self.state_ is not None
-        return self.state_
+            self.learnt_.state = state
+        return self.learnt_.state
 
     def _plan_of(self, state: _State) -> Plan:
         ranks = np.flatnonzero(~state.waits)

@@ -34,12 +34,14 @@ MEASURING = Plan(review=Review(updates=1))
 class _State:
     """The measured steps and the chosen plan.
 
-    times: shape (N, measure), local times in seconds, NaN where there is none.
+    cuttable: whether a step has more than one micro-batch.
+    times: shape (N, measure), local times in seconds, NaN where there is none; None at first.
     began: steps of the slowest rank, and the time, at the end of the warm-up.
     chosen: the plan with the deadline; None while measuring.
     """
 
-    times: Floats
+    cuttable: bool = False
+    times: Floats | None = None
     began: tuple[int, float] | None = None
     chosen: Plan | None = None
 
@@ -61,8 +63,7 @@ class DropCompute:
     warmup: int = 5
     measure: int = 45
     simulated_only = "it cuts steps at a micro-batch, and a real step cannot be cut from outside"
-    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
-    cuttable_: bool = field(default=False, init=False, repr=False, compare=False)
+    state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.theta is not None and not self.theta > 0:
@@ -72,15 +73,10 @@ class DropCompute:
                 raise ValueError(f"{name} must be {least} or more, not {getattr(self, name)}")
 
     def plan(self, view: View) -> Plan:
-        m = view.hints.microbatches or 1
-        object.__setattr__(self, "cuttable_", m > 1)  # the dataclass is frozen
+        state, m = self.state_, view.hints.microbatches or 1
+        state.cuttable = m > 1
         if self.theta is not None or m == 1:
             return Plan.standing(deadline=self.theta)
-        if self.state_ is None:
-            times = np.full((view.world_size, self.measure), np.nan)
-            object.__setattr__(self, "state_", _State(times))
-        state = self.state_
-        assert state is not None
         if state.chosen is None:
             self._measure(state, view, m)
         return state.chosen or MEASURING
@@ -96,13 +92,15 @@ class DropCompute:
         """
         if self.theta == math.inf:
             return {}
-        chosen = None if self.state_ is None else self.state_.chosen
+        chosen = self.state_.chosen
         theta = self.theta if chosen is None else chosen.deadline
         known = {} if theta is None else {"theta": theta}
-        return {**known, "cuttable": int(self.cuttable_)}
+        return {**known, "cuttable": int(self.state_.cuttable)}
 
     def _measure(self, state: _State, view: View, m: int) -> None:
         """Store the times of a view; after the last measured step, choose the deadline."""
+        if state.times is None:
+            state.times = np.full((view.world_size, self.measure), np.nan)
         column = view.steps[:, None] - WINDOW + np.arange(WINDOW) - self.warmup
         inside = (column >= 0) & (column < self.measure)
         state.times[np.nonzero(inside)[0], column[inside]] = view.local_times[inside]

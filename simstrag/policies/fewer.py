@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.contract import WINDOW, Plan, PlanError, Quorum, Review, View
+from simstrag.contract import WINDOW, Learnt, Plan, PlanError, Quorum, Review, View
 from simstrag.contract.ties import argsort
 
 
@@ -34,7 +34,7 @@ class Fewer:
     leave_out: int = 1
     measure: int = 10
     ranks: str | None = field(default=None, metadata={"none": "auto"})
-    plan_: Plan | None = field(default=None, init=False, repr=False, compare=False)
+    learnt_: Learnt[Plan] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.leave_out < 0:
@@ -45,8 +45,8 @@ class Fewer:
             raise ValueError(f"ranks must be numbers of ranks, such as 3+5, not '{self.ranks}'")
 
     def plan(self, view: View) -> Plan:
-        if self.plan_ is not None:
-            return self.plan_
+        if self.learnt_.state is not None:
+            return self.learnt_.state
         n = view.world_size
         if self.ranks is not None:
             out = sorted({int(part) for part in self.ranks.split("+")})
@@ -59,9 +59,8 @@ class Fewer:
             out = argsort(times)[max(n - self.leave_out, 0) :].tolist()
         if len(out) >= n:
             raise PlanError(f"fewer: without {len(out)} of {n} ranks there is none")
-        plan = without(out, n)
-        object.__setattr__(self, "plan_", plan)  # the dataclass is frozen
-        return plan
+        self.learnt_.state = without(out, n)
+        return self.learnt_.state
 
 
 def without(out: list[int], n: int) -> Plan:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.contract import UNLIMITED, WINDOW, Block, Hints, Plan, Review, View
+from simstrag.contract import UNLIMITED, WINDOW, Block, Hints, Learnt, Plan, Review, View
 from simstrag.contract.ties import is_at_most, is_less
 from simstrag.policies.estimators.detectors import (
     Baseline,
@@ -145,7 +145,7 @@ class Korel:
     f_floor_off: float = 0.025
     global_shift_guard: bool = True
     rho: float | None = None
-    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
+    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("W", "k_on", "k_off", "P_probe"), 1)
@@ -177,11 +177,11 @@ class Korel:
     @property
     def reviews_ahead(self) -> int:
         """Reviews before the next test or probe; none in a trial."""
-        state = self.state_
+        state = self.learnt_.state
         return 0 if state is None or state.trials else state.timer - 1 - state.version
 
     def first_change(self, block: Block) -> int:
-        state = self.state_
+        state = self.learnt_.state
         rows = min(len(block), self.reviews_ahead)
         if state is None or rows <= 0 or np.count_nonzero(block.new > 1):
             return 0
@@ -211,21 +211,22 @@ class Korel:
 
     def summary(self) -> dict[str, int | float]:
         """Counts of all actions; switches are all changes of mode, on and off."""
-        counts = dict.fromkeys(COUNTED, 0) if self.state_ is None else self.state_.counts
+        counts = (
+            dict.fromkeys(COUNTED, 0) if self.learnt_.state is None else self.learnt_.state.counts
+        )
         on_and_off = sum(counts[kind] for kind in ("activations", "recoveries", "efficacy_stops"))
         return {"switches": on_and_off, **counts}
 
     def _state(self, n: int) -> _State:
-        if self.state_ is None:
+        if self.learnt_.state is None:
             ranks: dict[str, npt.NDArray[Any]] = {name: np.zeros(n, kind) for name, kind in RANK}
             ranks["dwell"][:], ranks["cooldown"][:] = self.dwell, self.cooldown
             ranks["last_off"][:] = -math.inf
             none = np.arange(0)
             plan = _plan_of(np.zeros(n, dtype=np.bool_), none)
             state = _State(ranks, np.arange(n), none, Windows(n, self.W), plan)
-            object.__setattr__(self, "state_", state)  # the dataclass is frozen
-            return state
-        return self.state_
+            self.learnt_.state = state
+        return self.learnt_.state
 
     def _record_times(self, state: _State, view: View) -> None:
         """Record new times and count AMP steps (A.9.2).

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simstrag.contract import Plan, Quorum, Review, Via, View
-from simstrag.policies.estimators.predictors import ALLOWED, Predictor, PredictsTimes
+from simstrag.policies.estimators.predictors import ALLOWED, PredictsTimes
 from simstrag.policies.estimators.time_to_progress import ward_clusters
 
 Groups = tuple[tuple[int, ...], ...]
@@ -45,7 +45,6 @@ class StarDynamic(PredictsTimes):
     relative: float = 0.2
     absolute: float | None = None
     predictor: str = field(default="median", metadata={"allowed": ALLOWED})
-    predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

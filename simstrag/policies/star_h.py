@@ -25,7 +25,7 @@ from simstrag.policies.estimators.mode_choice import (
     NoiseSource,
     Quorums,
 )
-from simstrag.policies.estimators.predictors import ALLOWED, Predictor
+from simstrag.policies.estimators.predictors import ALLOWED
 from simstrag.policies.estimators.time_to_progress import (
     Interval,
     dynamic_time,
@@ -72,7 +72,6 @@ class StarH(ChoosesModes):
     tree: bool = False
     relative: float = 0.2
     absolute: float | None = None
-    predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: ModeState = field(default_factory=ModeState, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ docs/star.md for how good its choices are.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from simstrag.policies.estimators.mode_choice import (
     Quorums,
 )
 from simstrag.policies.estimators.modes import ModeNetwork, describe, modes
-from simstrag.policies.estimators.predictors import ALLOWED, Predictor
+from simstrag.policies.estimators.predictors import ALLOWED
 
 SHIPPED = Path(__file__).with_suffix(".npz")
 
@@ -45,7 +46,7 @@ def features_of(t: Floats, phi: float, view: View) -> Floats:
 class StarML(ChoosesModes):
     """A reconstruction of STAR-ML.
 
-    weights_file: of `simstrag learn`; the shipped ones by default.
+    weights_file: of `python -m benchmarks.mode_learning`; the shipped ones by default.
     predictor: `last` or `median` of the recent times of a rank, `oracle`, or `lstm:FILE`.
     noise: where phi comes from: `live`, `hint`, or the table of a model.
     phi: noise scale in samples, instead of `noise`.
@@ -64,15 +65,17 @@ class StarML(ChoosesModes):
     phi: float | None = None
     ratio: float = 0.2
     tree: bool = False
-    network_: ModeNetwork = field(init=False, repr=False, compare=False)
-    predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: ModeState = field(default_factory=ModeState, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._load()
         self._check(("ratio",), ("phi",))
-        path = SHIPPED if self.weights_file is None else self.weights_file
-        object.__setattr__(self, "network_", ModeNetwork.read(path))
+        _ = self.network_
+
+    @cached_property
+    def network_(self) -> ModeNetwork:
+        """The network of the weights. Raises `InputError` for a file without such weights."""
+        return ModeNetwork.read(SHIPPED if self.weights_file is None else self.weights_file)
 
     @property
     def weights(self) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simstrag.contract import Plan, PlanError, Quorum, Review, View
-from simstrag.policies.estimators.predictors import ALLOWED, Predictor, PredictsTimes
+from simstrag.policies.estimators.predictors import ALLOWED, PredictsTimes
 from simstrag.policies.estimators.time_to_progress import find_stragglers, ring_and_riders
 
 REVIEW = Review(updates=10)
@@ -49,7 +49,6 @@ class StarRing(PredictsTimes):
     x: int | None = field(default=None, metadata={"none": "auto"})
     ratio: float = 0.2
     predictor: str = field(default="median", metadata={"allowed": ALLOWED})
-    predictor_: Predictor = field(init=False, repr=False, compare=False)
     state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -15,7 +15,6 @@ from simstrag.analysis.charts import cluster_charts
 from simstrag.analysis.derived.cluster_combinations import (
     Combinations,
     Effect,
-    columns_of,
     combinations,
 )
 from simstrag.analysis.derived.cluster_stays import (
@@ -34,7 +33,7 @@ from simstrag.analysis.tables.cluster_tables import (
     workload_table,
 )
 from simstrag.analysis.text.cluster_text import cautions, sentences
-from simstrag.cluster.runs import cluster
+from simstrag.cluster.runs import COLUMNS, cluster
 from tests.analysis.test_report import Page
 
 CERTAIN: dict[str, Any] = {
@@ -153,7 +152,7 @@ def test_a_combination_is_named_by_the_columns_that_vary(
 
 def test_combinations_have_the_columns_of_the_summary(certain: Combinations) -> None:
     names = [*certain.results.summary()]
-    assert [*columns_of(certain.results)] == names[: names.index("seeds")]
+    assert [*COLUMNS] == names[: names.index("seeds")]
 
 
 def test_a_manager_names_combinations_too(certain: Combinations) -> None:

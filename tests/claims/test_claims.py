@@ -16,7 +16,8 @@ from simstrag.claims import CLAIMS, judge
 from simstrag.claims.claim import Claim, Learner
 from simstrag.claims.identities import Identity, contention_cost, identities, needed_ratio
 from simstrag.claims.measures import MEAN_OF_SPEEDUPS, SPEEDUP, PointRuns
-from simstrag.claims.scoreboard import ClaimResult, ClaimVerdict, Reached, Trial, averaged, reach
+from simstrag.claims.scoreboard import ClaimResult
+from simstrag.claims.trial import ClaimVerdict, Reached, Trial, averaged, reach
 from simstrag.cli.commands import EXAMPLES
 from simstrag.errors import InputError
 from simstrag.experiments.paired_statistics import Estimate
@@ -87,7 +88,7 @@ def test_a_point_of_the_map_has_the_wider_interval_of_one_among_many(
         outside[place] = runs.outside
         return reach(claim, place, runs, learner)
 
-    monkeypatch.setattr("simstrag.claims.scoreboard.reach", reached)
+    monkeypatch.setattr("simstrag.claims.trial.reach", reached)
     ((trial,),) = (row.trials.values() for row in judge(folder=tmp_path, quick=True).rows)
     wide = pytest.approx(0.05 / 3)
     assert outside == {p.place: 0.05 if p is trial.here else wide for p in trial.points}

@@ -20,9 +20,13 @@ from simstrag.claims.cluster_claims import (
     TRAINED_SAMPLES,
     draw,
 )
-from simstrag.claims.cluster_sweep import ClusterTrial, asked_runs, simulate_draw, train_draw
+from simstrag.claims.cluster_sweep import (
+    asked_runs,
+    simulate_draw,
+    train_draw,
+    trial_of_draws,
+)
 from simstrag.claims.measures import PointRuns
-from simstrag.claims.scoreboard import _cluster_trial
 from simstrag.cluster.study import ClusterStudy
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.scenario.scenario import Scenario
@@ -138,7 +142,8 @@ PLACES = [(k, j) for k in range(3) for j in range(2)]
 
 
 def test_a_point_of_a_cluster_s_map_has_the_interval_of_one_among_six() -> None:
-    trial = _cluster_trial(SMALL, "formula", False, ClusterTrial(dict.fromkeys(PLACES, FOUND), {}))
+    axes = SMALL.drawn_axes("formula", quick=False)
+    trial = trial_of_draws(SMALL, "formula", axes, dict.fromkeys(PLACES, FOUND), {})
     outside = {p.place: 0.05 if p.place == (1, 0) else 0.05 / 6 for p in trial.points}
     assert [*outside] == PLACES
     for point in trial.points:
@@ -150,8 +155,9 @@ def test_a_point_of_a_cluster_s_map_has_the_interval_of_one_among_six() -> None:
 
 def test_a_part_that_fails_leaves_the_verdict_and_a_rival_that_fails_does_not() -> None:
     part, rival = {(1, 0): {"star_h:form=ring": "lost"}}, {(1, 0): {"lb_bsp": "lost"}}
+    axes = SMALL.drawn_axes("formula", quick=False)
     whole, cut = (
-        _cluster_trial(SMALL, "formula", False, ClusterTrial(dict.fromkeys(PLACES, FOUND), failed))
+        trial_of_draws(SMALL, "formula", axes, dict.fromkeys(PLACES, FOUND), failed)
         for failed in (part, rival)
     )
     assert (whole.here.failed, whole.here.estimate.value) == (False, 0.5)
@@ -163,7 +169,8 @@ def test_accuracies_of_entrants_end_at_one() -> None:
         name: [{**run, "accuracy": 0.9 + 0.045 * k} for k, run in enumerate(own)]
         for name, own in FOUND.items()
     }
-    trial = _cluster_trial(SMALL, "real", False, ClusterTrial({(0, 0): runs}, {}))
+    axes = SMALL.drawn_axes("real", quick=False)
+    trial = trial_of_draws(SMALL, "real", axes, {(0, 0): runs}, {})
     assert {one.accuracy.high for one in trial.entrants} == {1.0}
 
 

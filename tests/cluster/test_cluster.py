@@ -293,7 +293,7 @@ def test_finished_runs_are_not_computed_again(
     cluster(study(seeds=2), tmp_path, jobs=1)
     monkeypatch.setattr("simstrag.cluster.runs.simulate_cluster", None)
     again = cluster(study(seeds=2), tmp_path, jobs=1)
-    assert not again.kept.failed
+    assert not again.failed
     assert len(again.table("jobs")) == 8
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.cluster.prediction.recording import Recording, record
-from simstrag.cluster.prediction.scores import Score, score
+from benchmarks.lstm_training import Recording, Score, main, record, score, train
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.contract import Hints, Plan, PlanError, View
@@ -23,7 +22,6 @@ from simstrag.policies import load, spec
 from simstrag.policies.estimators.lstm import HIDDEN, KIND, LAYERS, Lstm
 from simstrag.policies.estimators.predictors import load_predictor
 from tests.cluster.test_cluster import SMALL, study
-from tests.commands import Call
 
 CONTENDED: dict[str, Any] = {
     "nodes": [{"gpus": 2, "cores": 0.6}, {"gpus": 2, "cores": 8.0}],
@@ -263,8 +261,6 @@ def test_a_policy_without_reviews_gives_nothing_to_train_on() -> None:
 
 def test_runs_that_are_too_short_to_train_on_say_how_long_they_are() -> None:
     pytest.importorskip("torch")
-    from simstrag.cluster.prediction.training import train
-
     short = record(study(**CONTENDED), 0)
     del short.loads[44:]
     with pytest.raises(
@@ -276,25 +272,26 @@ def test_runs_that_are_too_short_to_train_on_say_how_long_they_are() -> None:
 # -- commands --------------------------------------------------------------------------------
 
 
-def test_training_and_checking_in_two_commands(call: Call, tmp_path: Path) -> None:
+def test_training_and_checking_in_two_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch")
     import yaml
 
     path, out = tmp_path / "small.yaml", tmp_path / "lstm.npz"
     path.write_text(yaml.safe_dump(SMALL | CONTENDED | {"placers": ["spread"]}))
     for name in (out, tmp_path / "again.npz"):
-        code, text, error = call("predict", "train", str(path), "--out", str(name), "--epochs", "1")
-        assert (code, error) == (0, ""), error
+        main(["train", str(path), "--out", str(name), "--epochs", "1"])
+        text = capsys.readouterr().out
         assert "the last 30 % of each run, which were not trained on:" in text
     about = read_weights(out, KIND).about
     assert {"data", "seed", "scores", "command", "window", "interval"} <= about.keys()
-    code, text, error = call("predict", "check", str(out), str(path))
-    assert code == 0, error
+    main(["check", str(out), str(path)])
+    text = capsys.readouterr().out
     assert text.startswith("1 of 1 runs were trained on: their last 30 % count")
-    assert [line.split()[0] for line in text.splitlines()[2:6]] == [
-        "last", "median", "oracle", "lstm"
-    ]  # fmt: skip
+    rows = [line.split()[0] for line in text.splitlines() if "%" in line and "." in line]
+    assert rows[1:5] == ["last", "median", "oracle", "lstm"]
     path.write_text(path.read_text() + "interval: 0.5\n")
-    code, _, error = call("predict", "check", str(out), str(path))
-    assert code == 2
-    assert "was trained for intervals of 1 s, and" in error
+    with pytest.raises(SystemExit):
+        main(["check", str(out), str(path)])
+    assert "was trained for intervals of 1 s, and" in capsys.readouterr().err

@@ -58,9 +58,11 @@ def test_it_keeps_every_rule_of_the_contract(name: str) -> None:
 
 
 @every_policy
-def test_it_is_called_by_its_file_and_deciding_leaves_its_parameters(name: str) -> None:
+def test_it_is_called_by_its_file_and_deciding_sets_none_of_its_attributes(name: str) -> None:
     policy = load(name)
+    before = dict(vars(policy))
     list(World(5).views(policy.plan))
+    assert {each for each, value in vars(policy).items() if value is not before.get(each)} == set()
     assert policy == load(name)
     assert spec(policy) == name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -10,18 +9,26 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.mode_learning import (
+    AFTER,
+    BEFORE,
+    FIXED,
+    HIDDEN,
+    Moment,
+    _slopes,
+    fit,
+    main,
+    moments,
+    regrets,
+)
 from simstrag.contract import Hints, Quorum, Via, View
 from simstrag.documents.weights_file import Weights
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.experiments.mode_learning.moments import AFTER, BEFORE, Moment, moments
-from simstrag.experiments.mode_learning.scores import FIXED, regrets
-from simstrag.experiments.mode_learning.training import HIDDEN, _slopes, fit
 from simstrag.policies import load
 from simstrag.policies.estimators.modes import FEATURES, KIND, ModeNetwork, describe, modes
 from simstrag.policies.star_ml import SHIPPED
 from simstrag.scenario.scenario import Scenario
-from tests.commands import Call
 
 SLOW = [{"time": 0, "node": 3, "resource": "step", "kind": "slowdown", "value": 2.0}]
 SCENARIO = {
@@ -194,35 +201,20 @@ def test_it_learns_which_mode_is_cheap_and_that_equal_modes_are_equal() -> None:
 # -- commands --------------------------------------------------------------------------------
 
 
-def test_training_and_judging_in_two_commands(call: Call, tmp_path: Path) -> None:
+def test_training_and_judging_in_two_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, out = tmp_path / "cases", tmp_path / "w.npz"
     folder.mkdir()
     (folder / "a.yaml").write_text(yaml.safe_dump(SCENARIO | {"trace": SLOW}))
     for name in (out, tmp_path / "again.npz"):
-        code, text, error = call("learn", "star_ml", str(folder), "--out", str(name))
-        assert code == 0, error
-        assert text.startswith("trained on 2 moments with a straggler")
+        main(["train", str(folder), "--out", str(name)])
+        assert "2 moments with a straggler" in capsys.readouterr().out
     one, other = (np.load(path) for path in (out, tmp_path / "again.npz"))
     assert all(np.array_equal(one[name], other[name]) for name in one.files if name != "about")
-    code, text, error = call("learn", "star_ml", str(folder), "--check", str(out), "--json")
-    assert code == 0, error
-    assert [row["name"] for row in json.loads(text)["regrets"]][:2] == ["star_ml", "star_h"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("star_m", "x.yaml", "--out", "w.npz"),
-            "'star_m' learns nothing; known: star_ml. Did you",
-        ),
-        (("star_ml", "x.yaml"), "give --out FILE.npz to train, or --check FILE to judge weights"),
-        (("star_ml", "x.yaml", "--check", "none.npz"), "none.npz: no such file"),
-    ],
-)
-def test_a_wrong_command_is_refused_in_one_line(
-    call: Call, arguments: tuple[str, ...], message: str
-) -> None:
-    code, _, error = call("learn", *arguments)
-    assert code == 2
-    assert message in error
+    main(["check", str(out), str(folder)])
+    shown = capsys.readouterr().out
+    assert shown.index("star_ml") < shown.index("star_h")
+    with pytest.raises(SystemExit):
+        main(["check", "none.npz", str(folder)])
+    assert "none.npz: no such file" in capsys.readouterr().err

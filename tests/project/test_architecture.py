@@ -72,7 +72,6 @@ HEAVY = {
     "simpy": {"cluster", "engine"},
     "torch": {
         "calibration",
-        "cluster.prediction",
         "ddp",
         "learning",
         "validation",

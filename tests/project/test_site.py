@@ -231,7 +231,7 @@ COMMANDS = {
     "calibrate show",
     "calibrate compare", "calibrate check", "calibrate derive", "calibrate import",
     "calibrate workloads", "ddp", "validate", "schema",
-    "predict train", "predict check", "learn", "fit", "advise",
+    "fit", "advise",
 }  # fmt: skip
 
 
@@ -246,11 +246,11 @@ def listed(help_: str) -> list[str]:
 def test_every_command_has_its_line(call: Call) -> None:
     there = {
         f"{group} {name}".strip()
-        for group in ("", "calibrate", "predict", "trace")
+        for group in ("", "calibrate", "trace")
         for name in listed(call(*group.split(), "--help")[1])
     }
     rows = re.findall(r"(?m)^\| `simstrag ([a-z ]+?)(?: \[?[A-Z].*?)?` \|", read("cli.md"))
-    assert (there - {"predict", "trace"}, set(rows)) == (COMMANDS, COMMANDS)
+    assert (there - {"trace"}, set(rows)) == (COMMANDS, COMMANDS)
 
 
 def test_scripts_are_served_where_the_page_says(call: Call) -> None:

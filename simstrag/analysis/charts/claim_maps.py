@@ -8,7 +8,7 @@ from simstrag.analysis.charts.chart import INK, LINE, MUTED, SERIES, Paint
 from simstrag.analysis.charts.matplotlib_renderer import Picture, boxes, canvas, svg
 from simstrag.analysis.text.claim_text import value_text
 from simstrag.claims.claim import Claim
-from simstrag.claims.scoreboard import Trial
+from simstrag.claims.trial import Trial
 
 CELL, HEIGHT = 0.72, 0.36
 """Width and height of a point, in inches."""

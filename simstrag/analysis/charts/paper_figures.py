@@ -24,7 +24,7 @@ from simstrag.analysis.charts.matplotlib_renderer import draw
 from simstrag.analysis.derived.example_runs import control_name, example, example_of
 from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.derived.timeline_excerpt import close_look
-from simstrag.documents.suggestions import nearest
+from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import Run
@@ -166,8 +166,7 @@ def _chosen(comparison: Comparison, policies: Sequence[str] | None) -> list[str]
     known = comparison.policies
     for name in policies or ():
         if name not in known:
-            listed = ", ".join(known)
-            raise InputError(f"'{name}' was not compared; known: {listed}{nearest(name, known)}")
+            raise InputError(f"'{name}' was not compared; {choices(name, known)}")
     return known if policies is None else list(dict.fromkeys(policies))
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from simstrag.analysis.derived.ranking import leads
-from simstrag.cluster.runs import ClusterResults, describe
+from simstrag.analysis.derived.ranking import leads, places
+from simstrag.cluster.runs import COLUMNS, ClusterResults, by_combination
 from simstrag.cluster.utilisation import UTILISATION
 from simstrag.errors import InputError
 from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio_of_times
@@ -184,34 +184,21 @@ class Combinations:
         return [effect.workload for effect in self.first.effects]
 
 
-def columns_of(results: ClusterResults) -> tuple[str, ...]:
-    """The columns that make a combination.
-
-    A run of a study has these beside its key, the number of its mix and its seed.
-    """
-    fields = results.runs[0]._fields
-    return tuple(name for name in fields if name not in ("key", "mix", "seed"))
-
-
 def combinations(results: ClusterResults) -> Combinations:
     """The combinations of a study, finished or not.
 
     Seeds that have not ended under every combination are left out, and combinations without any
     finished run.  Raises `InputError` where nothing is left.
     """
-    columns, outcomes = columns_of(results), results.kept.outcomes()
-    runs: dict[tuple[str, ...], dict[int, Mapping[str, Any]]] = {}
-    for run, kept in outcomes.items():
-        if not kept["error"]:
-            key = tuple(getattr(run, name) for name in columns)
-            runs.setdefault(key, {})[run.seed] = kept
+    outcomes = results.outcomes()
+    runs = by_combination(outcomes)
     every_seed = dict.fromkeys(run.seed for run in results.runs) if runs else ()
     seeds = [seed for seed in every_seed if all(seed in of for of in runs.values())]
     if not seeds:
         raise InputError(f"{results.folder}: no seed has ended under every combination yet")
-    several = [k for k in range(len(columns)) if len({key[k] for key in runs}) > 1]
-    varied = several or [*range(len(columns))]
-    values = {_name(*(_word(columns[k], key[k]) for k in varied)): key for key in runs}
+    several = [k for k in range(len(COLUMNS)) if len({key[k] for key in runs}) > 1]
+    varied = several or [*range(len(COLUMNS))]
+    values = {_name(*(_word(COLUMNS[k], key[k]) for k in varied)): key for key in runs}
     names = {key: name for name, key in values.items()}
     found = {name: [runs[key][seed] for seed in seeds] for name, key in values.items()}
     tables = {name: [_frame(kept["jobs"]) for kept in of] for name, of in found.items()}
@@ -225,22 +212,22 @@ def combinations(results: ClusterResults) -> Combinations:
     }
     times = {name: _means(of, "completion_time") for name, of in counted.items()}
     ahead = leads(times, suffices=False)
+    place = places(ahead)
     first, best = next(iter(found)), min(times, key=lambda name: times[name].mean())
     every = []
     for name, of in counted.items():
-        alike = dict(zip(columns, values[name], strict=True)) | {"manager": UNMANAGED}
+        alike = dict(zip(COLUMNS, values[name], strict=True)) | {"manager": UNMANAGED}
         against = names.get(tuple(alike.values()), "")
         change = _change(times[name], times[against or name])
         summaries, whole = pd.DataFrame([kept["summary"] for kept in found[name]]), pd.concat(of)
         used = summaries.reindex(columns=[*UTILISATION]).astype(float)
         every.append(
             Combination(
-                values=dict(zip(columns, values[name], strict=True)),
+                values=dict(zip(COLUMNS, values[name], strict=True)),
                 name=name,
                 time=mean(times[name]),
                 change=_change(times[name], times[first]),
-                place=(1 + sum(name in those for those in ahead.values()),
-                       len(found) - len(ahead[name])),
+                place=place[name],
                 p95=float(np.mean([table["completion_time"].quantile(0.95) for table in of])),
                 makespan=float(np.mean([table["end"].max() for table in of])),
                 waited=float(whole["queueing"].sum() / whole["completion_time"].sum()),
@@ -252,7 +239,7 @@ def combinations(results: ClusterResults) -> Combinations:
             )
         )  # fmt: skip
     jobs = [
-        {**dict(zip(columns, key, strict=True)), "seed": seed, **row}
+        {**dict(zip(COLUMNS, key, strict=True)), "seed": seed, **row}
         for key, of_seeds in runs.items()
         for seed, kept in of_seeds.items()
         for row in kept["jobs"]
@@ -260,11 +247,11 @@ def combinations(results: ClusterResults) -> Combinations:
     return Combinations(
         results=results,
         every=tuple(every),
-        varied=tuple(columns[k] for k in varied),
+        varied=tuple(COLUMNS[k] for k in varied),
         seeds=tuple(seeds),
         behind=frozenset(ahead[best]),
         missing=len(results.runs) - len(outcomes),
-        failed={describe(run): kept["error"] for run, kept in outcomes.items() if kept["error"]},
+        failed={str(run): kept["error"] for run, kept in outcomes.items() if kept["error"]},
         left_out=sum(int((~one).sum()) for one in ended),
         jobs=_frame(jobs),
         first_runs={name: of[0] for name, of in found.items()},

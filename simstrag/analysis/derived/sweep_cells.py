@@ -30,7 +30,7 @@ from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate, exact
 from simstrag.experiments.study import text_of, with_values
-from simstrag.experiments.sweep import MARKER, Planned, Sweep
+from simstrag.experiments.sweep import Planned, Sweep
 from simstrag.scenario.sections import LearnerSection
 
 LONGEST = 24
@@ -184,8 +184,8 @@ class SweepCells:
         """
         if not self.axes:
             raise InputError(
-                f"{self.sweep.folder / MARKER}: a study of one point has no picture; list more "
-                "values in its grid, or run its scenario with `simstrag compare`"
+                f"{self.sweep.folder / Sweep.MARKER}: a study of one point has no picture; list "
+                "more values in its grid, or run its scenario with `simstrag compare`"
             )
         for option, key in (("x", x), ("y", y)):
             if key is not None and key not in self.axes:

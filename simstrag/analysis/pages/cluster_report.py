@@ -65,8 +65,6 @@ def render(results: ClusterResults) -> str:
     used = cluster_tables.utilisation_table(found)
     return template("cluster.html").render(
         found=found,
-        job=results.made.get("job", results.folder.resolve().name),
-        made=", ".join(results.made[key] for key in ("by", "at") if key in results.made),
         sentences=sentences(found),
         cautions=cautions(found),
         completion=cluster_charts.completion(found),
@@ -79,8 +77,7 @@ def render(results: ClusterResults) -> str:
         most_lanes=cluster_charts.MOST_LANES,
         fullest=FULLEST,
         asked=_asked(found),
-        study=page_footer.as_yaml(results.study),
-        provenance=page_footer.provenance(results.provenance),
+        **page_footer.about(results),
         data=csv_data({
             "combinations": ranking,
             "workloads": workloads,

@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+from simstrag.experiments.kept_runs import KeptStudy
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 
@@ -67,6 +68,16 @@ def log_period(trace: Trace | None) -> str:
     date = "" if end.date() == begin.date() else "%Y-%m-%d "
     zone = f" ({begin:%Z})" if begin.tzinfo else ""
     return f"The log is from {begin:%Y-%m-%d {clock}} to {end:{date}{clock}}{zone}."
+
+
+def about(study: KeptStudy[Any]) -> dict[str, Any]:
+    """What the page of every study states: its job, who made it, and how to run it again."""
+    return {
+        "job": study.made.get("job", study.folder.resolve().name),
+        "made": ", ".join(study.made[key] for key in ("by", "at") if key in study.made),
+        "study": as_yaml(study.study),
+        "provenance": provenance(study.provenance),
+    }
 
 
 def provenance(found: Mapping[str, Any]) -> dict[str, str]:

@@ -35,12 +35,11 @@ from simstrag.analysis.text.number_format import join, number, percent
 from simstrag.analysis.text.profile_text import describe
 from simstrag.analysis.text.sensitivity_text import thresholds
 from simstrag.analysis.text.spread_text import spread_table
-from simstrag.cluster.runs import MARKER as CLUSTER
 from simstrag.cluster.runs import ClusterResults
 from simstrag.documents.file_io import path_of, require_path, write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
-from simstrag.experiments.sweep import MARKER, Sweep
+from simstrag.experiments.sweep import Sweep
 from simstrag.runs.run import UNITS, Run, plain
 from simstrag.scenario.beyond_measured import doubts
 from simstrag.scenario.scenario import Scenario
@@ -63,11 +62,11 @@ def report(
     from simstrag.ddp.journal.run_from_journal import finish
 
     folder = require_path(path_of(folder, "a comparison, a sweep, a cluster study or a run"))
-    if (folder / MARKER).exists():
+    if (folder / Sweep.MARKER).exists():
         page = sweep_report.render(Sweep.read(folder), x, y)
     elif x is not None or y is not None:
         raise InputError(f"{folder}: x and y are for a sweep, and it holds none")
-    elif (folder / CLUSTER).exists():
+    elif (folder / ClusterResults.MARKER).exists():
         page = cluster_report.render(ClusterResults.read(folder))
     elif (folder / "comparison.csv").exists():
         page = render(Comparison.read(folder))

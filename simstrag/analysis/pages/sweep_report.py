@@ -29,8 +29,6 @@ def render(sweep: Sweep, x: str | None = None, y: str | None = None) -> str:
     tables = {"points": points_table(found), "rankings": every_ranking(found)}
     return template("sweep.html").render(
         found=found,
-        job=sweep.made.get("job", sweep.folder.resolve().name),
-        made=", ".join(sweep.made[key] for key in ("by", "at") if key in sweep.made),
         sentences=sentences(found),
         cautions=cautions(found),
         pictures=pictures(found, x, y),
@@ -42,9 +40,8 @@ def render(sweep: Sweep, x: str | None = None, y: str | None = None) -> str:
         ],
         asked=_asked(found),
         fixed=page_footer.as_yaml(_fixed(found)),
-        study=page_footer.as_yaml(sweep.study),
-        provenance=page_footer.provenance(sweep.provenance),
         data=csv_data(tables),
+        **page_footer.about(sweep),
     )
 
 

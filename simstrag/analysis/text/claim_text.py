@@ -11,13 +11,8 @@ from collections.abc import Iterator
 from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
 from simstrag.claims.claim import Claim
 from simstrag.claims.cluster_claims import QUICK_DRAWS, SHORT
-from simstrag.claims.scoreboard import (
-    ClaimResult,
-    ClaimVerdict,
-    MapAverage,
-    Scoreboard,
-    Trial,
-)
+from simstrag.claims.scoreboard import ClaimResult, Scoreboard
+from simstrag.claims.trial import ClaimVerdict, MapAverage, Trial
 from simstrag.experiments.paired_statistics import Estimate
 
 LEARNERS = {"formula": "by the formula", "real": "trained"}

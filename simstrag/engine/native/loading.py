@@ -178,7 +178,8 @@ class Loading:
     def _noise(self, seed: int, distribution: Distribution) -> None:
         memory, m = self.memory, self.memory.job
         memory.keys = keys(seed, range(len(memory.ranks)))
-        memory.factors = np.zeros((AHEAD, len(memory.ranks)))
+        if distribution.rho:  # else each is drawn when it is needed
+            memory.factors = np.zeros((AHEAD, len(memory.ranks)))
         memory.quantiles = distribution.quantiles.ravel()
         memory.marginal = distribution.marginal
         m["rho"], m["innovation"] = distribution.rho, distribution.innovation

@@ -21,7 +21,7 @@ from simstrag.contract.view import View
 from simstrag.errors import PlanError
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
 from simstrag.policies.estimators.gradient_trees import with_trees
-from simstrag.policies.estimators.predictors import Predictor, PredictsTimes, median, predict
+from simstrag.policies.estimators.predictors import PredictsTimes, median, predict
 from simstrag.policies.estimators.time_to_progress import straggle
 
 Ints = npt.NDArray[np.int64]
@@ -58,7 +58,6 @@ class ChoosesModes(PredictsTimes, abc.ABC):
     phi: float | None
     ratio: float
     tree: bool
-    predictor_: Predictor
     state_: ModeState
 
     def _check(self, positive: tuple[str, ...], others: tuple[str, ...]) -> None:

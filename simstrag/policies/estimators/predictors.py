@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -142,10 +142,15 @@ class PredictsTimes:
     """What policies share that have a parameter `predictor`; they call `_load` once built."""
 
     predictor: str
-    predictor_: Predictor
+
+    @cached_property
+    def predictor_(self) -> Predictor:
+        """What the parameter names."""
+        return load_predictor(self.predictor)
 
     def _load(self) -> None:
-        object.__setattr__(self, "predictor_", load_predictor(self.predictor))
+        """Raise `InputError` where there is no such predictor."""
+        _ = self.predictor_
 
     @property
     def oracle(self) -> bool:
