@@ -68,7 +68,7 @@ class Drawn(Recommendation):
         return ()
 
     def hours(self, policy: str) -> float:
-        """None."""
+        """GPU-hours of a policy, which no drawn time has: 0."""
         return 0.0
 
 

@@ -25,6 +25,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # a worker takes seconds to start: tests ask for them
 os.environ["COLUMNS"] = "100"  # of the terminal, also where there is none
 
+sys.dont_write_bytecode = False  # hundreds of processes would compile this package, each for itself
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 HERE = Path(__file__).parent
 
@@ -100,8 +103,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no report where nobody looks at it."""
-    monkeypatch.setattr("simstrag.analysis.pages.report.render", lambda *_: "<html></html>")
+    """Draw no report of simulations where nobody looks at it."""
+    for page in ("report", "cluster_report", "sweep_report"):
+        monkeypatch.setattr(f"simstrag.analysis.pages.{page}.render", lambda *_: "<html></html>")
 
 
 @pytest.fixture(scope="session")

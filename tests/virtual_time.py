@@ -80,7 +80,7 @@ class VirtualTime:
         return end - begin
 
     def taken(self, begin: float, end: float) -> float:
-        """Nothing."""
+        """Seconds that other threads take: none."""
         return 0.0
 
     def join(self, model: DistributedDataParallel) -> None:

@@ -1,4 +1,6 @@
-"""`python -m tests.windows ARGUMENT...`: the command line on a system that says it is Windows.
+"""`python -m tests.windows COMMAND...`: commands on a system that says it is Windows.
+
+Prints as JSON the exit code and the stderr of each.
 
 It lacks the modules and functions that Windows lacks.  Libraries are imported before, since theirs
 are the ones of this system.
@@ -9,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import json
 import multiprocessing.shared_memory
 import os
 import platform
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,7 +56,7 @@ FUNCTIONS = {
 
 
 def main() -> None:
-    """Hide what Windows lacks, and run the command line in this process alone."""
+    """Hide what Windows lacks, and run the commands in this process alone."""
     os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # joblib's workers would start as on Windows
     platform.platform()  # it remembers what it found
     subprocess.Popen.kill = subprocess.Popen.terminate  # type: ignore[method-assign]  # as there
@@ -62,9 +67,21 @@ def main() -> None:
             with contextlib.suppress(AttributeError):
                 delattr(module, name)
     sys.platform = "win32"
+    print(json.dumps([run(command) for command in sys.argv[1:]]))
+
+
+def run(command: str) -> tuple[object, str]:
+    """Exit code and stderr of a command."""
     from simstrag.cli import main
 
-    main()
+    sys.argv = ["simstrag", *shlex.split(command)]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as ended:
+            return ended.code, said.getvalue()
+    return 0, said.getvalue()
 
 
 if __name__ == "__main__":

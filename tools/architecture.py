@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.imports import DOORSTEP, IMPORTS, ROOT, room
+from tools.imports import DOORSTEP, ROOT, imports, room
 
 PICTURE = ROOT / "docs" / "pictures" / "architecture.svg"
 
@@ -58,7 +58,7 @@ PITCH_X, PITCH_Y, WIDTH, HEIGHT, MARGIN = 172, 92, 156, 50, 14
 def arrows() -> dict[str, set[str]]:
     """Room to the rooms that it imports, without those that follow from others."""
     used: dict[str, set[str]] = {name: set() for name in BOXES}
-    for by, target, ours in IMPORTS:
+    for by, target, ours in imports():
         if ours and room(by) not in {"", "__main__"}:
             used[_box(by)] |= {_box(target)} - {_box(by)}
     behind = {name: _reachable(used, name) for name in used}

@@ -18,7 +18,11 @@ from pydantic import BaseModel
 
 from tools.imports import ROOT
 
-PAGES = [*sorted((ROOT / "docs" / "formats").glob("*.md")), ROOT / "docs" / "howto" / "sweep.md"]
+DOCS = ROOT / "docs"
+PAGES = [
+    *sorted((DOCS / "formats").glob("*.md")),
+    *(DOCS / "howto" / f"{name}.md" for name in ("sweep", "trace")),
+]
 TABLE = re.compile(r"(?m)^<!-- (simstrag\.[\w.]+):(\w+) -->\n((?:\|.*\n)+)")
 ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) (?<!\\)\|")
 TYPES = {
@@ -36,6 +40,8 @@ def allowed(schema: Mapping[str, Any]) -> str:
 
     >>> allowed({"anyOf": [{"minimum": 1, "type": "integer"}, {"type": "null"}]})
     'whole number ≥ 1'
+    >>> allowed({"minimum": 0, "maximum": 1, "type": "number"})
+    'number, 0 to 1'
     >>> allowed({"type": "array", "items": {"type": "string"}})
     'list of text'
     >>> allowed({"type": "array", "items": {"type": "number", "minimum": 0}})
@@ -55,6 +61,8 @@ def allowed(schema: Mapping[str, Any]) -> str:
         each = allowed(schema.get("items", {}))
         return f"list of {re.sub('number|mapping', lambda noun: noun[0] + 's', each)}"
     kind = TYPES.get(schema.get("type", ""), "mapping")
+    if _is_stated(schema, "minimum") and _is_stated(schema, "maximum"):
+        return f"{kind}, {schema['minimum']:g} to {schema['maximum']:g}"
     limits = [f"{sign} {schema[key]:g}" for key, sign in LIMITS.items() if _is_stated(schema, key)]
     return " ".join([kind, *limits[:1], *(f"and {limit}" for limit in limits[1:])])
 

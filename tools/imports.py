@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -60,4 +61,7 @@ def _imports_of(by: str, path: Path) -> Iterator[Import]:
             yield Import(by, rest, True)
 
 
-IMPORTS = [found for by, path in MODULES.items() for found in _imports_of(by, path)]
+@functools.cache
+def imports() -> list[Import]:
+    """All imports, in the order of the modules."""
+    return [found for by, path in MODULES.items() for found in _imports_of(by, path)]

@@ -19,12 +19,10 @@ from simstrag.contract import (
     Compensation,
     Damping,
     Hints,
-    JudgesBlocks,
     Late,
     Outer,
     OverlappingStep,
     Plan,
-    Policy,
     Precision,
     Quorum,
     Review,
@@ -109,7 +107,7 @@ HEAD = """\
 # What a policy sees and answers
 
 A policy is asked with a `View` and answers with a `Plan`, which is in force until the review that
-it asks for. [My policy](howto/policy.md) writes one, and explains parameters and state. Every name
+it asks for. [My policy](howto/policy.md) writes one, and explains its members. Every name
 of this page is in `simstrag.contract`, most are in `simstrag` too. N is the number of ranks and W
 the width of a window, 16. The rules are those of [Semantics](semantics.md).
 
@@ -135,13 +133,6 @@ def _parts() -> Iterator[str]:
         meanings = _members(kind)
         rows = ((f"`{kind.__name__}.{each.name}`", meanings[each.name]) for each in kind)
         yield _table(("value", "meaning"), rows)
-    for cls in (Policy, JudgesBlocks):
-        yield f"## {cls.__name__}\n\n{_opening(cls)}\n"
-        optional = (inspect.getdoc(cls) or "").partition("Optional members:\n")[2]
-        rows = ((f"`{name}`", text) for name, text in _explained(optional).items())
-        yield _table(("optional member", "meaning"), rows)
-    method = JudgesBlocks.first_change
-    yield f"`JudgesBlocks.first_change(block)`: {_opening(method)}\n"
 
 
 def _own(match: re.Match[str]) -> str:
@@ -177,9 +168,7 @@ def _opening(subject: Any) -> str:
     """A docstring without its parameters and examples."""
     text = inspect.getdoc(subject) or ""
     paragraphs = (part for part in text.split("\n\n") if not MEANING.match(part))
-    return "\n\n".join(
-        _prose(part) for part in paragraphs if not part.startswith((">>>", "Optional"))
-    )
+    return "\n\n".join(_prose(part) for part in paragraphs if not part.startswith(">>>"))
 
 
 def _members(kind: type[enum.Enum]) -> dict[str, str]:

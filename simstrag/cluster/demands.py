@@ -88,7 +88,7 @@ class Slowdowns:
 
     @classmethod
     def none(cls, workers: int) -> Slowdowns:
-        """No contention."""
+        """Factors of 1 for so many workers: no contention."""
         return cls(np.ones(workers), np.ones(workers), np.ones(workers))
 
     def equals(self, other: Slowdowns) -> bool:

@@ -19,7 +19,7 @@ class FixedPlacer:
     placement: Placement
 
     def place(self, nodes: Sequence[NodeView], request: Request) -> Placement:
-        """There."""
+        """The fixed placement, whatever the nodes hold."""
         return self.placement
 
 

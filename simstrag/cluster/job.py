@@ -211,7 +211,7 @@ class RunningJob:
 
     @property
     def kernel(self) -> Engine:
-        """Its engine."""
+        """The engine that advances this job."""
         return self._simulation.kernel
 
     def result(self) -> Run:

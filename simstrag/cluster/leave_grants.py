@@ -74,7 +74,7 @@ class Grants:
             self._delay(now, job)
 
     def end(self, job: RunningJob) -> None:
-        """A job has ended."""
+        """Note the delay of a job that has ended."""
         if job in self._delays:
             assert job.end is not None
             self._note(job.end, job)

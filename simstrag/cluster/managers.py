@@ -112,7 +112,7 @@ class NoManager:
     def answer(
         self, request: LeaveRequest, spare: Floats, others: Sequence[ManagedJob]
     ) -> LeaveAnswer:
-        """Granted."""
+        """Grant every request, and delay nobody."""
         return LeaveAnswer(granted=True)
 
 
@@ -124,7 +124,7 @@ class RefusingManager:
     def answer(
         self, request: LeaveRequest, spare: Floats, others: Sequence[ManagedJob]
     ) -> LeaveAnswer:
-        """Refused."""
+        """Refuse every request."""
         return LeaveAnswer(granted=False)
 
 

@@ -89,10 +89,10 @@ def measure(study: ClusterStudy, workload: str, workers: int) -> Constants:
 
 
 class _DelaysAll(Grants):
-    """Delays every job."""
+    """Delays every job by `DELAY`, to measure what that frees."""
 
     def settle(self, now: float, jobs: Sequence[RunningJob], spare: Callable[[], Floats]) -> None:
-        """At once."""
+        """Delay all jobs, at each renegotiation."""
         for job in jobs:
             job.delay(now, DELAY)
 

@@ -26,7 +26,7 @@ class OuterReplay(AveragingReplay):
 
     @property
     def parameters(self) -> torch.Tensor:
-        """The global ones."""
+        """The parameters of the global model."""
         return self._model.flat
 
     def merge(

@@ -209,9 +209,9 @@ def test_every_job_has_a_lane_or_every_node_a_strip(
     certain: Combinations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = stays(*(certain.table(certain.first, name) for name in ("jobs", "shares")), 40.0)
-    assert ">host-1</text>" in cluster_charts.nodes(found, 40.0, "nodes", "nodes").svg
+    assert ">host-1</text>" in cluster_charts.nodes(found, 40.0, "nodes", "nodes")
     monkeypatch.setattr(cluster_charts, "MOST_LANES", 2)
-    strips = cluster_charts.nodes(found, 40.0, "nodes", "nodes").svg
+    strips = cluster_charts.nodes(found, 40.0, "nodes", "nodes")
     assert ">host-1</text>" not in strips
     assert ">node 0</text>" in strips
 
@@ -221,7 +221,7 @@ def test_only_the_longest_of_many_jobs_have_bars_and_rows(
 ) -> None:
     monkeypatch.setattr(cluster_charts, "MOST_JOBS", 2)
     jobs = certain.table(certain.first, "jobs")
-    drawn = cluster_charts.jobs(jobs, 40.0, "jobs", "jobs").svg
+    drawn = cluster_charts.jobs(jobs, 40.0, "jobs", "jobs")
     assert [f">{name}</text>" in drawn for name in ("host-0", "host-1", "device")] == [
         True, True, False,
     ]  # fmt: skip

@@ -41,7 +41,7 @@ ASKED = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_page: None) -> None:
     """A folder with a scenario and studies, and a terminal of `WIDTH` columns."""
     monkeypatch.chdir(tmp_path)
     Path("case.yaml").write_text(SCENARIO)

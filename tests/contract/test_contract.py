@@ -12,7 +12,7 @@ import itertools
 import re
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 
 import pytest
@@ -42,7 +42,9 @@ SIMULATED = [rule for rule in RULES if rule.attempt is not trains_on_real_ranks]
 every_policy = pytest.mark.parametrize("name", names())
 
 
+@cache
 def subject_of(name: str) -> Subject:
+    """One for all tests, with its histories."""
     return Subject(name, partial(load, name))
 
 

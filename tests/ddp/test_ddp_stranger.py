@@ -85,13 +85,13 @@ class Job:
         raise AssertionError(f"no {key}: {self.launcher.communicate()}")
 
 
-@pytest.fixture
-def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
-    """A job of two ranks of this policy that would train for minutes."""
+@pytest.fixture(scope="module")
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """A job of two ranks of this policy that would train for minutes; the last test ends it."""
     command = [
         sys.executable, "-m", "simstrag", "ddp", "digits", "--ranks", "2", "--policy",
         request.param, "--on-fault", "continue", "--stall-limit", "5", "--samples", "1000000",
-        "--precision", "full", "--out", str(tmp_path / "run"),
+        "--precision", "full", "--out", str(tmp_path_factory.mktemp("job") / "run"),
     ]  # fmt: skip
     launcher = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0

@@ -15,6 +15,7 @@ import pytest
 from simstrag.ddp.frameworks.in_process import NOTES, note
 from simstrag.ddp.frameworks.launch import REASONS, STARTUP, RecordedCommand, record_command
 from simstrag.errors import InputError
+from tests.commands import Call
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,15 +64,16 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [sys.executable, "ranks.py"]
 
 
-def test_a_job_is_recorded_and_its_exit_code_is_the_commands(job: list[str]) -> None:
-    command = [sys.executable, "-m", "simstrag", "record", "--out", "runs/job", *job, "wrapped"]
-    done = subprocess.run([*command, "60"], capture_output=True, text=True, check=False)
+def test_a_job_is_recorded_and_its_exit_code_is_the_commands(job: list[str], call: Call) -> None:
+    arguments = ("record", "--out", "runs/job", *job, "wrapped", "60")
+    command = [sys.executable, "-m", "simstrag", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
     assert "\nwho     Rank 1 takes " in f"\n{done.stderr}"
     assert done.stderr.splitlines()[-1] == "next    simstrag diagnose runs/job"
-    again = subprocess.run([*command, "60"], capture_output=True, text=True, check=False)
-    assert again.returncode == 2
-    assert again.stderr.endswith("a job was recorded there; choose another folder\n")
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert err.endswith("a job was recorded there; choose another folder\n")
 
 
 def test_a_job_without_a_wrapper_gets_the_reason(job: list[str]) -> None:

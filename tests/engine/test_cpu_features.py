@@ -10,7 +10,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 from numpy._core import _multiarray_umath as numpy_core
 
 ROOT = Path(__file__).parents[2]
@@ -24,16 +26,19 @@ LESS = {
 }
 COMPARE = """
 import sys, simstrag
-comparison = simstrag.compare(sys.argv[1], seeds=1, jobs=1)
+scenario, profile = sys.argv[1:]
+comparison = simstrag.compare(scenario, seeds=1, jobs=1)
 for name in ("runs", "controls", "sensitivity", "curves", "ranking"):
     print(getattr(comparison, name).to_csv(index=False))
 """
-SIMULATE = """
-import sys, simstrag
+MARK = "-- runs --"
+SIMULATE = (
+    f"print({MARK!r})"
+    + """
 steps = {
     "lognormal": {"step": {"compute": 0.1, "cv": 0.3}},
     "shifted_exponential": {"step": {"compute": 0.1, "cv": 0.3, "noise": "shifted_exponential"}},
-    "quantiles": {"profile": sys.argv[1]},
+    "quantiles": {"profile": profile},
 }
 for name, source in steps.items():
     for lag1 in (0.0, 0.56):
@@ -44,17 +49,27 @@ for name, source in steps.items():
             run = simstrag.simulate(scenario, policy, seed=1, record_updates=True)
             print(name, lag1, policy, *(float(time).hex() for time in run.updates["time"]))
 """
+)
 
 
-def answer(program: str, file: Path, **environment: str) -> str:
-    """What a program prints in a process of its own."""
-    command = [sys.executable, "-W", "ignore", "-c", program, str(file)]
+class Answer(NamedTuple):
+    """The tables of a comparison, and times of updates under each noise."""
+
+    tables: str
+    times: str
+
+
+def answer(scenario: Path, **environment: str) -> Answer:
+    """What a process of its own prints of both."""
+    command = [sys.executable, "-W", "ignore", "-c", COMPARE + SIMULATE, scenario, PROFILE]
     environment = {**os.environ, **environment}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    return done.stdout
+    return Answer(*done.stdout.split(f"{MARK}\n"))
 
 
-def test_a_comparison_has_the_same_tables_with_fewer_instructions(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, Answer]:
+    """With all instructions of this processor, and with fewer."""
     short = DEMO.read_text(encoding="utf-8")
     for long, few in (
         ("samples: 46080", "samples: 4608"),
@@ -64,15 +79,23 @@ def test_a_comparison_has_the_same_tables_with_fewer_instructions(tmp_path: Path
     ):
         assert long in short
         short = short.replace(long, few)
-    scenario = tmp_path / "short.yaml"
+    scenario: Path = tmp_path_factory.mktemp("short") / "short.yaml"
     scenario.write_text(short, encoding="utf-8")
-    with_all = answer(COMPARE, scenario)
-    assert with_all.count("\n") > 100
-    assert answer(COMPARE, scenario, **LESS) == with_all
+    return answer(scenario), answer(scenario, **LESS)
 
 
-def test_every_noise_is_the_same_to_the_last_bit_with_fewer_instructions() -> None:
+def test_a_comparison_has_the_same_tables_with_fewer_instructions(
+    answers: tuple[Answer, Answer],
+) -> None:
+    with_all, with_fewer = answers
+    assert with_all.tables.count("\n") > 100
+    assert with_fewer.tables == with_all.tables
+
+
+def test_every_noise_is_the_same_to_the_last_bit_with_fewer_instructions(
+    answers: tuple[Answer, Answer],
+) -> None:
     """Lognormal, shifted exponential and quantiles, with and without autocorrelation."""
-    with_all = answer(SIMULATE, PROFILE)
-    assert len({line.split()[-1] for line in with_all.splitlines()}) == 3 * 2 * 2
-    assert answer(SIMULATE, PROFILE, **LESS) == with_all
+    with_all, with_fewer = answers
+    assert len({line.split()[-1] for line in with_all.times.splitlines()}) == 3 * 2 * 2
+    assert with_fewer.times == with_all.times

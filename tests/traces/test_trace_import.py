@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
+import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,11 @@ from simstrag.traces.of_loads import utilisation
 from simstrag.traces.of_operations import bytedance_straggler, kineto
 from simstrag.traces.of_pai import alibaba_pai_minibatch
 from simstrag.traces.provenance import Labelled, origin_of, scenario_of
+from tests.ranks import Ranks, ranks
 from tests.records.test_logs import KINDS
 from tools.make_example_logs import FOLDER
+
+__all__ = ["ranks"]
 
 RECORDS = Path(__file__).parents[1] / "data/records"
 WITH_LOGS = [
@@ -220,48 +223,38 @@ def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
 
 LATE = 1.0
 """Seconds by which rank 1 is late in each step: long beside what a busy machine adds to one."""
-PROFILED = """
-import os, sys, time
-import torch
-import torch.distributed as dist
-rank, folder = int(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-model = torch.nn.Linear(64, 64)
-if sys.argv[3] == "ddp":
-    model = torch.nn.parallel.DistributedDataParallel(model)
-schedule = torch.profiler.schedule(wait=0, warmup=2, active=5, repeat=1)
-cpu = [torch.profiler.ProfilerActivity.CPU]
-with torch.profiler.profile(activities=cpu, schedule=schedule) as profile:
-    for k in range(7):
-        time.sleep(LATE * rank)  # the input of rank 1 is slow, and rank 0 waits for it
-        model.zero_grad()
-        model(torch.ones(8, 64)).sum().backward()
-        if sys.argv[3] != "ddp":
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
-        profile.step()
-profile.export_chrome_trace(f"{folder}/rank{rank}.json")
-os._exit(0)  # threads of gloo that end with the interpreter may abort it
-"""
+
+
+def profiled(rank: int, world: int, folder: Path, how: str) -> None:
+    """Five steps of a small model under PyTorch's profiler, whose file each rank leaves."""
+    import torch
+    import torch.distributed as dist
+
+    warnings.simplefilter("ignore")  # what the profiler says of itself
+    model = torch.nn.Linear(64, 64)
+    if how == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    schedule = torch.profiler.schedule(wait=0, warmup=2, active=5, repeat=1)
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, schedule=schedule) as profile:
+        for _ in range(7):
+            time.sleep(LATE * rank)  # the input of rank 1 is slow, and rank 0 waits for it
+            model.zero_grad()
+            model(torch.ones(8, 64)).sum().backward()
+            if how != "ddp":
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad)
+            profile.step()
+    profile.export_chrome_trace(f"{folder}/rank{rank}.json")
+    warnings.simplefilter("error")
 
 
 @pytest.mark.parametrize("how", ["ddp", pytest.param("by hand", marks=pytest.mark.thorough)])
 def test_a_real_profile_tells_the_slow_rank_from_the_one_that_waits(
-    how: str, tmp_path: Path
+    how: str, tmp_path: Path, ranks: Ranks
 ) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "train.py").write_text(PROFILED.replace("LATE", str(LATE)))
-    commands = [
-        [sys.executable, str(tmp_path / "train.py"), str(rank), str(tmp_path), how]
-        for rank in (0, 1)
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        for command in commands
-    ]
-    assert [process.wait(timeout=300) for process in started] == [0, 0]
+    ranks.run(profiled, 2, tmp_path, how)
     found = kineto(tmp_path / "rank0.json", tmp_path / "rank1.json")
     fast, slow = (sorted(v for _, v in values(found.trace, k, "step", "duration")) for k in (0, 1))
     assert len(fast) == len(slow) == 5

@@ -331,6 +331,7 @@ def test_a_diagnosis_fits_twenty_five_lines(path: Path) -> None:
     assert 1 < len(lines(diagnose(path, compare=[]))) <= MOST
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize(
     "name", ["throughput.csv", "nvidia-smi.csv", "megatron-straggler.log", "sacct.txt"]
 )

@@ -154,7 +154,7 @@ def test_of_many_ranks_the_timeline_shows_some(tmp_path: Path) -> None:
     ones = np.full((2, 40, 2, 2), 0.1)
     path = write_parquet(drawn_pipeline(ones, ones), tmp_path / "trace.parquet")
     _, picture = worst_step(analyse(path))
-    assert picture.svg.count(">rank ") == MOST_LANES
+    assert picture.count(">rank ") == MOST_LANES
 
 
 def test_the_command_prints_cautions_first_and_json_alone(tmp_path: Path, call: Call) -> None:

@@ -194,7 +194,7 @@ class Theme(NamedTuple):
 
     dash_every: number of policies after which the dashes change.
     marked: whether curves have markers.
-    parses_math: whether a dollar sign in a name would start a formula.
+    hollow: the fill of a hollow marker.
     """
 
     ink: str
@@ -206,7 +206,7 @@ class Theme(NamedTuple):
     control: Mapping[str, Any]
     paints: Mapping[str, Paint]
     marked: bool
-    parses_math: bool
+    hollow: str
 
     def look(self, k: int) -> dict[str, Any]:
         """Colour, dashes and marker of look k, as keywords of `Axes.plot`."""
@@ -225,10 +225,6 @@ class Theme(NamedTuple):
         alpha = 0.35 if color == self.ink else 0.6
         return Paint(color, self.muted if hatch else None, alpha, hatch)
 
-    def text(self, name: str) -> str:
-        """A name as matplotlib must be given it."""
-        return name.replace("$", r"\$") if self.parses_math else name
-
 
 AREA_HATCHES = ("", "..", "xx")
 ALPHAS = (0.14, 0.28, 0.45)
@@ -236,6 +232,10 @@ ALPHAS = (0.14, 0.28, 0.45)
 GREYS = ("0.93", "0.84", "0.72")
 LOST = Paint("white", "#0072B2", hatch="xxxxxx")
 HELD = Paint("white", "0.4")
+UNCLEAR, ABSENT = Paint(LINE, MUTED, 0.5, "/////"), Paint(None, LINE)
+"""Cells of a map without a clear result, and without a result."""
+LETTER = 0.072
+"""Most width in inches of a letter on a map."""
 
 PAGE = Theme(
     INK, MUTED, SERIES, ("-", (0, (5, 2)), (0, (1.5, 1.5))), ("s", "^", "D", "v", "o"), 8,
@@ -248,7 +248,7 @@ PAGE = Theme(
         **{f"slowed {k}": Paint(CONTENTION, alpha=alpha) for k, alpha in enumerate(ALPHAS)},
         **{f"network {k}": Paint(NET, alpha=alpha) for k, alpha in enumerate(ALPHAS)},
     },
-    marked=False, parses_math=False,
+    marked=False, hollow="none",
 )  # fmt: skip
 PAPER = Theme(
     "black", "0.4", ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),
@@ -261,6 +261,6 @@ PAPER = Theme(
         **{f"slowed {k}": Paint(grey) for k, grey in enumerate(GREYS)},
         **{f"network {k}": Paint(None, "0.5", hatch="////") for k in range(len(GREYS))},
     },
-    marked=True, parses_math=True,
+    marked=True, hollow="white",
 )  # fmt: skip
 """The palette of Okabe and Ito; every look and every bar also differs without colour."""

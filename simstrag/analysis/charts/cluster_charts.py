@@ -10,33 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from simstrag.analysis.charts.chart import (
-    BSP,
-    CONTENTION,
-    INK,
-    MUTED,
-    NET,
-    PAGE,
-    WIDTH,
-    Bars,
-    Chart,
-    Curve,
-    Dots,
-    Floats,
-    Mark,
-    Paint,
-    Rule,
-    rows_of,
-)
-from simstrag.analysis.charts.matplotlib_renderer import (
-    Picture,
-    boxes,
-    canvas,
-    draw,
-    image,
-    picture,
-    svg,
-)
+from simstrag.analysis.charts import chart as spec
+from simstrag.analysis.charts import matplotlib_renderer as drawing
+from simstrag.analysis.charts.chart import WIDTH, Bars, Chart, Dots, Floats, Mark, Rule, rows_of
+from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, picture, svg
 from simstrag.analysis.charts.timeline import FULLEST
 from simstrag.analysis.derived.cluster_combinations import Combinations
 from simstrag.analysis.derived.cluster_stays import (
@@ -76,11 +53,12 @@ def completion(found: Combinations) -> Picture:
         apart = one.change.high < 0 or one.change.low > 0
         marks.append(Dots("", _look(found, one.name), [one.time], _at(row), filled=apart))
     names = [_wrap(one.name) for one in found.ranking]
-    return _picture("completion", Chart(
+    chart = Chart(
         "Mean completion time of every combination with 95 % intervals",
         "mean completion time (s)", "", marks, legend=False,
         size=(NARROW, HEAD + max(0.22, _height(names)) * len(names)), **rows_of(names),
-    ))  # fmt: skip
+    )  # fmt: skip
+    return picture(chart, "completion")
 
 
 def changes(found: Combinations) -> Picture:
@@ -109,9 +87,9 @@ def changes(found: Combinations) -> Picture:
     )  # fmt: skip
     with canvas(*chart.size) as figure:
         ax = figure.add_subplot()
-        draw(chart, ax, PAGE)
+        drawing.draw(chart, ax, spec.PAGE)
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=in_line)
-        return Picture(svg(figure, "changes", chart.label), NARROW)
+        return svg(figure, "changes", chart.label)
 
 
 def nodes(found: Sequence[Stay], until: float, name: str, label: str) -> Picture:
@@ -134,7 +112,7 @@ def nodes(found: Sequence[Stay], until: float, name: str, label: str) -> Picture
         top, middles = 0.0, []
         for own in lanes.values():
             rgba = np.array([_shade(*mean_slowdowns(lane, edges)) for lane in own])
-            image(ax, rgba, (0.0, until, top + len(own), top))
+            drawing.image(ax, rgba, (0.0, until, top + len(own), top))
             for row, lane in enumerate(own if single else ()):
                 _name_jobs(ax, lane, top + row + 0.5, until)
             middles.append(top + len(own) / 2)
@@ -144,7 +122,7 @@ def nodes(found: Sequence[Stay], until: float, name: str, label: str) -> Picture
         ax.tick_params(axis="y", length=0)
         ax.set(xlim=(0.0, until), ylim=(top - gap, 0.0), xlabel="time (s)")
         ax.spines["left"].set_visible(False)
-        return Picture(svg(figure, name, label), WIDTH)
+        return svg(figure, name, label)
 
 
 def jobs(table: Any, until: float, name: str, label: str) -> Picture:
@@ -162,10 +140,11 @@ def jobs(table: Any, until: float, name: str, label: str) -> Picture:
         Bars("runs, as long as alone", "full", start, alone, row, 0.7),
         Bars("cost of sharing", "slowed 2", alone, end, row, 0.7),
     ]
-    return _picture(name, Chart(
+    chart = Chart(
         label, "time (s)", "", marks, x_range=(0.0, until),
         size=(WIDTH, HEAD + LANE * len(shown)), **rows_of(shown["name"].tolist()),
-    ))  # fmt: skip
+    )  # fmt: skip
+    return picture(chart, name)
 
 
 def use(table: Any, asked: Any, study: Mapping[str, Any], until: float, name: str) -> Picture:
@@ -177,15 +156,14 @@ def use(table: Any, asked: Any, study: Mapping[str, Any], until: float, name: st
     lines |= {f"asked of {NAMES[resource]}": values for resource, values in found.items()}
     middles = (edges[:-1] + edges[1:]) / 2
     marks: list[Mark] = [Rule(100.0, "y", "all nodes", dotted=True)]
-    marks += [Curve(of, k, middles, 100 * values) for k, (of, values) in enumerate(lines.items())]
-    return _picture(name, Chart(
+    marks += [
+        spec.Curve(of, k, middles, 100 * values) for k, (of, values) in enumerate(lines.items())
+    ]
+    chart = Chart(
         "Devices held and resources asked for over time", "time (s)", "share of all nodes (%)",
         marks, x_range=(0.0, until), y_range=(0.0, None), size=(WIDTH, 2.4),
-    ))  # fmt: skip
-
-
-def _picture(name: str, chart: Chart) -> Picture:
-    return Picture(picture(chart, name), chart.size[0])
+    )  # fmt: skip
+    return picture(chart, name)
 
 
 def _wrap(name: str) -> str:
@@ -206,7 +184,7 @@ def _look(found: Combinations, name: str) -> int:
     """A look for each mix of policies, that of bsp for the first one's."""
     mixes = list(dict.fromkeys(next(iter(one.values.values())) for one in found.every))
     (own,) = (next(iter(one.values.values())) for one in found.every if one.name == name)
-    return BSP + mixes.index(own)
+    return spec.BSP + mixes.index(own)
 
 
 def _lanes(own: Sequence[Stay]) -> list[list[Stay]]:
@@ -233,16 +211,16 @@ def _lost(own: Sequence[Stay]) -> float:
 def _shade(present: Floats, slowdown: Floats, network: Floats) -> Floats:
     """RGBA pixels: grey for a job that is not slowed, red or violet for one that is."""
     strong = np.clip((slowdown - 1) / (FULLEST - 1), 0.0, 1.0)[:, None]
-    colour = np.where(network[:, None] > 0.5, to_rgb(NET), to_rgb(CONTENTION))
-    rgb = strong * colour + (1 - strong) * np.array(to_rgb(MUTED))
+    colour = np.where(network[:, None] > 0.5, to_rgb(spec.NET), to_rgb(spec.CONTENTION))
+    rgb = strong * colour + (1 - strong) * np.array(to_rgb(spec.MUTED))
     alpha = np.minimum(present, 1.0)[:, None] * (PRESENT + (STRONGEST - PRESENT) * strong)
     return np.concatenate([rgb, alpha], axis=1)
 
 
 def _name_jobs(ax: Axes, lane: Sequence[Stay], middle: float, until: float) -> None:
     start, end = (np.array([getattr(stay, k) for stay in lane]) for k in ("start", "end"))
-    boxes(ax, start, end, np.full(len(lane), middle), 0.94, Paint(None, MUTED))
+    drawing.boxes(ax, start, end, np.full(len(lane), middle), 0.94, spec.Paint(None, spec.MUTED))
     for stay in lane:
         if (stay.end - stay.start) / until * (WIDTH - 0.8) > LETTER * len(stay.job):
             at = stay.start + 0.003 * until
-            ax.text(at, middle, stay.job, va="center_baseline", color=INK, fontsize=6.5)
+            ax.text(at, middle, stay.job, va="center_baseline", color=spec.INK, fontsize=6.5)

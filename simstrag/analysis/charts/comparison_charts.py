@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rule, rows_of
-from simstrag.analysis.charts.matplotlib_renderer import canvas, svg
+from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, svg
 from simstrag.analysis.derived.ranking import TIMES, Standings
 from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.tables.table import Table
@@ -34,38 +33,27 @@ def looks(policies: Sequence[str]) -> dict[str, int]:
     }
 
 
-def speedups(
-    s: Standings, times: Sequence[str] | None = None, policies: Sequence[str] | None = None
-) -> Chart | None:
-    """Speed-up over bsp with 95 % intervals, best mean on top; None where only bsp was run.
+def speedups(s: Standings, time: str, policies: Collection[str]) -> Chart | None:
+    """Speed-up over bsp in one time with 95 % intervals, best mean on top; None for bsp alone.
 
     A dot is hollow where no difference from bsp is shown.
-    times: by default the times of the ranking.
     """
-    names = list(times or s.times)
-    shown = [p for p in s.policies if p.policy != BASELINE]
-    shown = [p for p in shown if policies is None or p.policy in policies]
+    shown = [p for p in s.policies if p.policy != BASELINE and p.policy in policies]
     if not shown:
         return None
-    shown.sort(key=lambda p: p.time[names[0]].value)
+    shown.sort(key=lambda p: p.time[time].value)
     marks: list[Mark] = []
-    offsets = np.linspace(-0.16, 0.16, len(names)) if len(names) > 1 else [0.0]
-    for k, (name, offset) in enumerate(zip(names, offsets, strict=True), 1):
-        label = f"by {TIMES[name]}" if len(names) > 1 else ""
-        for row, p in enumerate(shown):
-            if math.isfinite(p.speedup[name].value):
-                y = Estimate(*[row + float(offset)] * 3)
-                apart = p.difference[name].high < 0 or p.difference[name].low > 0
-                marks.append(Dots(label, k, [p.speedup[name]], [y], filled=apart))
-                label = ""
+    for row, p in enumerate(shown):
+        if math.isfinite(p.speedup[time].value):
+            apart = p.difference[time].high < 0 or p.difference[time].low > 0
+            marks.append(Dots("", 1, [p.speedup[time]], [Estimate(row, row, row)], filled=apart))
     marks += [
         Rule(1.0, "x", "bsp", left=True),
-        Rule(s.clean_speedup[names[0]].value, "x", "no contention", dotted=True),
+        Rule(s.clean_speedup[time].value, "x", "no contention", dotted=True),
     ]
-    axis = f"speed-up over bsp in {TIMES[names[0]]}" if len(names) == 1 else "speed-up over bsp"
     return Chart(
-        "Speed-up over bsp with 95 % intervals", axis, "", marks,
-        size=(9.0, 0.75 + 0.27 * len(shown)), **rows_of([p.policy for p in shown]),
+        "Speed-up over bsp with 95 % intervals", f"speed-up over bsp in {TIMES[time]}", "", marks,
+        **rows_of([p.policy for p in shown]),
     )  # fmt: skip
 
 
@@ -315,10 +303,10 @@ LETTER, LONGEST = 0.0105, 30
 """Share of the axis that a letter of a label takes, and the most letters that a label has."""
 
 
-def thresholds_picture(rows: Sequence[Row]) -> Markup:
+def thresholds_picture(rows: Sequence[Row]) -> Picture:
     """A bar per constant: the factors under which the leader stays ahead, and beyond."""
     if not rows:
-        return Markup()
+        return Picture()
     constants, leader = len({r["quantity"] for r in rows}), rows[0]["leader"]
     with canvas(spec.WIDTH, 0.8 + 0.3 * constants) as figure:
         draw_thresholds(figure, rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgba, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
@@ -51,10 +51,9 @@ SETTINGS = {
 # -- a page --------------------------------------------------------------------------------------
 
 
-class Picture(NamedTuple):
-    """Inline SVG, and its width in inches, by which a page scales it."""
+class Picture(Markup):
+    """Inline SVG, or nothing. width: inches, by which a page scales it."""
 
-    svg: Markup
     width: float
 
 
@@ -71,17 +70,21 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def picture(chart: spec.Chart, name: str) -> Markup:
-    """A chart as inline SVG. name: unique on its page."""
+def picture(chart: spec.Chart, name: str, log_x: bool = False) -> Picture:
+    """A chart as inline SVG. name: unique on its page; log_x: whether its x axis is logarithmic."""
     with canvas(*chart.size) as figure:
         ax = figure.add_subplot()
+        if log_x:
+            ax.set_xscale("log")
         draw(chart, ax, PAGE)
+        if log_x:
+            ax.xaxis.set_major_formatter("{x:g}")
         if chart.legend and ax.get_legend_handles_labels()[0]:
             ax.legend(**BESIDE)
         return svg(figure, name, chart.label)
 
 
-def svg(figure: Figure, name: str, label: str) -> Markup:
+def svg(figure: Figure, name: str, label: str) -> Picture:
     """Inline SVG.
 
     name: unique on its page; ids begin with it.
@@ -106,10 +109,12 @@ def svg(figure: Figure, name: str, label: str) -> Markup:
         body = body.replace(stand_in, variable)
     body = re.sub(r"\n\s*", "\n", body)
     label = escape(label)
-    return Markup(
+    drawn = Picture(
         f'<svg class="picture" role="img" aria-label="{label}" {box.group()}>'
         f"<title>{label}</title>{body}"
     )
+    drawn.width = float(figure.get_figwidth())
+    return drawn
 
 
 def _short(path: re.Match[str]) -> str:
@@ -135,7 +140,7 @@ def draw(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
                 _draw_dots(ax, mark, theme)
             case spec.Bars():
                 left, right = (np.clip(end, low, high) for end in (mark.left, mark.right))
-                name = theme.text(mark.name)
+                name = _plain(mark.name)
                 known = ax.get_legend_handles_labels()[1]
                 label = None if name in known else name or None
                 boxes(ax, left, right, mark.row, mark.height, theme.paints[mark.role], label)
@@ -149,7 +154,7 @@ def draw(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
                 style: Any = {"where": "post", "color": theme.muted, "linewidth": 0.8}
                 ax.step(mark.x, mark.y, label=mark.name, **style)
     if chart.rows:
-        ax.set_yticks(list(chart.rows), [theme.text(name) for name in chart.rows.values()])
+        ax.set_yticks(list(chart.rows), [_plain(name) for name in chart.rows.values()])
         ax.tick_params(axis="y", length=0)
     ax.set(xlim=chart.x_range, ylim=chart.y_range, xlabel=chart.x, ylabel=chart.y)
     if chart.grid:
@@ -157,12 +162,17 @@ def draw(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
         ax.set_axisbelow(True)
 
 
+def _plain(name: str) -> str:
+    """A name as matplotlib must be given it, in which a dollar sign may start a formula."""
+    return name.replace("$", r"\$") if matplotlib.rcParams["text.parse_math"] else name
+
+
 def _draw_curve(ax: Axes, mark: spec.Curve, theme: spec.Theme, k: int) -> None:
     style = theme.look(mark.look)
     if not theme.marked:
         style["marker"] = "None"
     every = (5 + 7 * k % BETWEEN, BETWEEN)
-    ax.plot(mark.x, mark.y, label=theme.text(mark.name), markevery=every, **style)
+    ax.plot(mark.x, mark.y, label=_plain(mark.name), markevery=every, **style)
     if mark.least is not None and mark.most is not None:
         band = {"color": style["color"], "alpha": 0.12, "linewidth": 0}
         fill, over = (ax.fill_betweenx, mark.y) if mark.along == "x" else (ax.fill_between, mark.x)
@@ -173,13 +183,12 @@ def _draw_dots(ax: Axes, mark: spec.Dots, theme: spec.Theme) -> None:
     style = theme.look(mark.look)
     if not mark.joined:
         style["linestyle"] = "None"
-    hollow = "none" if theme is PAGE else "white"
     ax.errorbar(
         [e.value for e in mark.x], [e.value for e in mark.y],
         xerr=arms(mark.x) if any(e.low != e.high for e in mark.x) else None,
         yerr=arms(mark.y) if any(e.low != e.high for e in mark.y) else None,
-        label=theme.text(mark.name), capsize=2, elinewidth=0.9,
-        markerfacecolor=style["color"] if mark.filled else hollow, **style,
+        label=_plain(mark.name), capsize=2, elinewidth=0.9,
+        markerfacecolor=style["color"] if mark.filled else theme.hollow, **style,
     )  # fmt: skip
 
 
@@ -236,6 +245,36 @@ def boxes(
     ax.autoscale_view()
 
 
+class MapCell(NamedTuple):
+    """A cell of a map: its column and row, what kind it is, and the text on it."""
+
+    column: int
+    row: int
+    kind: str
+    text: str
+
+
+def cells(
+    ax: Axes, found: Sequence[MapCell], paints: Mapping[str, spec.Paint], x: Sequence[str],
+    y: Sequence[str],
+) -> None:  # fmt: skip
+    """Draw a map of cells, row 0 at the bottom, in the paints of their kinds.
+
+    x, y: names of the columns and of the rows.
+    """
+    for kind, paint in paints.items():
+        own = [cell for cell in found if cell.kind == kind]
+        column, row = (np.array([cell[k] for cell in own]) for k in (0, 1))
+        boxes(ax, column - 0.48, column + 0.48, row, 0.92, paint, kind)
+    for cell in found:
+        ax.text(cell.column, cell.row, cell.text, ha="center", va="center", color=INK, fontsize=7.5)
+    ax.set(xlim=(-0.5, len(x) - 0.5), ylim=(-0.5, len(y) - 0.5))
+    ax.set_xticks(range(len(x)), x)
+    ax.set_yticks(range(len(y)), y)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
 def image(ax: Axes, rgba: Floats, extent: tuple[float, float, float, float]) -> None:
     """Show RGBA pixels (rows from the top) over `extent`, each as a sharp rectangle."""
     ax.imshow(rgba, extent=extent, aspect="auto", interpolation="none", origin="upper")
@@ -243,10 +282,8 @@ def image(ax: Axes, rgba: Floats, extent: tuple[float, float, float, float]) -> 
 
 def pixels(color: str, weight: Floats) -> Floats:
     """RGBA pixels of one colour, as opaque as `weight` (0..1)."""
-    rgba = np.empty((*weight.shape, 4))
-    rgba[...] = to_rgba(color)
-    rgba[..., 3] = np.clip(weight, 0.0, 1.0)
-    return rgba
+    rgba = to_rgba_array(color, np.clip(weight, 0.0, 1.0).ravel())
+    return rgba.reshape(*weight.shape, 4)
 
 
 def arms(estimates: Sequence[Estimate]) -> npt.NDArray[np.float64]:

@@ -62,7 +62,7 @@ def speedups(
     name = by or s.decides
     if name not in s.times:
         raise InputError(f"there is no speed-up by '{name}'; known: {', '.join(s.times)}")
-    chart = comparison_charts.speedups(s, [name], _chosen(comparison, policies))
+    chart = comparison_charts.speedups(s, name, _chosen(comparison, policies))
     if chart is None:
         raise InputError("there is no policy but bsp to show")
     return _drawn(chart, ax, 0.6 + 0.17 * len(chart.rows))

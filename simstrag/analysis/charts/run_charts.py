@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from markupsafe import Markup
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import (
-    Bars,
-    Chart,
-    Curve,
-    Floats,
-    Mark,
-    Rule,
-    name_ranks,
-    rows_of,
-)
-from simstrag.analysis.charts.matplotlib_renderer import canvas, image, pixels, svg
+from simstrag.analysis.charts.chart import Bars, Chart, Floats, Mark, name_ranks, rows_of
+from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, image, pixels, svg
 from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.waiting import Waiting
 from simstrag.analysis.text.number_format import number, percent
@@ -63,9 +53,9 @@ def accuracy(run: Run) -> Chart | None:
     time, found = (np.array(run.evaluations[name]) for name in ("time", "accuracy"))
     facts = (("time (s)", "@x{0.[000]}"), ("accuracy", "@y{0.[000]}"))
     look = spec.BSP if run.policy == BASELINE else 1
-    marks: list[Mark] = [Curve(run.policy, look, time, found, facts=facts)]
+    marks: list[Mark] = [spec.Curve(run.policy, look, time, found, facts=facts)]
     if (target := run.scenario.get("target_accuracy")) is not None:
-        marks.append(Rule(target, "y", "target", dotted=True))
+        marks.append(spec.Rule(target, "y", "target", dotted=True))
     return Chart(
         f"Accuracy over time under {run.policy}", "time (s)", "accuracy (0 to 1)", marks,
         x_range=(0.0, 1.02 * float(time[-1])), y_range=(min(0.0, float(np.nanmin(found))), None),
@@ -108,7 +98,7 @@ def staleness(name: str, quantiles: Floats, most: float) -> Chart:
     )  # fmt: skip
 
 
-def waiting_matrices(examples: Sequence[Example]) -> list[tuple[str, str, Markup]]:
+def waiting_matrices(examples: Sequence[Example]) -> list[tuple[str, str, Picture]]:
     """For each run its name, a sentence on its waiting, and seconds of rank (row) for rank.
 
     The darkest shade is the longest waiting in all runs.
@@ -121,10 +111,10 @@ def waiting_matrices(examples: Sequence[Example]) -> list[tuple[str, str, Markup
     ]
 
 
-def _matrix(name: str, policy: str, seconds: Floats, most: float) -> Markup:
+def _matrix(name: str, policy: str, seconds: Floats, most: float) -> Picture:
     n = len(seconds)
     if not seconds.any():
-        return Markup()
+        return Picture()
     with canvas(SMALL, 2.9) as figure:
         ax, weight = figure.add_subplot(), seconds / most
         image(ax, pixels(spec.CONTENTION, 0.85 * weight), (-0.5, n - 0.5, n - 0.5, -0.5))

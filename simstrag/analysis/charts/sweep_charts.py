@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Chart, Dots, Mark, Paint, Rule
+from simstrag.analysis.charts import chart as spec
+from simstrag.analysis.charts import matplotlib_renderer as drawing
+from simstrag.analysis.charts.chart import LETTER, PAGE, Chart, Dots, Mark, Rule
 from simstrag.analysis.charts.comparison_charts import looks
-from simstrag.analysis.charts.matplotlib_renderer import BESIDE, Picture, boxes, canvas, draw, svg
+from simstrag.analysis.charts.matplotlib_renderer import MapCell, Picture, canvas, svg
 from simstrag.analysis.derived.sweep_cells import Axis, Cell, SweepCells
 from simstrag.analysis.text.number_format import percent
 from simstrag.experiments.comparison import BASELINE
@@ -23,13 +24,7 @@ LEAST, WIDEST = 4.4, 9.0
 """Least and most width, in inches like all sizes here."""
 NARROW, CELL, HEIGHT = 0.8, 0.95, 0.42
 """A cell: width from which panels stand side by side, most width, and height."""
-LETTER = 0.072
-"""Most width of a letter."""
 LINE_HEIGHT = 0.15
-UNCLEAR = Paint(LINE, MUTED, 0.5, "/////")
-"""A cell without a clear winner."""
-ABSENT = Paint(None, LINE)
-"""A cell without a result."""
 NO_WINNER, NO_RESULT = "no clear winner", "no result"
 
 
@@ -72,15 +67,21 @@ def fastest(found: SweepCells, x: str | None = None, y: str | None = None) -> Pi
     in_line = max(1, int(width / (0.5 + LETTER * max(map(len, names)))))
     height = 0.6 + 0.2 * -(-len(names) // in_line) + below * turned
     height += down * (rows * HEIGHT + 0.2 + LINE_HEIGHT * max(map(len, titles)))
-    texts = _texts(found, size)
+    texts, look = _texts(found, size), looks(found.policies)
+    paints = {name: PAGE.area(look[name]) for name in found.policies}
+    paints |= {NO_WINNER: spec.UNCLEAR, NO_RESULT: spec.ABSENT}
     with canvas(width, height) as figure:
         drawn = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel()
-        for ax, title, (_, cells) in zip(drawn, titles, panels, strict=False):
-            _draw_cells(ax, found, cells, kinds, along_x, along_y)
-            for cell in cells:
-                column, row = _place(along_x, cell), _place(along_y, cell)
-                words = texts.get(cell.number, "")
-                ax.text(column, row, words, ha="center", va="center", color=INK, fontsize=7.5)
+        for ax, title, (_, own) in zip(drawn, titles, panels, strict=False):
+            shown = [
+                MapCell(
+                    _place(along_x, c), _place(along_y, c), kinds[c.number], texts.get(c.number, "")
+                )
+                for c in own
+            ]
+            drawing.cells(ax, shown, paints, along_x.labels, along_y.labels if along_y else [""])
+            if not (along_y and along_y.numeric):
+                ax.invert_yaxis()
             ax.set_title("\n".join(title), fontsize=8, loc="left")
             ax.tick_params(axis="x", labelrotation=90 * turned)
         for ax in drawn[len(panels) :]:
@@ -91,7 +92,7 @@ def fastest(found: SweepCells, x: str | None = None, y: str | None = None) -> Pi
         handles = {name: handle for entry in entries for handle, name in entry}
         figure.legend([handles[n] for n in names], names, loc="outside upper left", ncols=in_line)
         keys = " and ".join(axis.key for axis in (along_x, along_y) if axis)
-        return Picture(svg(figure, "fastest", f"The fastest policy over {keys}"), width)
+        return svg(figure, "fastest", f"The fastest policy over {keys}")
 
 
 def _by_panel(found: SweepCells, others: Sequence[Axis]) -> list[tuple[str, list[Cell]]]:
@@ -130,30 +131,6 @@ def _texts(found: SweepCells, width: float) -> dict[int, str]:
     }
 
 
-def _draw_cells(
-    ax: Axes, found: SweepCells, cells: Sequence[Cell], kinds: Mapping[int, str], x: Axis,
-    y: Axis | None,
-) -> None:  # fmt: skip
-    look = looks(found.policies)
-    paints = {
-        **{name: PAGE.area(look[name]) for name in found.policies},
-        NO_WINNER: UNCLEAR,
-        NO_RESULT: ABSENT,
-    }
-    column, row = (np.array([_place(axis, cell) for cell in cells]) for axis in (x, y))
-    for kind, paint in paints.items():
-        chosen = np.array([kinds[cell.number] == kind for cell in cells])
-        left, right = column[chosen] - 0.48, column[chosen] + 0.48
-        boxes(ax, left, right, row[chosen], 0.92, paint, kind)
-    ax.set_xlim(-0.5, len(x.values) - 0.5)
-    ax.set_xticks(range(len(x.values)), x.labels)
-    rows = len(y.values) if y else 1
-    ax.set_ylim(*((-0.5, rows - 0.5) if y and y.numeric else (rows - 0.5, -0.5)))
-    ax.set_yticks(range(rows), y.labels if y else [""])
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-
-
 def _kind(cell: Cell) -> str:
     """The name of a cell in the legend."""
     return cell.winner or (NO_WINNER if cell.best else NO_RESULT)
@@ -189,7 +166,7 @@ def speedups(found: SweepCells) -> Picture:
     with canvas(*chart.size) as figure:
         ax = figure.add_subplot()
         ax.set_xscale("log" if axis.logarithmic else "linear")
-        draw(chart, ax, PAGE)
+        drawing.draw(chart, ax, PAGE)
         for name, line in lines.items() if axis.numeric else ():
             band = [(x, y.low, y.high) for x, y in line]
             color = PAGE.look(look[name])["color"]
@@ -197,5 +174,5 @@ def speedups(found: SweepCells) -> Picture:
         ax.set_xticks(list(at), axis.labels)
         ax.minorticks_off()
         if ax.get_legend_handles_labels()[0]:
-            ax.legend(**BESIDE)
-        return Picture(svg(figure, "speedups", chart.label), WIDEST)
+            ax.legend(**drawing.BESIDE)
+        return svg(figure, "speedups", chart.label)

@@ -133,7 +133,7 @@ def scope_of(
 
 def timeline(
     e: Example, ranks: Sequence[int], start: float, end: float, digits: int = 6,
-    events: bool = True, inches: float = 9.0,
+    events: bool = True,
 ) -> Chart:  # fmt: skip
     """The timeline of a run between two times, in seconds.
 
@@ -150,7 +150,7 @@ def timeline(
         named |= {UPDATES: "updates"} | ({PLAN: "plan"} if plans else {})
     return Chart(
         f"Steps of {e.name}, {start:.4g} to {end:.4g} s", "time (s)", "", marks, named,
-        (start, end), (len(rows) - 0.4, top - 0.6), (inches, 0.5 + 0.17 * (len(rows) - top)),
+        (start, end), (len(rows) - 0.4, top - 0.6), (spec.WIDTH, 0.5 + 0.17 * (len(rows) - top)),
         round(70 + 19 * (len(rows) - top)), "", False, digits,
     )  # fmt: skip
 
@@ -315,7 +315,7 @@ def _strip(label: str, rgba: Floats, ranks: Sequence[int], until: float, shown: 
     height = min(max(n, 4), 32)
     return Chart(
         label, "time (s)", "", marks, names, (0.0, until), (n - 0.5, -0.5),
-        (9.0, 0.42 + 0.07 * height), 46 + 7 * height, "", False,
+        (spec.WIDTH, 0.42 + 0.07 * height), 46 + 7 * height, "", False,
     )  # fmt: skip
 
 

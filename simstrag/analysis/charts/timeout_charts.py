@@ -8,8 +8,8 @@ import numpy as np
 
 from simstrag.advice.timeout_trials import gpu_hours
 from simstrag.advice.timeouts import TimeoutAdvice
-from simstrag.analysis.charts.chart import PAGE, WIDTH, Chart, Curve, Floats, Mark, Rule
-from simstrag.analysis.charts.matplotlib_renderer import BESIDE, Picture, canvas, draw, svg
+from simstrag.analysis.charts.chart import Chart, Curve, Floats, Mark, Rule
+from simstrag.analysis.charts.matplotlib_renderer import Picture, picture
 
 X = "detection timeout (s)"
 WORST = 5.0
@@ -57,11 +57,4 @@ def _rules(advice: TimeoutAdvice) -> tuple[Mark, ...]:
 
 def _draw(name: str, label: str, y: str, marks: Sequence[Mark], detection: Floats) -> Picture:
     ends = float(detection[0]), float(detection[-1])
-    chart = Chart(label, X, y, marks, x_range=ends, y_range=(0.0, None))
-    with canvas(*chart.size) as figure:
-        ax = figure.add_subplot()
-        ax.set_xscale("log")
-        draw(chart, ax, PAGE)
-        ax.xaxis.set_major_formatter("{x:g}")
-        ax.legend(**BESIDE)
-        return Picture(svg(figure, name, label), WIDTH)
+    return picture(Chart(label, X, y, marks, x_range=ends, y_range=(0.0, None)), name, log_x=True)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from simstrag.analysis.charts.chart import CONTENTION, WIDTH, Bars, Chart, Mark, rows_of
-from simstrag.analysis.charts.matplotlib_renderer import (
-    Picture,
-    canvas,
-    image,
-    picture,
-    pixels,
-    svg,
-)
+from simstrag.analysis.charts import matplotlib_renderer as drawing
+from simstrag.analysis.charts.chart import CONTENTION, WIDTH, Bars, Chart, Floats, Mark, rows_of
+from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, picture, svg
 from simstrag.records.record import BACKWARD, FORWARD, Ints, Record
 from simstrag.traces.clocks import clocks_of
 from simstrag.whatif.analysis import WhatIf
@@ -41,18 +37,10 @@ def heatmap(found: WhatIf) -> Picture:
     together = np.clip((middle / np.median(middle) - 1) / (FULLEST - 1), 0.0, 1.0)
     weight = np.concatenate([together[None], weight])
     names = ["all", *map(str, ranks.ravel()[order].tolist())]
-    rows, columns = weight.shape
+    columns = weight.shape[1]
     label = "Computing of every rank in every step over the median of its stage"
-    with canvas(WIDTH, HEAD + LANE * min(max(rows, 6), 60)) as figure:
-        ax = figure.add_subplot()
-        image(ax, pixels(CONTENTION, 0.06 + 0.9 * weight), (-0.5, columns - 0.5, rows - 0.5, -0.5))
-        every = max(1, -(-rows // LABELLED))
-        ax.set_yticks(range(0, rows, every), names[::every])
-        each = max(1, -(-columns // 16))
-        ax.set_xticks(range(0, columns, each), layout.step[::each].tolist())
-        ax.set(xlabel="step", ylabel="rank")
-        ax.tick_params(length=0)
-        return Picture(svg(figure, "heatmap", label), WIDTH)
+    return _map("heatmap", label, weight, (-0.5, columns - 0.5), names, "step", "rank",
+                layout.step.tolist())  # fmt: skip
 
 
 def clock_map(record: Record) -> Picture | None:
@@ -68,14 +56,31 @@ def clock_map(record: Record) -> Picture | None:
     for row, card in enumerate(cards):
         place = np.clip(np.searchsorted(edges, card.time, side="right") - 1, 0, bins - 1)
         np.maximum.at(weight[row], place, np.clip((usual / card.clock - 1), 0.0, 1.0))
-    with canvas(WIDTH, HEAD + LANE * min(max(len(cards), 6), 60)) as figure:
+    names = [record.nodes[card.node] for card in cards]
+    label = "SM clocks below the usual one"
+    return _map("clocks", label, weight, (begin, end), names, "time (s)", "GPU")
+
+
+def _map(
+    name: str, label: str, weight: Floats, ends: tuple[float, float], names: Sequence[str],
+    x: str, y: str, columns: Sequence[int] = (),
+) -> Picture:  # fmt: skip
+    """Weights (0..1) with a row per name, between the ends of the x axis.
+
+    columns: the number of each column, if the x axis has no unit.
+    """
+    rows, shades = len(names), drawing.pixels(CONTENTION, 0.06 + 0.9 * weight)
+    with canvas(WIDTH, HEAD + LANE * min(max(rows, 6), 60)) as figure:
         ax = figure.add_subplot()
-        image(ax, pixels(CONTENTION, 0.06 + 0.9 * weight), (begin, end, len(cards) - 0.5, -0.5))
-        every = max(1, -(-len(cards) // LABELLED))
-        ax.set_yticks(range(0, len(cards), every), [record.nodes[c.node] for c in cards][::every])
-        ax.set(xlabel="time (s)", ylabel="GPU")
+        drawing.image(ax, shades, (*ends, rows - 0.5, -0.5))
+        every = max(1, -(-rows // LABELLED))
+        ax.set_yticks(range(0, rows, every), names[::every])
+        if columns:
+            each = max(1, -(-len(columns) // 16))
+            ax.set_xticks(range(0, len(columns), each), list(map(str, columns[::each])))
+        ax.set(xlabel=x, ylabel=y)
         ax.tick_params(length=0)
-        return Picture(svg(figure, "clocks", "SM clocks below the usual one"), WIDTH)
+        return svg(figure, name, label)
 
 
 def worst_step(found: WhatIf) -> tuple[int, Picture]:
@@ -106,11 +111,12 @@ def worst_step(found: WhatIf) -> tuple[int, Picture]:
             marks.append(Bars(name, role, lefts, rights, rows, 0.8))
     names = [f"rank {ranks[d, stage]}" for d, stage in shown]
     step = int(layout.step[k])
-    return step, Picture(picture(Chart(
+    chart = Chart(
         f"What every rank did in step {step}", "time from the beginning of the step (s)", "",
         marks, x_range=(0.0, float(end.max())), size=(WIDTH, HEAD + LANE * 1.3 * len(shown)),
         **rows_of(names),
-    ), "worst"), WIDTH)  # fmt: skip
+    )  # fmt: skip
+    return step, picture(chart, "worst")
 
 
 def _rank_grid(found: WhatIf) -> Ints:

@@ -150,7 +150,7 @@ class Combinations:
 
     @property
     def ranking(self) -> list[Combination]:
-        """Best mean first."""
+        """All combinations, the shortest mean completion time first."""
         return sorted(self.every, key=lambda one: one.time.value)
 
     @property

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from simstrag.analysis.charts import (
     bokeh_renderer,
     comparison_charts,
@@ -151,7 +149,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         asked=page_footer.question(scenario),
         seed=scenario.seed_list[0],
         tables=tables,
-        pictures={n: picture(c, n) if c else Markup() for n, c in charts.items()},
+        pictures={n: picture(c, n) if c else "" for n, c in charts.items()},
         tradeoff=traded,
         not_drawn=comparison_charts.explain_missing_curves(s),
         timelines=timelines,
@@ -236,7 +234,7 @@ def _timelines(
         plot = interactive_charts.plot_timeline(e, scope, whole=strip)
         drawn[f"window{k}"] = bokeh_renderer.pack(plot)
     slowed = next((e.timing for e in examples if e.timing and e.timing.contention.slowdowns), None)
-    contention = Markup()
+    contention = ""
     if slowed is not None:
         strip = timeline.contention_strip(slowed, workers, scope.until, shown)
         contention = picture(strip, "contention")

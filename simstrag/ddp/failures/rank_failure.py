@@ -64,7 +64,7 @@ class Stage(enum.IntEnum):
     """How far a rank is in what all do together: after a loss they go on from the lowest."""
 
     AGREEING = 0
-    """In `wrap`."""
+    """In `wrap`, where ranks agree on what they train."""
     BEGINNING = 1
     """Before the first step."""
     TRAINING = 2
