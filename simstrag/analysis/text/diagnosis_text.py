@@ -336,29 +336,26 @@ def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
         slow = len({each.node for each in found.hardware})
         yield f"{slow} of {len(found.record.nodes)} GPUs are slow at times; the costliest:"
     for cause in found.hardware:
+        text = "{card} is slow {when}"
+        if np.isfinite(cause.slowdown):
+            text += ": up to {times} times as long, if a step is bound by the clock"
         when = _span(found.record, cause)
-        slower = (
-            f": up to {number(cause.slowdown)} times as long, if a step is bound by the clock"
-            if np.isfinite(cause.slowdown)
-            else ""
-        )
-        yield f"{_card(cause)} is slow {when}{slower}."
-    for bounds in found.record.bounds:
-        if bounds.quantity not in QUANTITIES and _spread(bounds) > 0:
-            rank, often = bounds.slowest
-            if often:
-                ratio = bounds.middle[1] / bounds.middle[0] if bounds.middle[0] else np.inf
-                yield (
-                    f"Rank {rank} is the slowest in {often} of "
-                    f"{plural(len(bounds.low), 'report')}: {number(ratio)} times as long as the "
-                    f"fastest ({_range(bounds)}"
-                    f"{'' if bounds.quantity.startswith(RELATIVE) else ' s'} of {bounds.quantity})."
-                )
-    for each in found.record.episodes:
-        cost = "" if not np.isfinite(each.factor) else f", {number(each.factor)} times as long"
+        yield say(f"{text}.", card=_card(cause), when=when, times=cause.slowdown)
+    for each in found.record.bounds:
+        if each.quantity not in QUANTITIES and _spread(each) > 0 and each.slowest[1]:
+            low, high = each.middle
+            yield say(
+                "Rank {rank} is the slowest in {often} of {all:# report}: {times} times as long as "
+                "the fastest ({ends}{unit} of {what}).",
+                rank=each.slowest[0], often=each.slowest[1], all=len(each.low),
+                times=float(high / low) if low else np.inf, ends=_range(each), what=each.quantity,
+                unit="" if each.quantity.startswith(RELATIVE) else " s",
+            )  # fmt: skip
+    for spell in found.record.episodes:
+        cost = f", {number(spell.factor)} times as long" * bool(np.isfinite(spell.factor))
         yield (
-            f"{capital(each.what)} was on {found.record.nodes[each.node]} from "
-            f"{_when(found.record, each.start)} to {_when(found.record, each.end)}{cost}."
+            f"{capital(spell.what)} was on {found.record.nodes[spell.node]} from "
+            f"{_when(found.record, spell.start)} to {_when(found.record, spell.end)}{cost}."
         )
     if found.record.series and not found.hardware and not found.hides_ranks:
         which = "No GPU that kept its values" if gone(found.record) else "No GPU"
