@@ -19,6 +19,7 @@ from benchmarks.mode_learning import (
     main,
     moments,
     regrets,
+    slopes,
 )
 from simstrag.contract import Hints, Quorum, Via, View
 from simstrag.documents.weights_file import Weights
