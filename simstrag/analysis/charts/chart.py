@@ -2,6 +2,10 @@
 
 `matplotlib_renderer` draws a chart for a page or a paper; `bokeh_renderer` draws the same chart to
 zoom and to point at.  A `Theme` turns the roles of marks into colours.
+
+Vega-Lite would be this grammar in one renderer.  It has no hatches, two of its charts cannot share
+a zoom and a box, and it draws every bar again at each zoom: of the largest timeline, 165,000 bars,
+a turn of the wheel took 2.7 s of a browser's time, with Bokeh 0.3 s; opening it 7.6 s and 1.2 s.
 """
 
 from __future__ import annotations
@@ -165,6 +169,11 @@ def rows_of(names: Sequence[str]) -> dict[str, Any]:
     """The arguments of a chart with one row per name, the first on top; "" leaves a row unnamed."""
     rows = {float(k): name for k, name in enumerate(names) if name}
     return {"rows": rows, "y_range": (len(names) - 0.5, -0.5), "grid": "x"}
+
+
+def exact(*values: float) -> list[Estimate]:
+    """Coordinates without intervals."""
+    return [Estimate(value, value, value) for value in values]
 
 
 def name_ranks(n: int, most: int = 8) -> list[str]:
