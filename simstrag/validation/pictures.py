@@ -46,7 +46,7 @@ def errors(cases: Sequence[CaseResult]) -> Markup:
         ax.grid(axis="x")
         ax.set_axisbelow(True)
         ax.set_xlabel("makespan relative to the mean of real runs; grey: tolerance")
-        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        ax.legend(**matplotlib_renderer.BESIDE)
         return matplotlib_renderer.svg(
             figure, "errors", "Makespan of each case, real and simulated"
         )
@@ -97,7 +97,7 @@ def replayed_paces(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) 
         for (name, pace), colour in zip(paces.items(), chart.SERIES, strict=False):
             ax.plot(*_steps(np.asarray(grid), pace), color=colour, linewidth=1.4, label=name)
         _set_axes(ax, max(grid))
-        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        ax.legend(**matplotlib_renderer.BESIDE)
         return matplotlib_renderer.svg(figure, "paces", "Step time over time")
 
 

@@ -292,15 +292,6 @@ def pack(plot: Any) -> Packed:
     return Packed(_compress(text), height)
 
 
-def unpack(text: str) -> str:
-    """The text that `pack` compressed.
-
-    >>> unpack(_compress("a plot"))
-    'a plot'
-    """
-    return gzip.decompress(base64.b64decode(text)).decode()
-
-
 def _compress(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 

@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts import matplotlib_renderer as drawing
-from simstrag.analysis.charts.chart import WIDTH, Bars, Chart, Dots, Floats, Mark, Rule, rows_of
+from simstrag.analysis.charts.chart import WIDTH, Bars, Chart, Dots, Mark, Rule, exact, rows_of
 from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, picture, svg
 from simstrag.analysis.charts.timeline import FULLEST
 from simstrag.analysis.derived.cluster_combinations import Combinations
@@ -51,7 +51,7 @@ def completion(found: Combinations) -> Picture:
     marks: list[Mark] = [Rule(found.first.time.value, "x", "first row", left=True)]
     for row, one in enumerate(found.ranking):
         apart = one.change.high < 0 or one.change.low > 0
-        marks.append(Dots("", _look(found, one.name), [one.time], _at(row), filled=apart))
+        marks.append(Dots("", _look(found, one.name), [one.time], exact(row), filled=apart))
     names = [_wrap(one.name) for one in found.ranking]
     chart = Chart(
         "Mean completion time of every combination with 95 % intervals",
@@ -72,7 +72,7 @@ def changes(found: Combinations) -> Picture:
         for row, one in enumerate(others):
             (effect,) = (e for e in one.effects if e.workload == workload)
             x = Estimate(*(100 * value for value in effect.change))
-            marks.append(Dots(label, k, [x], _at(row + offset), effect.pays or effect.profits))
+            marks.append(Dots(label, k, [x], exact(row + offset), effect.pays or effect.profits))
             label = ""
     in_line = max(1, int((NARROW - 0.4) / (0.5 + 1.3 * LETTER * max(map(len, workloads)))))
     height = (
@@ -176,10 +176,6 @@ def _height(names: Sequence[str]) -> float:
     return 0.14 * max(name.count("\n") + 1 for name in names) + 0.06
 
 
-def _at(row: float) -> list[Estimate]:
-    return [Estimate(row, row, row)]
-
-
 def _look(found: Combinations, name: str) -> int:
     """A look for each mix of policies, that of bsp for the first one's."""
     mixes = list(dict.fromkeys(next(iter(one.values.values())) for one in found.every))
@@ -208,7 +204,7 @@ def _lost(own: Sequence[Stay]) -> float:
     )
 
 
-def _shade(present: Floats, slowdown: Floats, network: Floats) -> Floats:
+def _shade(present: spec.Floats, slowdown: spec.Floats, network: spec.Floats) -> spec.Floats:
     """RGBA pixels: grey for a job that is not slowed, red or violet for one that is."""
     strong = np.clip((slowdown - 1) / (FULLEST - 1), 0.0, 1.0)[:, None]
     colour = np.where(network[:, None] > 0.5, to_rgb(spec.NET), to_rgb(spec.CONTENTION))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rule, rows_of
+from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rule, exact, rows_of
 from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, svg
 from simstrag.analysis.derived.ranking import TIMES, Standings
 from simstrag.analysis.tables.comparison_tables import CONTROL
@@ -46,7 +46,7 @@ def speedups(s: Standings, time: str, policies: Collection[str]) -> Chart | None
     for row, p in enumerate(shown):
         if math.isfinite(p.speedup[time].value):
             apart = p.difference[time].high < 0 or p.difference[time].low > 0
-            marks.append(Dots("", 1, [p.speedup[time]], [Estimate(row, row, row)], filled=apart))
+            marks.append(Dots("", 1, [p.speedup[time]], exact(row), filled=apart))
     marks += [
         Rule(1.0, "x", "bsp", left=True),
         Rule(s.clean_speedup[time].value, "x", "no contention", dotted=True),
@@ -285,7 +285,7 @@ def pareto_front(x: Floats, y: Floats) -> npt.NDArray[np.bool_]:
 def costs(s: Standings, policies: Sequence[str] | None = None) -> Chart:
     """Time to target under every cost of staleness, each simulated; lines guide the eye."""
     look = looks(s.comparison.policies)
-    x = [Estimate(c, c, c) for c in s.costs]
+    x = exact(*s.costs)
     marks: list[Mark] = [
         Dots(name, look[name], x, [s.mean(s.at_cost(name, c)) for c in s.costs], joined=True)
         for name in (policies or [p.policy for p in s.policies])

@@ -11,7 +11,7 @@ import numpy as np
 
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts import matplotlib_renderer as drawing
-from simstrag.analysis.charts.chart import LETTER, PAGE, Chart, Dots, Mark, Rule
+from simstrag.analysis.charts.chart import LETTER, PAGE, Chart, Dots, Mark, Rule, exact
 from simstrag.analysis.charts.comparison_charts import looks
 from simstrag.analysis.charts.matplotlib_renderer import MapCell, Picture, canvas, svg
 from simstrag.analysis.derived.sweep_cells import Axis, Cell, SweepCells
@@ -20,8 +20,8 @@ from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES
 
-LEAST, WIDEST = 4.4, 9.0
-"""Least and most width, in inches like all sizes here."""
+LEAST = 4.4
+"""Least width, in inches like all sizes here."""
 NARROW, CELL, HEIGHT = 0.8, 0.95, 0.42
 """A cell: width from which panels stand side by side, most width, and height."""
 LINE_HEIGHT = 0.15
@@ -54,12 +54,12 @@ def fastest(found: SweepCells, x: str | None = None, y: str | None = None) -> Pi
     names = [name for name in (*found.policies, NO_WINNER, NO_RESULT) if name in kinds.values()]
     columns, rows = len(along_x.values), len(along_y.values) if along_y else 1
     panels = _by_panel(found, others)
-    across = min(len(panels), max(1, int(WIDEST / (columns * NARROW))))
+    across = min(len(panels), max(1, int(spec.WIDTH / (columns * NARROW))))
     down = -(-len(panels) // across)
     across = -(-len(panels) // down)
     label = _wrap(label_of(along_y.key), down * (rows + 1) * HEIGHT) if along_y else []
     beside = LETTER * max(map(len, along_y.labels)) + LINE_HEIGHT * len(label) if along_y else 0.0
-    size = min(CELL, (WIDEST - beside - 0.2) / across / columns)
+    size = min(CELL, (spec.WIDTH - beside - 0.2) / across / columns)
     width = max(beside + 0.2 + across * columns * size, LEAST)
     titles = [_wrap(title, columns * size) for title, _ in panels]
     below = LETTER * max(map(len, along_x.labels))
@@ -150,9 +150,8 @@ def speedups(found: SweepCells) -> Picture:
     look = looks(found.policies)
     label = "speed-up over bsp" if found.has_baseline else "mean time (s)"
     at = axis.values if axis.numeric else range(len(axis.values))
-    cells = sorted(found.cells, key=lambda cell: _place(axis, cell))
     lines: dict[str, list[tuple[float, Estimate]]] = {name: [] for name in found.policies}
-    for cell in cells:
+    for cell in sorted(found.cells, key=lambda cell: _place(axis, cell)):
         for p in cell.ranking:
             value = p.speedup if found.has_baseline else p.time
             lines[p.policy].append((at[_place(axis, cell)], value))
@@ -160,9 +159,9 @@ def speedups(found: SweepCells) -> Picture:
         del lines[BASELINE]
     marks: list[Mark] = [Rule(1.0, "y", "bsp")] if found.has_baseline else []
     for name, line in lines.items():
-        x, y = [Estimate(at, at, at) for at, _ in line], [value for _, value in line]
+        x, y = exact(*(at for at, _ in line)), [value for _, value in line]
         marks += [Dots(name, look[name], x, y, joined=True)] if line else []
-    chart = Chart(f"{label} over {axis.key}", label_of(axis.key), label, marks, size=(WIDEST, 3.4))
+    chart = Chart(f"{label} over {axis.key}", label_of(axis.key), label, marks)
     with canvas(*chart.size) as figure:
         ax = figure.add_subplot()
         ax.set_xscale("log" if axis.logarithmic else "linear")
