@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simstrag.cluster.alone import seconds_alone
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.grants import Grants
 from simstrag.cluster.job_rows import add_delays, summarise_jobs
 from simstrag.cluster.managers import load_manager
 from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.placers import load_placer
-from simstrag.cluster.shared_nodes import OnEnd, OnInterval, SharedNodes
+from simstrag.cluster.shared_nodes import OnEnd, OnInterval, SharedNodes, seconds_alone
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.cluster.utilisation import mean_utilisation
 from simstrag.engine.recorder import Recorder
