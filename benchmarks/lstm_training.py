@@ -362,8 +362,8 @@ def check(file: Path, paths: Sequence[Path]) -> list[Score]:
 def table(scores: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each predictor and horizon."""
     headers = ("predictor", "intervals ahead", "accuracy", "false positive", "false negative")
-    first = scores[0]
-    title = f"{first['states']} states, {first['share']:.1%} of them with a straggler"
+    about = [f"{s['states']} states, {s['share']:.1%} of them with a straggler" for s in scores[:1]]
+    title = about[0] if about else "no state in which every predictor knows all ranks"
     return Table(title, headers, [_cells(each) for each in scores])
 
 

@@ -8,8 +8,9 @@ trained for real.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -70,6 +71,12 @@ class MapAxis:
     def _of(self, kept: list[int]) -> MapAxis:
         values, labels = (tuple(each[k] for k in kept) for each in (self.values, self.labels))
         return replace(self, values=values, labels=labels, here=kept.index(self.here))
+
+
+def points_of(axes: Sequence[MapAxis]) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
+    """The index along each axis, and the values by key, of every point; the last varies fastest."""
+    for place in itertools.product(*(range(len(axis.values)) for axis in axes)):
+        yield place, {axis.key: axis.values[k] for axis, k in zip(axes, place, strict=True)}
 
 
 class Entrant(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simstrag.claims.claim import Claim, Entrant, Learner, MapAxis
+from simstrag.claims.claim import Claim, Entrant, Learner, MapAxis, points_of
 from simstrag.claims.cluster_claims import (
     DRAWS,
     QUICK_DRAWS,
@@ -81,8 +81,7 @@ def asked_runs(claim: Claim, learner: Learner, quick: bool) -> Iterator[AskedRun
     shown = judged | dict.fromkeys(claim.beside)
     if learner == "formula" and not quick:
         shown |= dict.fromkeys(entrant for _, entrant in claim.parts)
-    for place in itertools.product(*(range(len(axis.values)) for axis in axes)):
-        values = {axis.key: axis.values[k] for axis, k in zip(axes, place, strict=True)}
+    for place, values in points_of(axes):
         entrants = shown if place == here else judged
         for entrant, draw in itertools.product(entrants, range(QUICK_DRAWS if quick else DRAWS)):
             yield AskedRun(place, dict(SHORT) if quick else values, entrant, draw)

@@ -6,14 +6,13 @@ that the same command goes on after an interrupt.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simstrag.claims.claim import SEVERITY, TARGETS, Claim, Learner
+from simstrag.claims.claim import SEVERITY, TARGETS, Claim, Learner, points_of
 from simstrag.claims.cluster_sweep import asked_runs, run_draws
 from simstrag.claims.identities import Identity, identities
 from simstrag.claims.measures import PointRuns
@@ -186,8 +185,7 @@ def _run_sweep(
     numbers = {_values(values): number for number, values in enumerate(found.points)}
     has_target = any(key in found.study["scenario"] for key in TARGETS)
     points: dict[tuple[int, ...], PointRuns | str] = {}
-    for place in itertools.product(*(range(len(axis.values)) for axis in axes)):
-        values = {axis.key: axis.values[k] for axis, k in zip(axes, place, strict=True)}
+    for place, values in points_of(axes):
         needed = [numbers[_values(values)]]
         if claim.measure.needs_clean:
             needed.append(numbers[_values({**values, SEVERITY: 0.0})])

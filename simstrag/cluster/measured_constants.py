@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 from simstrag.cluster.constants import Constants, of_star
 from simstrag.cluster.demands import Floats
-from simstrag.cluster.isolated_job import seconds_alone
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.managers import NoManager
 from simstrag.cluster.placers import Placement
+from simstrag.cluster.shared_nodes import seconds_alone
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.timing.contention import Contention
 

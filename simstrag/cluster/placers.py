@@ -91,6 +91,17 @@ def fill_in_order(nodes: Sequence[NodeView], workers: int) -> tuple[int, ...]:
     return tuple(chosen)
 
 
+@dataclass(frozen=True, slots=True)
+class FixedPlacer:
+    """Places every job on the same nodes."""
+
+    placement: Placement
+
+    def place(self, nodes: Sequence[NodeView], request: Request) -> Placement:
+        """The given one."""
+        return self.placement
+
+
 class PackedPlacer:
     """As few nodes as possible; servers on the node of the first worker.
 

@@ -153,10 +153,7 @@ def cluster(
     """Run a cluster study under all its policies, placers, managers and seeds, into a folder.
 
     study: a `ClusterStudy`, its keys, or the path of a YAML file.
-    jobs: processes, all cores by default; 1 is this process.
-    backend: processes, dask or ray.  address: the cluster's address.
-    shard: (i, k) computes the i-th of k parts, from 1 on.
-    on_progress: called as (done, total, what).
+    jobs, backend, address, shard, on_progress: as of `simstrag.sweep`.
 
     Finished runs in the folder are not computed again.  Raises `InputError` before anything runs
     where the study is invalid.  On Ctrl-C, the `KeyboardInterrupt` says how many runs are kept.

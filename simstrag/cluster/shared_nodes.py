@@ -25,7 +25,7 @@ from simstrag.cluster.job_rows import finished, started, unfinished
 from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.negotiation import RESOURCES, Nodes, negotiate
 from simstrag.cluster.placed_jobs import PlacedJobs
-from simstrag.cluster.placers import Placement, Placer
+from simstrag.cluster.placers import FixedPlacer, Placement, Placer
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
 from simstrag.cluster.telemetry import Monitors, reads_telemetry
 from simstrag.cluster.utilisation import UseOfNodes
@@ -306,3 +306,21 @@ class SharedNodes:
         rows += [started(bound.job) for bound in self.running]
         rows += [unfinished(job, math.nan) for job in (*self.waiting, *self.coming)]
         return sorted(rows, key=lambda row: (row["arrival"], row["name"]))
+
+
+def seconds_alone(
+    study: ClusterStudy, job: ArrivingJob, placement: Placement, seed: int,
+    others: Contention | None = None, grants: Grants | None = None,
+) -> float:  # fmt: skip
+    """How long a job that arrives at 0 s takes on given nodes, where no other job is.
+
+    others: the load of others; none by default.  NaN where it does not end before the horizon.
+    """
+    simulation = SharedNodes(
+        study, [job], FixedPlacer(placement), seed, record=False,
+        others=Contention() if others is None else others, grants=grants,
+    )  # fmt: skip
+    simulation.watch()
+    simulation.go()
+    end: float = simulation.rows()[0]["end"]
+    return end

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simstrag.cluster.constants import Constants
-from simstrag.cluster.isolated_job import seconds_alone
 from simstrag.cluster.job_rows import add_delays, summarise_jobs
 from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.managers import load_manager
 from simstrag.cluster.measured_constants import constants_of
 from simstrag.cluster.placers import load_placer
-from simstrag.cluster.shared_nodes import OnEnd, OnInterval, SharedNodes
+from simstrag.cluster.shared_nodes import OnEnd, OnInterval, SharedNodes, seconds_alone
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.cluster.utilisation import mean_utilisation
 from simstrag.engine.recorder import Recorder
