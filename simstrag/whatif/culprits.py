@@ -61,8 +61,12 @@ class Culprit:
         return self.steps[-1]
 
 
+SAME = 0.5
+"""The least share of common slow steps by which workers are slow at once; an assumed constant."""
+
+
 class Group(NamedTuple):
-    """Slow workers that are one thing.
+    """Slow workers that are one thing: slow at once, and in one place or many.
 
     kind: "node", all ranks of a host; "mesh", all at one place of a dimension of the mesh; or
         "group", half of the ranks or more.
@@ -193,17 +197,31 @@ def gather(
     for host in dict.fromkeys(hosts.values()):
         ranks = [rank for rank, name in hosts.items() if name == host]
         own = [by_rank[rank] for rank in ranks if rank in by_rank]
-        if len(ranks) > 1 and len(own) == len(ranks) < len(hosts):
+        if len(ranks) > 1 and len(own) == len(ranks) < len(hosts) and own == _at_once(own):
             found.append(Group("node", host, tuple(own)))
     known = {each.rank for group in found for each in group.members}
     for name, places in () if mesh is None else mesh.slices():
         if by_rank.keys() >= {*places} and not known & {*places}:
-            found.append(Group("mesh", name, tuple(by_rank[rank] for rank in places)))
-            known |= {*places}
-    rest = [each for each in by_rank.values() if each.rank not in known]
+            own = [by_rank[rank] for rank in places]
+            if own == _at_once(own):
+                found.append(Group("mesh", name, tuple(own)))
+                known |= {*places}
+    rest = _at_once([each for each in by_rank.values() if each.rank not in known])
     if 2 * len(rest) >= len(layout.replica) > 2 and layout.stages == 1:
         found.append(Group("group", _ranges([each.rank for each in rest]), tuple(rest)))
     return tuple(found)
+
+
+def _at_once(workers: Sequence[Culprit]) -> list[Culprit]:
+    """The worker that is slow in most steps, and those whose slow steps are mostly the same.
+
+    Mostly: `SAME` or more of the steps in which the one or the other is slow.
+    """
+    most = {*max((each.steps for each in workers), key=len, default=())}
+    return [
+        each for each in workers
+        if len(most.intersection(each.steps)) >= SAME * len(most.union(each.steps))
+    ]  # fmt: skip
 
 
 def _ranges(ranks: Sequence[int]) -> str:

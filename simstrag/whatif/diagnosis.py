@@ -236,7 +236,7 @@ def diagnose(
     Raises `InputError` for a file that is no record, and for records that do not fit together.
 
     >>> print(diagnose("examples/logs/steps.csv", compare=[]))  # doctest: +ELLIPSIS
-    who     Ranks 0, 2 on gpu01 and gpu03 take 1.60 times as long as the fastest...
+    who     Rank 2 on gpu03 takes 1.80 times as long as its peers from step 30...
     """
     check_numbers(gpu_price, amp_ratio, compare is None or bool(compare))
     if len(files) == 1 and isinstance(files[0], list | tuple):

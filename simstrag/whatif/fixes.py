@@ -92,7 +92,8 @@ def fixes(
         for group in groups
     ]  # fmt: skip
     if len(rows) > 1 and len(own) > 1:
-        name = f"all {len(own)} slow workers like the others"
+        count = "both" if len(own) == 2 else f"all {len(own)}"
+        name = f"{count} slow workers like the others"
         rows.append((name, "workers", ReplayCase(culprits, alike, delayed)))
     for cause in why:
         case = ReplayCase(cause.recorded, cause.ideal, prompt if cause.removes_delay else delayed)

@@ -98,7 +98,7 @@ def test_fixes_together_give_less_than_their_sum(tmp_path: Path) -> None:
     found = analysed(drawn_pipeline(forward, backward), tmp_path)
     assert {each.rank for each in found.culprits} == {0, 4}
     alone = [each.seconds for each in found.fixes if each.kind == "worker"]
-    both = fix(found, "all 2 slow workers")
+    both = fix(found, "both slow workers")
     assert max(alone) < 0.1 * both
 
 

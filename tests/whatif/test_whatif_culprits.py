@@ -13,7 +13,7 @@ from scipy.special import stdtr
 from simstrag.records.record import Record
 from simstrag.statistics.slow_workers import ALARM, excesses
 from simstrag.statistics.student import upper_tail
-from simstrag.whatif.culprits import Culprit, culprits
+from simstrag.whatif.culprits import Culprit, culprits, gather
 from simstrag.whatif.operation_array import Layout
 
 STEPS, RANKS, SLOW = 40, 4, 1
@@ -116,3 +116,23 @@ def test_the_tail_of_student_s_distribution_is_scipy_s() -> None:
     for freedom in (1, 2.5, 4, 39, 180.3, 5000):
         found = [upper_tail(t, freedom) for t in values]
         assert found == pytest.approx(stdtr(freedom, -np.array(values)), rel=1e-11, abs=1e-300)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "at_once"), [((40, 90), (100, 150), False), ((40, 150), (45, 150), True)]
+)
+def test_only_ranks_that_are_slow_at_once_are_one_thing(
+    first: tuple[int, int], second: tuple[int, int], at_once: bool
+) -> None:
+    """Half of the ranks, or all of a host: slow one after the other, they are two."""
+    seconds = 0.1 * np.exp(0.01 * np.random.default_rng(0).standard_normal((200, RANKS)))
+    for rank, (since, until) in enumerate((first, second)):
+        seconds[since:until, rank] *= 1.5
+    record = Record.of_ranks(
+        np.arange(200), np.arange(RANKS), {"compute": seconds}, "drawn", "drawn"
+    )
+    layout = Layout.of(record)
+    for hosts in ({}, {0: "a", 1: "a", 2: "b", 3: "b"}):
+        slow = culprits(layout, hosts)
+        assert {each.rank for each in slow} == {0, 1}
+        assert [len(each.members) for each in gather(slow, layout, hosts)] == [2] * at_once

@@ -74,7 +74,7 @@ def test_a_loss_by_hand_is_what_the_ranks_of_other_groups_do_not_hide(tmp_path: 
     saved = {each.name: each.seconds for each in found.fixes}
     assert saved["rank 1 like the others"] == pytest.approx(1)
     assert "rank 2 like the others" not in saved
-    assert saved["all 2 slow workers like the others"] == pytest.approx(3)
+    assert saved["both slow workers like the others"] == pytest.approx(3)
 
 
 def test_who_waited_for_whom_by_hand(tmp_path: Path) -> None:
