@@ -1,4 +1,4 @@
-"""What a job lost, by kind: slow workers, pauses, drift, a slower network, and chance.
+"""What a job lost, by kind: slow workers, pauses, drift, slower collectives, and chance.
 
 The time of a step is that of its slowest rank, and then the collective.  Losses are taken away one
 after the other, in the order of `KINDS`; each is what the mean step is shorter by.  So they add up,
@@ -89,7 +89,7 @@ def losses(
     numbers: of the steps.
     slow: places of ranks in `seconds` that were named, and how.
     communication: seconds of the collective in a mean step.
-    network: seconds of it that are lost to a slower network.
+    network: seconds of it that are lost to slower collectives.
     """
     found = find_pauses(seconds, numbers)
     recorded = found.level + found.scattered

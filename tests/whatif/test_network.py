@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from simstrag.records.record import ALL_REDUCE, COMPUTE, Floats, Record
+from simstrag.whatif.diagnosis import diagnose
 from simstrag.whatif.network import slower_network
 from simstrag.whatif.operation_array import Layout
 
 
 def layout(transfer: Floats, random: np.random.Generator, ranks: int = 8) -> Layout:
+    """The operations of `record`."""
+    return Layout.of(record(transfer, random, ranks))
+
+
+def record(transfer: Floats, random: np.random.Generator, ranks: int = 8) -> Record:
     """Ranks that compute .9 s, one of them 1.3 times as long, and then wait for each other."""
     shape = len(transfer), ranks
     own = 0.9 * random.lognormal(0, 0.03, shape) * np.where(np.arange(ranks) == 3, 1.3, 1.0)
     parts = {COMPUTE: own, ALL_REDUCE: own.max(axis=1, keepdims=True) - own + transfer[:, None]}
     steps = np.arange(len(transfer))
-    return Layout.of(Record.of_ranks(steps, np.arange(ranks), parts, "drawn", "drawn"))
+    return Record.of_ranks(steps, np.arange(ranks), parts, "drawn", "drawn")
 
 
 def drawn(random: np.random.Generator, ratio: float, grows: bool = False) -> tuple[Layout, int]:
@@ -83,3 +91,13 @@ def test_one_rank_or_no_collective_tells_nothing_of_the_network() -> None:
     own = {COMPUTE: random.lognormal(0, 0.1, (40, 4))}
     record = Record.of_ranks(np.arange(40), np.arange(4), own, "drawn", "drawn")
     assert slower_network(Layout.of(record)) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cause"), [(1, "what its ranks share on their host"), (2, "the network")]
+)
+def test_on_one_host_a_slower_collective_is_not_the_network(hosts: int, cause: str) -> None:
+    transfer = np.where(np.arange(120) < 60, 0.1, 0.3)
+    job = record(transfer, np.random.default_rng(0))
+    job = dataclasses.replace(job, hosts={rank: f"host{rank % hosts}" for rank in range(8)})
+    assert f": {cause}, and no rank." in str(diagnose(job, compare=[]))

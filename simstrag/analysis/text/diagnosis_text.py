@@ -66,7 +66,7 @@ SAID = 0.0005
 """Share of the time from which a loss has a number."""
 NAMES = {
     STRAGGLERS: "stragglers", COMMON: "pauses common to all ranks", SCATTERED: "scattered pauses",
-    DRIFT: "slow drift of all ranks", NETWORK: "a slower network",
+    DRIFT: "slow drift of all ranks", NETWORK: "slower collectives",
 }  # fmt: skip
 """What each loss is called, in the order in which they are said."""
 PAUSES = {
@@ -448,9 +448,11 @@ def _why(found: Diagnosis) -> Iterator[str]:
         )
         if found.network is not None:
             slower = found.network
+            alone = len({*found.record.hosts.values()}) == 1
+            what = "what its ranks share on their host" if alone else "the network"
             yield (
                 f"The collective itself takes {number(slower.ratio)} times as long from step "
-                f"{slower.since} to {slower.until}: the network, and no rank."
+                f"{slower.since} to {slower.until}: {what}, and no rank."
             )
         if steps.culprits and not steps.causes and not found.record.series:
             yield "Step times do not show it; clocks and power beside them would (nvidia-smi)."
