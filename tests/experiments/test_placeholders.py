@@ -105,7 +105,7 @@ def test_to_change_nothing_is_conditional_too_where_a_placeholder_decides(
     slow = BASE | {"server": {"service": 0.05}, "placeholders": ["server.service"], "seeds": 3}
     found = simstrag.compare(Scenario.of(slow), jobs=1)
     assert found.placeholders.decisive == ("server.service",)
-    assert found.answer.choice.startswith("If the placeholder holds, change nothing: ")
+    assert found.answer.choice.startswith("If the placeholder server.service holds, change ")
 
 
 def choices(found: dict[float, Choice]) -> set[str]:

@@ -261,8 +261,9 @@ def if_true(d: ComparisonDecision, choice: str) -> str:
     """The choice, conditional on what may decide it: a placeholder, contention that no run met."""
     found, conditions = d.placeholders, []
     if found.stated and found.decisive != ():
-        n = len(found.stated)
-        conditions.append("the placeholder holds" if n == 1 else f"the {n} placeholders hold")
+        first, *more = found.stated
+        many = f"the {1 + len(more)} placeholders hold"
+        conditions.append(many if more else f"the placeholder {first} holds")
     if d.s.comparison.unslowed and contended(d.s) != NOTHING:
         conditions.append("the job is never slowed, as in these runs")
     return f"If {join(conditions)}, {choice}" if conditions else capital(choice)
