@@ -30,7 +30,7 @@ from simstrag.trace.trace import Trace
 __all__ = ["measure"]
 
 ROOT = Path(__file__).parent.parent
-PROFILE = ROOT / "calibration" / "profiles" / "intel-xeon-2-core-amx.json"
+PROFILE = ROOT / "simstrag/calibration/profiles/intel-xeon-2-core-amx.json"
 """The profile of examples/demo.yaml."""
 STEP = {"compute": 0.1, "amp_ratio": 1.6}
 NOISES: dict[str, dict[str, Any]] = {

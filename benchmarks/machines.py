@@ -41,7 +41,7 @@ from simstrag.validation.tables import answer
 from simstrag.validation.validation import InterleavedCalibration, validate
 
 ROOT = Path(__file__).parent.parent
-ROWS = ROOT / "validation" / "measurements" / "machines.csv"
+ROWS = ROOT / "simstrag" / "validation" / "measurements" / "machines.csv"
 FIRST = ROWS.parent / "amd-epyc-2-core-digits"
 FOLDER = Path("reports/machines")
 LOADS = {"clean": "none", "one": "beside rank 1", "both": "beside 0 and 1 in turn"}

@@ -139,7 +139,7 @@ def _import(name: str, file: str, **options: Any) -> Source:
 
 SHIPPED: dict[str, Source] = {
     "recorded: 2-core Xeon, the demo's trace": lambda _: Trace.read(
-        ROOT / "traces" / "recorded" / "intel-xeon-2-core-amx.csv"
+        ROOT / "simstrag" / "traces" / "recorded" / "intel-xeon-2-core-amx.csv"
     ),
     "generated: 8 nodes": lambda _: generate(nodes=8, seconds=900, seed=0),
     "generated: 16 nodes": lambda _: generate(nodes=16, seconds=900, seed=1),

@@ -139,12 +139,13 @@ def test_the_table_has_every_transition_and_no_other(seen: set[Transition]) -> N
 
 @settings(
     max_examples=settings().max_examples // 2, deadline=None,
-    suppress_health_check=[*HealthCheck],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(data=st.data(), scenario=uneven())
 def test_no_drawn_run_leaves_the_table(
     seen: set[Transition], data: st.DataObject, scenario: Scenario
 ) -> None:
+    seen.clear()
     workers = scenario.workers
     policy = data.draw(policies() | churning(workers, trees=data.draw(st.booleans())))
     if data.draw(st.booleans()):

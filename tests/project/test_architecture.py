@@ -12,7 +12,7 @@ import pytest
 
 import simstrag
 from tools.architecture import BOXES, PICTURE, arrows, draw
-from tools.imports import DOORSTEP, MODULES, imports, room
+from tools.imports import DOORSTEP, MODULES, ROOT, imports, room
 
 ROOMS: dict[str, set[str]] = {
     "documents": set(),
@@ -101,6 +101,11 @@ def is_within(module: str, packages: set[str]) -> bool:
 def test_no_part_of_the_package_is_reached_by_a_link() -> None:
     """A checkout without symbolic links, as on Windows, has the whole package."""
     assert [path for path in Path(simstrag.__file__).parent.rglob("*") if path.is_symlink()] == []
+    links = "analysis|calibration|traces|validation"
+    through = re.compile(rf'(ROOT|HERE|parent|parents\[\d\]) / "({links})\b')
+    sources = [path for room in ("benchmarks", "docs", "tests", "tools")
+               for path in (ROOT / room).rglob("*.py")]  # fmt: skip
+    assert [path for path in sources if through.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_every_name_in_this_file_is_a_module() -> None:

@@ -56,7 +56,7 @@ def response(load: str, resource: str = "gpu", **more: Any) -> Response:
 @pytest.fixture
 def profile() -> Profile:
     """A real one, with responses that can be told apart."""
-    found = Profile.read(HERE / "calibration" / "profiles" / "intel-xeon-2-core-amx-mlp.json")
+    found = Profile.read(HERE / "simstrag/calibration/profiles/intel-xeon-2-core-amx-mlp.json")
     answers = (
         response("cpu", slope=1.5, precision="bf16"), response("cpu", slope=0.5, precision="fp32"),
         response("memory", slope=0.1, precision="fp32"), response("net", "net", slope=2.0),

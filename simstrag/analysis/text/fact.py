@@ -45,10 +45,11 @@ class Fact(NamedTuple):
 
 
 def rows(of: Sentences, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Fact]:
-    """The facts with these kinds and values, the most severe first."""
+    """The facts with these kinds and values, in the order of the table: the most severe first."""
     severity = {kind: each for each, templates in of.items() for kind in templates}
     every = [Fact(at := severity[kind], kind, values, of[at][kind]) for kind, values in found]
-    return sorted(every, key=lambda fact: fact.severity)
+    order = [*severity]
+    return sorted(every, key=lambda fact: order.index(fact.kind))
 
 
 def say(template: str, **values: Any) -> str:
