@@ -66,7 +66,7 @@ screenshots: .venv/ready
 	$(BIN)/python docs/screenshots.py
 
 architecture: .venv/demo
-	$(BIN)/python tools/architecture.py
+	$(BIN)/python -m tools.architecture
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)

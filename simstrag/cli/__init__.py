@@ -1,4 +1,4 @@
-"""The command `simstrag`: one file per command; start with `commands`, which lists them.
+"""The command `simstrag`: one file per command. Start with `commands`, which lists them.
 
 A command checks its arguments, calls the Python function of the same name and prints the result.
 """

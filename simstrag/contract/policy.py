@@ -24,8 +24,8 @@ class Policy(Protocol):
     """A policy: one class in one file, with its parameters as dataclass fields.
 
     A policy is deterministic and picklable.  Its parameters are frozen.  Its state is in plain
-    objects, which stand in fields whose names end in `_`.  It depends on the steps and versions of
-    the view, never on the number of calls.
+    objects and depends on the steps and versions of the view, never on the number of calls.  Names
+    of attributes that are no parameters end in `_`, those of state among them.
 
     Optional members:
     summary: a method that returns counts, dict[str, int | float], for the run's summary.
@@ -74,10 +74,10 @@ class JudgesBlocks(Policy, Protocol):
 class Learnt(Generic[S]):
     """Where a policy keeps a state that is made at its first plan, once the ranks are known.
 
-    state: None before.
+    value: the state; None before.
 
-    >>> Learnt[list[int]]().state is None
+    >>> Learnt[list[int]]().value is None
     True
     """
 
-    state: S | None = None
+    value: S | None = None

@@ -4,8 +4,8 @@
     for batch in loader:
         loss = trainer.step(lambda: loss_fn(model, batch))
 
-`record` records who was slow in any distributed script, with or without a policy.  Nothing here is
-loaded before it is asked for.
+Start with `wrapping`, then `trainer`.  `record` records who was slow in any distributed script,
+with or without a policy.  Nothing here is loaded before it is asked for.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ turn.
 Staleness.  A fact stays in the agenda when its step is aborted or its quorum closes before its
 time.  The agenda asks `expects`, and passes over a fact that is stale.
 
-Numbers in brackets are rules of docs/semantics.md; the functions stand in their order.
+Numbers in brackets are rules of docs/semantics.md.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class AsyncLocalSgd:
     grace: float = 0.0
     dylu: bool = False
     seconds: str = ""
-    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
+    state_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.h < 1:
@@ -119,11 +119,11 @@ class AsyncLocalSgd:
 
     def summary(self) -> dict[str, int | float]:
         """The number of windows from which several ranks started together."""
-        return {"windows": 0 if self.learnt_.state is None else self.learnt_.state.windows}
+        return {"windows": 0 if self.state_.value is None else self.state_.value.windows}
 
     def _is_awaited(self, view: View) -> bool:
         """Whether a running rank will finish within the open window."""
-        state = self.learnt_.state
+        state = self.state_.value
         assert state is not None
         if not self.grace:
             return False
@@ -153,7 +153,7 @@ class AsyncLocalSgd:
         return np.nan_to_num(view.medians("communication", WINDOW, skip=True))
 
     def _state(self, view: View) -> _State:
-        if self.learnt_.state is None:
+        if self.state_.value is None:
             n = view.world_size
             if self.seconds and self.seconds.count("/") + 1 != n:
                 raise PlanError(
@@ -164,8 +164,8 @@ class AsyncLocalSgd:
                 np.zeros(n, dtype=np.bool_), Plan(),
             )  # fmt: skip
             state.plan = self._plan_of(state)
-            self.learnt_.state = state
-        return self.learnt_.state
+            self.state_.value = state
+        return self.state_.value
 
     def _plan_of(self, state: _State) -> Plan:
         ranks = np.flatnonzero(~state.waits)

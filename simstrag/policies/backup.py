@@ -7,7 +7,8 @@ with K = N-b in Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018,
 
 The papers take the mean of the K gradients, which is `weigh=members`.  By this project's defaults
 every sample weighs 1/(N*b), so an update of K gradients is K/N of a full step, whose worth the
-noise-scale learner knows.  Losers are cancelled at once (`late=drop` lets them finish).
+noise-scale learner knows.  Losers are cancelled at once (`late=drop` lets them finish): rule 14 of
+docs/semantics.md, shown by tests/engine/test_stories.py.
 """
 
 from dataclasses import dataclass

@@ -94,7 +94,7 @@ class Cgp:
     window: float = 0.3
     max_group: int | None = None
     power: float = 0.0
-    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
+    state_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.ratio >= 1:
@@ -116,12 +116,12 @@ class Cgp:
     def plan(self, view: View) -> Plan:
         n, b = view.world_size, view.hints.batch
         rounds = int(_rounds(view.version, view.samples, n, b))
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None:
             group, (low, high) = Quorum(via=Via.LEADER), np.zeros((2, n))
             plan, outside = self._plan_of((group,), view), np.zeros(n, dtype=np.int64)
             state = _State(plan, (group.resolved(n),), low, high, outside)
-            self.learnt_.state = state
+            self.state_.value = state
         if rounds <= state.checked:
             return state.plan
         state.checked = rounds
@@ -136,13 +136,13 @@ class Cgp:
     @property
     def reviews_ahead(self) -> int:
         """Rounds before the groups are planned again."""
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None or state.planned is None:
             return 0
         return state.planned + self.every - 1 - state.checked
 
     def first_change(self, block: Block) -> int:
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None or state.planned is None or np.minimum.reduce(block.steps[0]) < W:
             return 0
         rounds = _rounds(block.versions, block.samples, block.steps.shape[1], block.hints.batch)
@@ -159,7 +159,7 @@ class Cgp:
 
     def summary(self) -> dict[str, int | float]:
         """How often the groups changed, and how many there are."""
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None:
             return {"replans": 0, "groups": 0}
         return {"replans": state.replans, "groups": len(state.plan.quorums)}

@@ -76,7 +76,7 @@ class Drain:
     wait: int = 20
     probe: int = 3
     least: int = 1
-    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
+    state_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= WINDOW:
@@ -115,21 +115,21 @@ class Drain:
     @property
     def reviews_ahead(self) -> int:
         """Reviews before a rank comes back; none in a probe."""
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None or np.count_nonzero(state.suspect & state.ranks.members):
             return 0
         due: Ints = state.due[~state.ranks.members]
         return int(np.minimum.reduce(due, initial=UNLIMITED)) - 1 - state.ranks.version
 
     def first_change(self, block: Block) -> int:
-        if self.learnt_.state is None:
+        if self.state_.value is None:
             return 0
-        rows, judged = min(len(block), self.reviews_ahead), ~self.learnt_.state.suspect
-        return self.learnt_.state.ranks.follow_block(block, rows, judged, acts=True)
+        rows, judged = min(len(block), self.reviews_ahead), ~self.state_.value.suspect
+        return self.state_.value.ranks.follow_block(block, rows, judged, acts=True)
 
     def summary(self) -> dict[str, int | float]:
         """Ranks that left, probes of them, and probes that found one well."""
-        state = self.learnt_.state or self._new(1)
+        state = self.state_.value or self._new(1)
         return dict(state.counts)
 
     def _new(self, n: int) -> _State:
@@ -138,9 +138,9 @@ class Drain:
         return _State(ranks, np.zeros(n, dtype=np.bool_), zeros + self.wait, zeros)
 
     def _state(self, n: int) -> _State:
-        if self.learnt_.state is None:
-            self.learnt_.state = self._new(n)
-        return self.learnt_.state
+        if self.state_.value is None:
+            self.state_.value = self._new(n)
+        return self.state_.value
 
     def _leaving(self, state: _State, view: View) -> Ints:
         """The members that leave now; probes that are over are booked."""

@@ -64,7 +64,7 @@ class Dssp:
 
     low: int = 3
     extra: int = 12
-    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
+    state_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("low", "extra"):
@@ -72,12 +72,12 @@ class Dssp:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
 
     def plan(self, view: View) -> Plan:
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None:
             bounds = np.full(view.world_size, self.low)
             never = np.full(view.world_size, -1)
             state = _State(view.steps, bounds, never, _plan_of(bounds))
-            self.learnt_.state = state
+            self.state_.value = state
         steps, bounds, low = view.steps, state.bounds, self.low
         ahead = steps - state.began
         ahead -= np.minimum.reduce(ahead)
@@ -100,7 +100,7 @@ class Dssp:
         return state.plan
 
     def first_change(self, block: Block) -> int:
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None:
             return 0
         steps, ahead = block.steps, block.steps - state.began
@@ -119,7 +119,7 @@ class Dssp:
 
     def summary(self) -> dict[str, int | float]:
         """Grants of extra steps, and their number."""
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None:
             return {"grants": 0, "extra_steps": 0}
         return {"grants": state.grants, "extra_steps": state.extra_steps}

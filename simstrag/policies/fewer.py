@@ -34,7 +34,7 @@ class Fewer:
     leave_out: int = 1
     measure: int = 10
     ranks: str | None = field(default=None, metadata={"none": "auto"})
-    learnt_: Learnt[Plan] = field(default_factory=Learnt, init=False, repr=False, compare=False)
+    state_: Learnt[Plan] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.leave_out < 0:
@@ -45,8 +45,8 @@ class Fewer:
             raise ValueError(f"ranks must be numbers of ranks, such as 3+5, not '{self.ranks}'")
 
     def plan(self, view: View) -> Plan:
-        if self.learnt_.state is not None:
-            return self.learnt_.state
+        if self.state_.value is not None:
+            return self.state_.value
         n = view.world_size
         if self.ranks is not None:
             out = sorted({int(part) for part in self.ranks.split("+")})
@@ -59,8 +59,8 @@ class Fewer:
             out = argsort(times)[max(n - self.leave_out, 0) :].tolist()
         if len(out) >= n:
             raise PlanError(f"fewer: without {len(out)} of {n} ranks there is none")
-        self.learnt_.state = without(out, n)
-        return self.learnt_.state
+        self.state_.value = without(out, n)
+        return self.state_.value
 
 
 def without(out: list[int], n: int) -> Plan:

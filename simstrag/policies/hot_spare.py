@@ -75,7 +75,7 @@ class HotSpare:
     checks: int = 3
     rest: int = 100
     pause: float = 0.0
-    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
+    state_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= WINDOW:
@@ -113,33 +113,33 @@ class HotSpare:
     @property
     def reviews_ahead(self) -> int:
         """Reviews before a rank has rested; none while a swap's pause is in the plan."""
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None or state.plan.pause:
             return 0
         resting: Ints = state.ready[state.ready > state.ranks.version]
         return int(np.minimum.reduce(resting, initial=UNLIMITED)) - 1 - state.ranks.version
 
     def first_change(self, block: Block) -> int:
-        if self.learnt_.state is None:
+        if self.state_.value is None:
             return 0
-        ranks, rows = self.learnt_.state.ranks, min(len(block), self.reviews_ahead)
-        is_spare = ~ranks.members & (self.learnt_.state.ready <= ranks.version)
+        ranks, rows = self.state_.value.ranks, min(len(block), self.reviews_ahead)
+        is_spare = ~ranks.members & (self.state_.value.ready <= ranks.version)
         everybody = np.ones_like(is_spare)
         return ranks.follow_block(block, rows, everybody, acts=bool(is_spare.any()))
 
     def summary(self) -> dict[str, int | float]:
         """The number of ranks that changed places with a spare."""
-        return {"swaps": 0 if self.learnt_.state is None else self.learnt_.state.swaps}
+        return {"swaps": 0 if self.state_.value is None else self.state_.value.swaps}
 
     def _state(self, n: int) -> _State:
-        if self.learnt_.state is None:
+        if self.state_.value is None:
             if self.spares >= n:
                 raise PlanError(f"hot_spare: {self.spares} spares of {n} ranks leave none to train")
             members = np.arange(n) < n - self.spares
             ranks = SlowRanks(members, self.window, self.checks, self.ratio)
             state = _State(ranks, np.zeros(n, dtype=np.int64), _plan_of(members, frozenset()))
-            self.learnt_.state = state
-        return self.learnt_.state
+            self.state_.value = state
+        return self.state_.value
 
 
 def _plan_of(members: Bools, suspects: frozenset[int], pause: float = 0.0) -> Plan:

@@ -145,7 +145,7 @@ class Korel:
     f_floor_off: float = 0.025
     global_shift_guard: bool = True
     rho: float | None = None
-    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
+    state_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("W", "k_on", "k_off", "P_probe"), 1)
@@ -177,11 +177,11 @@ class Korel:
     @property
     def reviews_ahead(self) -> int:
         """Reviews before the next test or probe; none in a trial."""
-        state = self.learnt_.state
+        state = self.state_.value
         return 0 if state is None or state.trials else state.timer - 1 - state.version
 
     def first_change(self, block: Block) -> int:
-        state = self.learnt_.state
+        state = self.state_.value
         rows = min(len(block), self.reviews_ahead)
         if state is None or rows <= 0 or np.count_nonzero(block.new > 1):
             return 0
@@ -212,21 +212,21 @@ class Korel:
     def summary(self) -> dict[str, int | float]:
         """Counts of all actions; switches are all changes of mode, on and off."""
         counts = (
-            dict.fromkeys(COUNTED, 0) if self.learnt_.state is None else self.learnt_.state.counts
+            dict.fromkeys(COUNTED, 0) if self.state_.value is None else self.state_.value.counts
         )
         on_and_off = sum(counts[kind] for kind in ("activations", "recoveries", "efficacy_stops"))
         return {"switches": on_and_off, **counts}
 
     def _state(self, n: int) -> _State:
-        if self.learnt_.state is None:
+        if self.state_.value is None:
             ranks: dict[str, npt.NDArray[Any]] = {name: np.zeros(n, kind) for name, kind in RANK}
             ranks["dwell"][:], ranks["cooldown"][:] = self.dwell, self.cooldown
             ranks["last_off"][:] = -math.inf
             none = np.arange(0)
             plan = _plan_of(np.zeros(n, dtype=np.bool_), none)
             state = _State(ranks, np.arange(n), none, Windows(n, self.W), plan)
-            self.learnt_.state = state
-        return self.learnt_.state
+            self.state_.value = state
+        return self.state_.value
 
     def _record_times(self, state: _State, view: View) -> None:
         """Record new times and count AMP steps (A.9.2).

@@ -63,7 +63,7 @@ class LbBsp:
     low: float = 0.25
     high: float = 4.0
     via: Via = Via.ALLREDUCE
-    learnt_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
+    state_: Learnt[_State] = field(default_factory=Learnt, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= WINDOW:
@@ -76,12 +76,12 @@ class LbBsp:
             raise ValueError("via must be allreduce or server, not leader")
 
     def plan(self, view: View) -> Plan:
-        state = self.learnt_.state
+        state = self.state_.value
         if state is None:
             step = view.hints.step
             streams = None if step is None else StreamTimes.of(step, view.world_size)
             state = _State(self._plan_of(None), np.ones(view.world_size), streams)
-            self.learnt_.state = state
+            self.state_.value = state
         batch, times, cancelled = (
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
         )
@@ -111,4 +111,4 @@ class LbBsp:
 
     def summary(self) -> dict[str, int | float]:
         """The number of changes of the shares."""
-        return {"rebalances": 0 if self.learnt_.state is None else self.learnt_.state.changes}
+        return {"rebalances": 0 if self.state_.value is None else self.state_.value.changes}

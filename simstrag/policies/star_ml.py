@@ -46,7 +46,8 @@ def features_of(t: Floats, phi: float, view: View) -> Floats:
 class StarML(ChoosesModes):
     """A reconstruction of STAR-ML.
 
-    weights_file: of `python -m benchmarks.mode_learning`; the shipped ones by default.
+    weights_file: the shipped one by default; in a checkout of simstrag,
+        `python -m benchmarks.mode_learning` makes others.
     predictor: `last` or `median` of the recent times of a rank, `oracle`, or `lstm:FILE`.
     noise: where phi comes from: `live`, `hint`, or the table of a model.
     phi: noise scale in samples, instead of `noise`.

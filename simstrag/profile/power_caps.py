@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 SHAPE = (0.52, 1.51, 0.91)
 """A, G, K: fitted to 68 trainings of six models on a V100 at seven caps each, 100 to 250 W (Zeus,
 You et al., NSDI 2023, `summary_power_v100.csv`), with an error of 4.8 % (root mean square of the
-logarithms).  `python -m benchmarks.power_caps` fits it again."""
+logarithms).  In a checkout of simstrag, `python -m benchmarks.power_caps` fits it again."""
 LEAST = 3
 """The fewest rows: two constants are fitted."""
 SWAPPED = 1.2

@@ -13,6 +13,21 @@ ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
 
 
+def test_no_link_of_a_page_leads_nowhere() -> None:
+    """Of all pages, those beside code and data too; of those in docs/ the built site is tested."""
+    folders = ("docs", "examples", "simstrag", "tools")
+    pages = [*ROOT.glob("*.md"), *(p for name in folders for p in (ROOT / name).rglob("*.md"))]
+    links = [
+        (page, link)
+        for page in pages
+        if page.parent != ROOT / "docs" / "policy"  # made with the site
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+        if "://" not in link
+    ]
+    assert len({page.parent for page, _ in links}) > 5
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
 def test_every_test_that_a_page_names_exists() -> None:
     pages = (path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
     named = {pair for text in pages for pair in re.findall(r"`(tests/\S+?)::(\w+)`", text)}

@@ -95,13 +95,6 @@ def test_no_link_of_the_site_is_broken(site: Path) -> None:
     assert broken == []
 
 
-def test_no_link_of_the_front_pages_is_broken() -> None:
-    for page in ("README.md", "CONTRIBUTING.md"):
-        links = re.findall(r"\]\(([^)#]+)", read(f"../{page}"))
-        assert len(links) >= 3
-        assert [link for link in links if not (ROOT / link).exists()] == []
-
-
 def test_the_site_loads_nothing_from_outside(site: Path) -> None:
     loaded = [(path.name, what) for path, page in pages(site) for what in page.loaded]
     styles = [(path.name, path.read_text(encoding="utf-8")) for path in site.rglob("*.css")]

@@ -1,7 +1,7 @@
 """What a barrier costs on two jobs of Alibaba PAI; the numbers were set beforehand.
 
 alibaba/clusterdata @7a6c496, mini-batch-time: mean of the slowest worker over mean of all workers
-is 1.111 in job 1, and 1.12 in job 2 (`shared/traces/README.md`), each cell counting once.
+is 1.111 in job 1, and 1.12 in job 2, with each cell counting once.
 """
 
 from __future__ import annotations

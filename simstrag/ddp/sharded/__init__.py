@@ -1,4 +1,4 @@
 """Policies over replicas whose models FSDP2 shards: a replica is a policy's worker.
 
-Begin with `world`; `sharded_replica` does what `replica.Replica` does for a worker of one rank.
+Start with `world`; `sharded_replica` does what `replica.Replica` does for a worker of one rank.
 """

@@ -9,7 +9,7 @@ DL Training on Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685, in its training
 inputs, 64 units, window 30, z-scores).  Ours: intervals of the monitors in place of iterations,
 times as multiples of a clean iteration, so that one network serves several workloads, and a
 roll-out that keeps the state of the LSTM, where the code begins anew for each interval.  Inference
-is numpy; `python -m benchmarks.lstm_training` needs torch.
+is numpy; in a checkout of simstrag, `python -m benchmarks.lstm_training` trains, with torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Lstm:
 
     @classmethod
     def read(cls, path: str | Path) -> Lstm:
-        """From a file of `benchmarks.lstm_training`.  Raises `InputError` for any other file."""
+        """From a file of its weights.  Raises `InputError` for any other file."""
         weights = read_weights(path, KIND)
         window = weights.about.get("window")
         if window != INTERVALS:

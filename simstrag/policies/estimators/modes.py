@@ -120,7 +120,7 @@ class ModeNetwork:
 
     @classmethod
     def read(cls, path: str | Path) -> ModeNetwork:
-        """From a file of `benchmarks.mode_learning`.  Raises `InputError` for any other file."""
+        """From a file of its weights.  Raises `InputError` for any other file."""
         weights = read_weights(path, KIND)
         if tuple(weights.about.get("features", ())) != FEATURES:
             raise InputError(f"{path}: was trained on other features; train again")
