@@ -26,8 +26,7 @@ from simstrag.documents.file_io import write_atomically
 from simstrag.experiments.cluster_backends import open_backend
 from simstrag.experiments.kept_runs import KeptStudy, Report
 from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio_of_times
-from simstrag.experiments.runner import attribution, key_of
-from simstrag.policies import load
+from simstrag.experiments.runner import attribution, digest, digest_of_policy, key_of
 from simstrag.runs.run import plain
 
 if TYPE_CHECKING:
@@ -186,20 +185,20 @@ def _plan(study: ClusterStudy) -> Iterator[PlannedClusterRun]:
     for (k, mix), placer, manager, seed in itertools.product(
         enumerate(study.policies), study.placers, study.managers, study.seed_list
     ):
-        name, weights = mix_name(mix), _weights(study, mix)
-        key = key_of(origin, f"{placer} {manager}", name, seed, weights)
+        name, sources = mix_name(mix), _sources(study, mix)
+        key = key_of(origin, f"{placer} {manager}", name, seed, sources)
         yield PlannedClusterRun(key, k, name, placer, seed, manager)
 
 
-def _weights(study: ClusterStudy, mix: str | Mapping[str, str]) -> str | None:
-    """The digests of the weights that policies read from files; None if none does.
+def _sources(study: ClusterStudy, mix: str | Mapping[str, str]) -> str:
+    """A digest of the files of all policies of a mix: their sources and their weights.
 
     Raises `InputError` for weights that do not fit the study.
     """
-    for spec in study.specs(mix):
+    specs = study.specs(mix)
+    for spec in specs:
         require_interval(study, spec)
-    found = [getattr(load(spec), "weights", "") for spec in study.specs(mix)]
-    return "".join(found) or None
+    return digest([digest_of_policy(spec) for spec in specs])
 
 
 def _calls(

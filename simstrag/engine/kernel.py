@@ -23,7 +23,7 @@ from simstrag.engine.native import plan_loading
 from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
 from simstrag.engine.native.memory import SHOWN, Memory
-from simstrag.engine.recorder import Recorder
+from simstrag.engine.recorder import LOW_BITS, Recorder
 from simstrag.engine.rule_state import Limits
 from simstrag.engine.rules import check_refiling
 from simstrag.errors import InputError
@@ -41,8 +41,8 @@ BUDGET = 1 << 22
 """Gradients after which native code returns, so that Python sees Ctrl-C and reports progress."""
 
 SAVED = (
-    "version", "samples", "booked", "began_at", "own", "stale", "stale_samples", "makespan",
-    "target", "reviewed_updates", "reviewed_samples", "reviewed_time",
+    "version", "samples", "booked", "began_at", "own", "stale", "stale_low", "stale_high",
+    "makespan", "target", "reviewed_updates", "reviewed_samples", "reviewed_time",
 )  # fmt: skip
 """Fields of the job that a checkpoint has."""
 
@@ -536,5 +536,6 @@ class Kernel:
     def _learn(self) -> None:
         """The learner knows what was booked for it."""
         m, learner = self._machine, self.learner
-        learner.samples, learner.stale_samples = int(m["samples"]), int(m["stale_samples"])
+        learner.samples = int(m["samples"])
+        learner.stale_samples = int(m["stale_low"]) + (int(m["stale_high"]) << LOW_BITS)
         learner.resume(float(m["booked"]), int(m["began_at"]), int(m["own"]), int(m["stale"]))

@@ -32,7 +32,7 @@ COUNTS = ("started", "amp", "rebatched", "applied", "dropped", "aborted", "asked
 DETECTION = ("hits", "false_alarms", "misses")
 PRECISIONS = ("full", "amp")
 LOW_BITS = 62
-"""Bits of the sum of squares (rule 25a) in `missed_low`; `missed_high` has the others."""
+"""Bits of a sum of rules 25 and 25a in `stale_low`, `missed_low`; `*_high` has the others."""
 FATES = ("applied", "dropped", "aborted", "in_flight")
 UPDATE_COLUMNS = (
     "time", "version", "members", "n_own", "samples", "staleness_mean", "staleness_max", "progress",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from abc import ABC, abstractmethod
@@ -171,7 +170,9 @@ class KeptStudy(KeptRuns[R], ABC):
             return cls(folder=folder, runs=runs, **data)
         except OSError as error:
             raise InputError(f"{folder}: not a {cls.WHAT}: {error.strerror or error}") from None
-        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{marker}: not a {cls.WHAT}: {error}") from None
 
     @classmethod
@@ -196,13 +197,16 @@ class KeptStudy(KeptRuns[R], ABC):
     ) -> Self:  # fmt: skip
         """Write the list of runs.  Tables and the report of another study in the folder go."""
         runs = tuple(runs)
-        with contextlib.suppress(InputError):
+        try:
             before = cls.read(folder)
-            if {run.key for run in before.runs} <= {run.key for run in runs}:
-                made = before.made
-            else:
-                for name in (*cls.TABLES, "report.html"):
-                    (folder / name).unlink(missing_ok=True)
+            goes_on = {run.key for run in before.runs} <= {run.key for run in runs}
+        except InputError:  # the folder holds no study yet, or what lists its runs is damaged
+            goes_on = False
+        if goes_on:
+            made = before.made
+        else:
+            for name in (*cls.TABLES, "report.html"):
+                (folder / name).unlink(missing_ok=True)
         text = json.dumps({
             "format": cls.FORMAT, "made": made, "study": study, "provenance": dict(provenance()),
             **rest, "runs": runs,

@@ -5,8 +5,6 @@ Start with `check_policy`.
 
 from __future__ import annotations
 
-import copy
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -65,14 +63,12 @@ def check_policy(
 
 
 def _subject(policy: str | type | Policy) -> Subject:
-    if isinstance(policy, str):
-        policies.load(policy)
-        return Subject(policy, functools.partial(policies.load, policy))
-    if not callable(getattr(policy, "plan", None)):
-        raise InputError(f"{policy!r} is no policy: it has no method `plan`")
     if not isinstance(policy, type):
-        return Subject(policies.name_of(policy), functools.partial(copy.deepcopy, policy))
+        name, _ = policies.new(policy)
+        return Subject(name, lambda: policies.new(policy)[1])
     try:
-        return Subject(policies.name_of(policy()), policy)
+        first = policy()
     except TypeError as error:
         raise InputError(f"{policy!r} needs arguments: {error}; give them defaults") from None
+    name, _ = policies.new(first)
+    return Subject(name, policy)

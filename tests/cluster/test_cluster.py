@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,36 @@ def test_finished_runs_are_not_computed_again(
     again = cluster(study(seeds=2), tmp_path, jobs=1)
     assert not again.failed
     assert len(again.table("jobs")) == 8
+
+
+MINE = """
+from simstrag import Plan, Quorum, Via
+
+
+class Mine:
+    def plan(self, view):
+        return Plan((Quorum(count=COUNT, via=Via.SERVER),))
+"""
+
+
+@pytest.mark.parametrize("where", ["study", "mix", "job"])
+def test_a_study_of_an_edited_policy_file_has_new_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    file, seen = tmp_path / "edited_policy.py", []
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    changes = {
+        "study": {"policies": [str(file)]}, "mix": {"policies": [{"small": str(file)}]},
+        "job": {"jobs": [SMALL["jobs"][0] | {"policy": str(file)}]},
+    }[where]  # fmt: skip
+    for count in (1, 2):
+        file.write_text(MINE.replace("COUNT", str(count)), encoding="utf-8")
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
+        done = cluster(study(**changes), tmp_path / "out", jobs=1)
+        seen.append(list(done.table("jobs")["completion_time"]))
+    assert seen[0] != seen[1]
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 2
 
 
 def test_placers_and_mixes_are_compared_pair_by_pair(tmp_path: Path) -> None:

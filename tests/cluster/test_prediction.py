@@ -226,6 +226,16 @@ def test_a_cluster_refuses_weights_of_another_interval(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_cluster_study_takes_no_run_of_other_weights(tmp_path: Path) -> None:
+    path, said = tmp_path / "lstm.npz", list[str]()
+    for data, found in (("one", False), ("one", True), ("two", False)):
+        weights(data=data).write(path)
+        predicted = study(**CONTENDED, policies=[f"star_h:predictor=lstm:{path}"])
+        said.clear()
+        cluster(predicted, tmp_path / "out", jobs=1, on_progress=lambda *of: said.append(of[2]))
+        assert ("found finished" in said) == found
+
+
 def test_rates_are_shares_of_the_states_without_and_with_a_straggler() -> None:
     found = Score.of("x", 1, [True, False, True, False], [True, True, False, False])
     assert (found.accuracy, found.false_positive, found.false_negative) == (0.5, 0.5, 0.5)

@@ -275,7 +275,8 @@ def test_warnings_of_a_policy_that_is_checked_are_not_failures() -> None:
         ("none.py", "none.py: no such file"),
         ("fine.py", "has 2 policies; choose one: fine.py:AllBut, fine.py:Odd"),
         ("fine.py:AllBu", "has no policy class 'AllBu'.*Did you mean 'AllBut'"),
-        (int, "is no policy: it has no method `plan`"),
+        (int, "is no policy; give a spec, .* with the method `plan`"),
+        (object(), "is no policy; give a spec"),
         (type("Needy", (Loose,), {"__init__": lambda self, few: None}), "needs arguments"),
     ],
 )

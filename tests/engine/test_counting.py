@@ -146,6 +146,22 @@ def test_the_deviation_of_asgd_is_what_all_others_applied_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("engine", ["native", "plain"])
+def test_staleness_and_deviation_are_exact_where_their_sums_exceed_64_bits(engine: str) -> None:
+    """In turn, four equal ranks: gradients miss 0, 1, 2, and then always 3 others."""
+    case = scenario(
+        workers=4,
+        updates=12,
+        server={"service": 0.125},
+        learner={"batch": 2**30},
+        step={"compute": 0.1},
+    )
+    summary = simstrag.simulate(case, "asgd", engine=engine).summary
+    missed = (0, 1, 2, *[3] * 9)
+    assert summary["effective_staleness"] == pytest.approx(sum(missed) / 12)
+    assert summary["deviation"] == pytest.approx(sum(k**2 for k in missed) / 12 / 4**2)
+
+
+@pytest.mark.parametrize("engine", ["native", "plain"])
 def test_a_pause_counts_as_waiting(engine: str) -> None:
     """The rank computes twice for 0.5 s, and waits 3 s before each step."""
     paused = Fixed(Plan(pause=3))

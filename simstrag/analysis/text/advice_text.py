@@ -14,7 +14,6 @@ from simstrag.analysis.text.answer import describe_rivals, if_true
 from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.comparison_brief import describe_turns, lanes_table
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -24,6 +23,7 @@ from simstrag.analysis.text.gain_text import (
     regret_text,
 )
 from simstrag.analysis.text.number_format import join, percent, seconds
+from simstrag.analysis.text.remark import say
 from simstrag.analysis.text.spread_text import describe_one_run
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.decision import MODEL_ERROR, OWN, State

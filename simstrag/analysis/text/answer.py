@@ -22,7 +22,6 @@ from simstrag.analysis.text.cautions import (
     slow_network,
 )
 from simstrag.analysis.text.comparison_brief import brief, describe_turns
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -34,6 +33,7 @@ from simstrag.analysis.text.gain_text import (
 )
 from simstrag.analysis.text.lanes import CHANGED, describe_lane
 from simstrag.analysis.text.number_format import capital, join, percent, seconds
+from simstrag.analysis.text.remark import say
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.analysis.text.spread_text import describe_one_run, one_run
 from simstrag.contract.policy import LANES

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from simstrag.analysis.text.cautions import REDUCING, SERVING, assumed_response
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.number_format import number
+from simstrag.analysis.text.remark import say
 from simstrag.profile.responses import MOST, law_of
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario

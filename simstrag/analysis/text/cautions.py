@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from simstrag.analysis.derived.ranking import Standings
-from simstrag.analysis.text.fact import Fact, Sentences, Severity, rows, say
 from simstrag.analysis.text.number_format import capital, join
 from simstrag.analysis.text.profile_text import caution
+from simstrag.analysis.text.remark import Remark, Sentences, Severity, rows, say
 from simstrag.analysis.text.sensitivity_text import (
     conditions,
     explain_lost_lead,
@@ -119,7 +119,7 @@ Row = tuple[str, Mapping[str, Any]]
 """The kind of a caution, and its values."""
 
 
-def facts(s: Standings) -> list[Fact]:
+def remarks(s: Standings) -> list[Remark]:
     """What a reader must know before relying on the answer, most severe first."""
     return rows(CAUTIONS, (
         *_runs(s), *_worth(s), *_progress(s), *_trace(s), *_profile(s), *_lead(s),
@@ -128,13 +128,13 @@ def facts(s: Standings) -> list[Fact]:
 
 
 def cautions(s: Standings) -> list[str]:
-    """The sentences of `facts`."""
-    return [*map(str, facts(s))]
+    """The sentences of `remarks`."""
+    return [*map(str, remarks(s))]
 
 
 def deciding(s: Standings) -> list[str]:
     """The cautions that can change the choice."""
-    own = [str(fact) for fact in facts(s) if fact.severity is DECIDES]
+    own = [str(each) for each in remarks(s) if each.severity is DECIDES]
     return [*own, *doubts(s.comparison.scenario)]
 
 

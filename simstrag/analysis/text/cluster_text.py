@@ -14,9 +14,9 @@ from simstrag.analysis.derived.cluster_combinations import (
 )
 from simstrag.analysis.tables.cluster_tables import ranking_table
 from simstrag.analysis.text.brief import Brief
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import ERROR, percent_of
 from simstrag.analysis.text.number_format import estimate, join, number, percent
+from simstrag.analysis.text.remark import say
 from simstrag.experiments.decision import MODEL_ERROR
 from simstrag.experiments.paired_statistics import Estimate
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from simstrag.analysis.text.brief import LINES, WIDTH, height
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import (
     capital,
@@ -21,6 +20,7 @@ from simstrag.analysis.text.number_format import (
     plural,
     seconds,
 )
+from simstrag.analysis.text.remark import say
 from simstrag.analysis.text.whatif_text import (
     cause_text,
     cost_of,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, faster
 from simstrag.analysis.text.cautions import ignored
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -16,6 +15,7 @@ from simstrag.analysis.text.gain_text import (
     is_slight,
 )
 from simstrag.analysis.text.number_format import join, number, percent, seconds
+from simstrag.analysis.text.remark import say
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.experiments.comparison import BASELINE
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, uses, value_of

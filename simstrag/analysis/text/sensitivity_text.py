@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from simstrag.analysis.derived.ranking import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.brief import Brief
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.number_format import join, percent, with_unit
+from simstrag.analysis.text.remark import say
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import kind_of, name_of, uncertain
 

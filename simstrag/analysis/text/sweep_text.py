@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
 from simstrag.analysis.text.cautions import warn_of_stale
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.gain_text import ERROR, PolicyNames
 from simstrag.analysis.text.number_format import capital, join, percent
+from simstrag.analysis.text.remark import say
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.decision import MODEL_ERROR
 from simstrag.experiments.study import text_of

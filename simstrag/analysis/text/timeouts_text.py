@@ -8,8 +8,8 @@ from simstrag.advice.timeout_model import DAY
 from simstrag.advice.timeouts import DEFAULTS, TimeoutAdvice
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.brief import Brief
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.number_format import estimate, number, plural
+from simstrag.analysis.text.remark import say
 from simstrag.experiments.paired_statistics import Estimate
 
 FEW = 4

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simstrag.analysis.text.fact import say
 from simstrag.analysis.text.number_format import capital, number, percent, plural, seconds
+from simstrag.analysis.text.remark import say
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.causes import Cause
 from simstrag.whatif.culprits import Culprit, excess_by_part

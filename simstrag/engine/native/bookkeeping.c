@@ -105,20 +105,25 @@ struct tally {
     whole had, gradients, stale, stalest;
 };
 
-/* `missed_low` has the low bits of a sum that is exact in any order, `missed_high` the others. */
+/* A sum that no run is too long for: `low` has its low bits, `high` the others. */
 enum { LOW_BITS = 62 };
 static const whole LOW = ((whole)1 << LOW_BITS) - 1;
+
+static void accumulate(whole *low, whole *high, __int128 more) {
+    __int128 sum = *low + more;
+    *low = (whole)(sum & LOW); *high += (whole)(sum >> LOW_BITS);
+}
 
 /* Gradients of ranks that saw `seen` samples at their pull become part of the parameters, and
    missed what was applied meanwhile (rule 25a). */
 static void learn(struct job *m, struct tally *t, whole gradients, whole samples, whole staleness,
                   whole seen) {
-    __int128 missed = t->had - seen, squares = m->missed_low + gradients * (missed * missed);
+    __int128 missed = t->had - seen;
     if (!m->own) m->began_at = t->had;
     m->own += samples;
     m->stale += samples * (m->began_at - seen);
     m->samples += samples;
-    m->missed_low = (whole)(squares & LOW); m->missed_high += (whole)(squares >> LOW_BITS);
+    accumulate(&m->missed_low, &m->missed_high, gradients * (missed * missed));
     t->gradients += gradients;
     t->stale += gradients * staleness;
     t->stalest = larger(t->stalest, staleness);
@@ -128,6 +133,7 @@ static void learn(struct job *m, struct tally *t, whole gradients, whole samples
 static void seen(struct job *m) {
     if (m->own) {
         m->booked += worth(m);
-        m->stale_samples += m->stale; m->own = m->stale = 0;
+        accumulate(&m->stale_low, &m->stale_high, m->stale);
+        m->own = m->stale = 0;
     }
 }

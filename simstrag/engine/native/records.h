@@ -53,7 +53,7 @@ enum { STOPS(NAME) };
 #define SCALARS(F, A) \
     /* the clock, the learner, totals */ \
     F(double, now) F(whole, version) F(whole, samples) F(whole, serial) F(whole, refiled) F(whole, rounds) \
-    F(double, booked) F(whole, began_at) F(whole, own) F(whole, stale) F(whole, stale_samples) \
+    F(double, booked) F(whole, began_at) F(whole, own) F(whole, stale) F(whole, stale_low) F(whole, stale_high) \
     F(whole, missed_low) F(whole, missed_high) F(double, beyond) F(double, makespan) F(double, target) \
     F(whole, started) F(whole, amp) F(whole, rebatched) F(whole, applied) F(whole, dropped) \
     F(whole, aborted) F(whole, asked) F(whole, cut) \

@@ -1,4 +1,4 @@
-"""Facts: rows of severity, kind and values, and the sentence of each kind."""
+"""Remarks: rows of severity, kind and values, and the sentence of each kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simstrag.analysis.text.number_format import join, number, percent, plural, 
 
 
 class Severity(IntEnum):
-    """What a fact may do to an answer; the most severe are shown first."""
+    """What a remark may do to an answer; the most severe are shown first."""
 
     DECIDES = 0
     """It can change the choice."""
@@ -22,11 +22,11 @@ class Severity(IntEnum):
 
 
 Sentences = Mapping[Severity, Mapping[str, str]]
-"""The template of each kind, by severity, see `say`."""
+"""The template of each kind, by severity, see `say`; a kind has one severity."""
 
 
-class Fact(NamedTuple):
-    """What is true of a result: how severe, of which kind, and with which values."""
+class Remark(NamedTuple):
+    """What to know of a result: how severe, of which kind, and with which values."""
 
     severity: Severity
     kind: str
@@ -44,15 +44,15 @@ class Fact(NamedTuple):
         }  # fmt: skip
 
 
-def rows(of: Sentences, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Fact]:
-    """The facts with these kinds and values, in the order of the table: the most severe first."""
+def rows(of: Sentences, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Remark]:
+    """The remarks with these kinds and values, in the order of the table: the most severe first."""
     severity = {kind: each for each, templates in of.items() for kind in templates}
-    every = [Fact(at := severity[kind], kind, values, of[at][kind]) for kind, values in found]
+    every = [Remark(at := severity[kind], kind, values, of[at][kind]) for kind, values in found]
     order = [*severity]
-    return sorted(every, key=lambda fact: order.index(fact.kind))
+    return sorted(every, key=lambda each: order.index(each.kind))
 
 
-def say(template: str, **values: Any) -> str:
+def say(template: str, /, **values: Any) -> str:
     """A sentence: a template whose braces name a value and how to write it.
 
     `s` is a duration, `%` a share, `# noun` a count with its noun, and `one/many` a word for one
