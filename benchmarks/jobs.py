@@ -78,7 +78,7 @@ class Job:
         return BUSY * COMPUTE / (len(self.groups) if self.policy == "cgp" else self.workers)
 
     @cached_property
-    def groups(self) -> list[tuple[int, ...]]:
+    def groups(self) -> list[npt.NDArray[np.int64]]:
         """Groups of 8 ranks by speed, as `cgp:max_group=8` forms them from its measurements."""
         return group_by_speed(self._slowdowns[0], ratio=np.inf, max_group=GROUP)
 

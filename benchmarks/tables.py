@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 Cells = tuple[str, ...]
-RATES = {
+RATES: dict[tuple[str, bool], dict[str, float]] = {
     ("bsp", False): {"8": 150, "64": 400, "512": 500, "4096": 450},
     ("bsp", True): {"8": 100, "64": 200, "512": 250, "4096": 250},
     ("asgd", False): {"8": 33, "64": 20, "512": 14, "4096": 9.5},

@@ -314,7 +314,10 @@ def _named(found: Diagnosis) -> Iterator[str]:
     if len(steps.replay.layout.step) < FEWEST:
         yield _longest(steps)
     else:
-        yield "No rank is slower than its peers by 5 %, beyond chance (level 1 %)."
+        yield (
+            f"No rank is slower than its peers by 5 % for {FEWEST} steps or more, beyond chance "
+            "(level 1 %)."
+        )
 
 
 def _longest(steps: WhatIf) -> str:
