@@ -458,7 +458,7 @@ RULES = (
         "do not count on one call for each update",
     ),
     ContractRule(
-        "renaming the ranks renames them in the plan", follows_relabelling,
+        "renaming the ranks that it trains at first renames them in the plan", follows_relabelling,
         "choose ranks by what the view shows of them, not by their numbers",
     ),
     ContractRule(
