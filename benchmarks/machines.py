@@ -35,7 +35,7 @@ from simstrag.profile.profile import Profile
 from simstrag.runs.run import provenance
 from simstrag.validation.case_results import Result
 from simstrag.validation.judgement import MISSED, NOISY, PREDICTED
-from simstrag.validation.rank_pool import PaceRequest, Ranks
+from simstrag.validation.rank_pool import PaceRequest, RankPool
 from simstrag.validation.real_runs import CALIBRATION
 from simstrag.validation.tables import answer
 from simstrag.validation.validation import InterleavedCalibration, validate
@@ -119,7 +119,7 @@ class Setting:
 
 def choose() -> tuple[int, str]:
     """A batch whose step takes about `STEP` here, and the policy of the third case."""
-    with Ranks(2, "digits") as pool:
+    with RankPool(2, "digits") as pool:
 
         def seconds(precision: str, batch: int) -> float:
             looks = [pool.pace(PaceRequest(precision, batch)) for _ in range(TRIES)]

@@ -13,7 +13,7 @@ import numpy as np
 
 from simstrag.advice.halving import ALIKE, CandidateResult
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.decision import MODEL_ERROR, OWN, Choice, Decision, State, choose
+from simstrag.experiments.decision import MODEL_ERROR, OWN, Choice, PolicyDecision, State, choose
 from simstrag.experiments.paired_statistics import Array, Estimate, exact, quantile
 from simstrag.rendering import answer
 
@@ -49,7 +49,7 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommendation(Decision, ABC):
+class Recommendation(PolicyDecision, ABC):
     """Which of several finalists to run.
 
     certain: whether nothing is random.

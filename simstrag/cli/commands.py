@@ -21,7 +21,7 @@ from simstrag.cli.diagnose import diagnose
 from simstrag.cli.doctor import doctor
 from simstrag.cli.fit import fit
 from simstrag.cli.init import init
-from simstrag.cli.output import AnswerCommand, Command, FixedCommand, Printing
+from simstrag.cli.output import AnswerCommand, FileCommand, FixedCommand, Printing
 from simstrag.cli.policies import policies
 from simstrag.cli.record import record
 from simstrag.cli.report import report
@@ -180,7 +180,7 @@ class Grouped(Printing, TyperGroup):
 class Measuring(Grouped):
     """Commands of which the group is one, too."""
 
-    modes = Command.modes
+    modes = FileCommand.modes
 
 
 PLAIN: dict[str, Any] = {
@@ -220,7 +220,7 @@ def command() -> Any:
 
 def _add(app: typer.Typer, name: str, path: str, function: Callable[..., None]) -> None:
     """Add a command with the examples of its path."""
-    kind = AnswerCommand if path in ANSWERS else FixedCommand if path == "schema" else Command
+    kind = AnswerCommand if path in ANSWERS else FixedCommand if path == "schema" else FileCommand
     app.command(
         name, cls=kind,
         epilog=_epilog(path), hidden=path in OLD,

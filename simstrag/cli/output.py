@@ -1,6 +1,7 @@
 """What every command prints, and how it ends: --json, --quiet, warnings, paths, Ctrl-C.
 
-`Command` adds the two options and reads them; `emit` prints by them, so no command passes them on.
+`FileCommand` adds the two options and reads them; `emit` prints by them, so no command passes
+them on.
 """
 
 from __future__ import annotations
@@ -147,17 +148,17 @@ class Printing:
                     formatter.write_dl(rows)
 
 
-class Command(Printing, TyperCommand):
+class FileCommand(Printing, TyperCommand):
     """A command that writes files."""
 
 
-class AnswerCommand(Command):
+class AnswerCommand(FileCommand):
     """A command whose answer is what it prints: it has no --quiet."""
 
     modes = ("as_json",)
 
 
-class FixedCommand(Command):
+class FixedCommand(FileCommand):
     """A command that prints in one way."""
 
     modes = ()

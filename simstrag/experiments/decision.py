@@ -194,7 +194,7 @@ def _is_longer(times: Array, others: Array, by: Criterion, shown: bool = True) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision(abc.ABC):
+class PolicyDecision(abc.ABC):
     """Which policy to run, by the times of several in all settings of what is assumed.
 
     samples: seconds of each policy, bsp among them, under each seed.

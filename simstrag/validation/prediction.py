@@ -89,7 +89,7 @@ class Predictor:
 
     cores: number of cores that the ranks share.
     hinting: predictor whose profile gives the policies their hints; by default this one.
-    replica: seconds of a step of a replica, from `Ranks.replica_pace`; for cases with shards.
+    replica: seconds of a step of a replica, from `RankPool.replica_pace`; for cases with shards.
     constants: constants of the simulations so far, by name and world size.
 
     Raises `InputError` if the profile has no step times.

@@ -87,7 +87,7 @@ class PaceRequest:
     batch: int
 
 
-class Ranks(WorkerGroup):
+class RankPool(WorkerGroup):
     """A pool of up to `most` rank processes, started on first use; a context manager.
 
     Rank r runs on core r modulo the number of cores.  The processes die with this one.

@@ -29,7 +29,7 @@ from simstrag.validation.cases import Case, ValidationPlan
 from simstrag.validation.loadgen.injector import Injector
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import synchronous
-from simstrag.validation.rank_pool import PaceRequest, Ranks, RunRequest
+from simstrag.validation.rank_pool import PaceRequest, RankPool, RunRequest
 
 PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
 REPLICA = "replica.json"
@@ -147,7 +147,7 @@ class Campaign:
         found: list[RunOutcome] = []
         most = max(case.ranks for case in self.plan.cases)
         until = time.monotonic() + 60 * minutes
-        with Ranks(most, self.plan.workload) as ranks:
+        with RankPool(most, self.plan.workload) as ranks:
             for number, (case, k) in enumerate(wanted):
                 first, known = number % len(self.plan.cases) == 0, self.outcome(case, k)
                 if first and k and known is None:
@@ -177,7 +177,7 @@ class Campaign:
         return self.folder / RUNS / f"{case.name}-{repetition + 1}"
 
     def _run(
-        self, ranks: Ranks, case: Case, repetition: int, until: float = math.inf
+        self, ranks: RankPool, case: Case, repetition: int, until: float = math.inf
     ) -> RunOutcome:
         """One run, repeated while cores are off their usual pace.
 
@@ -203,7 +203,7 @@ class Campaign:
         tries = 1 + len(known.aside) + len(known.failed_tries)
         return known.finished and known.disturbed(self.usual) and tries < TRIES
 
-    def _wait_for_calm(self, ranks: Ranks, case: Case, until: float) -> None:
+    def _wait_for_calm(self, ranks: RankPool, case: Case, until: float) -> None:
         """Wait at most `CALM` seconds for cores at the usual pace; failures are left to the run."""
         until = min(until, time.monotonic() + CALM)
         with contextlib.suppress(Skipped):
@@ -211,7 +211,7 @@ class Campaign:
                 time.sleep(PAUSE)
 
     def _attempt(
-        self, ranks: Ranks, case: Case, repetition: int, aside: Sequence[Mapping[str, Any]]
+        self, ranks: RankPool, case: Case, repetition: int, aside: Sequence[Mapping[str, Any]]
     ) -> RunOutcome:
         folder = self._at(case, repetition)
         shutil.rmtree(folder, ignore_errors=True)
@@ -237,7 +237,12 @@ class Campaign:
         return found
 
     def _train(
-        self, ranks: Ranks, case: Case, repetition: int, folder: Path, load: list[Mapping[str, Any]]
+        self,
+        ranks: RankPool,
+        case: Case,
+        repetition: int,
+        folder: Path,
+        load: list[Mapping[str, Any]],
     ) -> None:
         plan, store = self.plan, folder / "store"
         order = RunRequest(

@@ -30,7 +30,7 @@ from simstrag.validation.case_results import Result, build_case_result, paces
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule
 from simstrag.validation.distributions import FEWEST, Distributions, compare
 from simstrag.validation.prediction import Predictor, synchronous
-from simstrag.validation.rank_pool import PaceRequest, Ranks, ReplicaPaceRequest
+from simstrag.validation.rank_pool import PaceRequest, RankPool, ReplicaPaceRequest
 from simstrag.validation.real_runs import (
     CALIBRATION,
     FAILED,
@@ -273,7 +273,7 @@ def _replica_step(
     if workload is None:
         raise InputError(f"profile {profile.name} has no workload to train")
     most = max(ranks, default=2 * shards)
-    with Ranks(most, workload.name) as pool, tempfile.TemporaryDirectory() as place:
+    with RankPool(most, workload.name) as pool, tempfile.TemporaryDirectory() as place:
         asked = ReplicaPaceRequest(
             f"{place}/store", most, shards, workload.name, workload.batch, _precision(profile)
         )

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from simstrag.cli.console import print_line
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.output import AnswerCommand, Command, emit, mode, on_interrupt
+from simstrag.cli.output import AnswerCommand, FileCommand, emit, mode, on_interrupt
 
 
-def invoke(command: Any, *arguments: str, cls: type[Command] = Command) -> Any:
+def invoke(command: Any, *arguments: str, cls: type[FileCommand] = FileCommand) -> Any:
     app = typer.Typer()
     app.command(cls=cls)(command)
     return CliRunner().invoke(app, list(arguments))

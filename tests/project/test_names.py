@@ -1,4 +1,4 @@
-"""One meaning a name: a public class name stands for one class in the whole project."""
+"""One meaning a name: the public name of a class or a union stands for one in the whole project."""
 
 from __future__ import annotations
 
@@ -16,16 +16,30 @@ def files() -> list[Path]:
 
 
 def classes() -> dict[str, set[str]]:
-    """The modules that define each public class."""
+    """The modules that define each public class, or union of classes such as `A | B`."""
     modules = defaultdict(set)
     for path in files():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                modules[node.name].add(str(path.relative_to(ROOT)))
+            for name in defined_by(node):
+                modules[name].add(str(path.relative_to(ROOT)))
     return modules
 
 
-def test_no_two_modules_define_a_public_class_of_the_same_name() -> None:
+def defined_by(node: ast.stmt) -> list[str]:
+    """The public class or union that a statement defines, if any."""
+    match node:
+        case ast.ClassDef(name=name):
+            pass
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp(op=ast.BitOr())) if (
+            not name.isupper()  # a constant, such as flags
+        ):
+            pass
+        case _:
+            return []
+    return [] if name.startswith("_") else [name]
+
+
+def test_no_two_modules_define_a_public_class_or_union_of_the_same_name() -> None:
     assert {name: paths for name, paths in classes().items() if len(paths) > 1} == {}
 
 

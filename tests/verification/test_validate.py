@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from simstrag.runs.run import Run
-from simstrag.validation.rank_pool import Ranks
+from simstrag.validation.rank_pool import RankPool
 from simstrag.validation.replay import replay
 from tests.full_profile import quantity
 from tests.validation.test_validate import ALONE, digits_profile
@@ -26,7 +26,7 @@ LIMIT = 1200.0
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("validate")
-    with Ranks(2, "digits") as ranks:  # runs are to be of the pace that the profile says
+    with RankPool(2, "digits") as ranks:  # runs are to be of the pace that the profile says
         pace = statistics.fmean(s for _ in range(3) for s in ranks.pace(ALONE))
     known = digits_profile()
     assert known.step is not None

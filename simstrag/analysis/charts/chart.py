@@ -22,7 +22,7 @@ import numpy.typing as npt
 from simstrag.experiments.paired_statistics import Estimate
 
 Floats = npt.NDArray[np.float64]
-Facts = tuple[tuple[str, str], ...]
+TooltipLines = tuple[tuple[str, str], ...]
 """Lines of a tooltip: a name, and a template with columns such as `@rank`, or `@left{t}` for
 seconds with the decimals of the chart."""
 
@@ -56,7 +56,7 @@ class Curve:
     y: Floats
     least: Floats | None = None
     most: Floats | None = None
-    facts: Facts = ()
+    facts: TooltipLines = ()
     at_first: bool = True
     along: str = "x"
 
@@ -76,7 +76,7 @@ class Dots:
     filled: bool = True
     joined: bool = False
     columns: Mapping[str, Any] = field(default_factory=dict)
-    facts: Facts = ()
+    facts: TooltipLines = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +97,7 @@ class Bars:
     row: npt.NDArray[Any]
     height: float
     columns: Mapping[str, Any] = field(default_factory=dict)
-    facts: Facts = ()
+    facts: TooltipLines = ()
     reach: float = 0.0
     below: bool = False
 
@@ -110,7 +110,7 @@ class Events:
     row: float
     to: float | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    facts: Facts = ()
+    facts: TooltipLines = ()
 
 
 class Image(NamedTuple):

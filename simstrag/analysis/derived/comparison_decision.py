@@ -27,7 +27,7 @@ from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.decision import (
     MODEL_ERROR,
     OWN,
-    Decision,
+    PolicyDecision,
     Samples,
     State,
     alternatives,
@@ -105,7 +105,7 @@ class Effects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonDecision(Decision):
+class ComparisonDecision(PolicyDecision):
     """A comparison's decision.
 
     samples: policies whose times do not compare are left out: `Standings.incomparable`.

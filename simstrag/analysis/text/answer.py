@@ -38,7 +38,7 @@ from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
 from simstrag.analysis.text.spread_text import describe_one_run, one_run
 from simstrag.contract.policy import LANES
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
-from simstrag.experiments.decision import MODEL_ERROR, Choice, Decision, as_fast
+from simstrag.experiments.decision import MODEL_ERROR, Choice, PolicyDecision, as_fast
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen
@@ -221,12 +221,12 @@ def _share(d: ComparisonDecision, policy: str) -> str:
     return percent(saved(d.s, own).value, 2)
 
 
-def describe_rivals(d: Decision, choice: Choice) -> str:
+def describe_rivals(d: PolicyDecision, choice: Choice) -> str:
     """The policies that are as fast as the choice, by what they change; "" for none.
 
     >>> import numpy as np
     >>> from simstrag.experiments.decision import OWN
-    >>> class Faster(Decision):
+    >>> class Faster(PolicyDecision):
     ...     shown = ("lb_bsp", "cgp", "star_h")
     >>> lanes = {"lb_bsp": "A", "cgp": "C", "star_h": "C"}
     >>> d = Faster(samples={OWN: {name: np.array([9.0, 9.1]) for name in lanes}}, lane_of=lanes)

@@ -22,7 +22,6 @@ from simstrag.ddp import plain_collectives
 from simstrag.ddp.sharded.shard_tensors import local, shard_of
 from simstrag.errors import SimstragError
 
-Group = dist.ProcessGroup | None
 Optimizer = torch.optim.Optimizer | None
 
 Key = tuple[int, str]
@@ -46,7 +45,9 @@ class Outline(NamedTuple):
     steps: dict[Key, float]
 
 
-def broadcast(model: nn.Module, optimizer: Optimizer, source: int, group: Group = None) -> None:
+def broadcast(
+    model: nn.Module, optimizer: Optimizer, source: int, group: dist.ProcessGroup | None = None
+) -> None:
     """Copy everything from rank `source` of the world, a member of the group, to all members.
 
     Optimizer options are copied too, and state that the source lacks is removed.
@@ -64,7 +65,7 @@ def broadcast(model: nn.Module, optimizer: Optimizer, source: int, group: Group 
             tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
-def average(model: nn.Module, optimizer: Optimizer, group: Group = None) -> None:
+def average(model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup | None = None) -> None:
     """Average every floating tensor over the members; all else is copied from the lowest member.
 
     State that some members lack is averaged over the others: a rank that never stepped has no
@@ -212,7 +213,7 @@ def _check_steps(steps: dict[int, dict[Key, float]]) -> None:
 
 
 def _weighed_sums(
-    tensors: dict[str, torch.Tensor], weights: dict[str, float], group: Group
+    tensors: dict[str, torch.Tensor], weights: dict[str, float], group: dist.ProcessGroup | None
 ) -> None:
     """Replace each tensor by the sum of weight x tensor over the members, with 0 x NaN = 0.
 

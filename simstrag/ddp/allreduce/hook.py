@@ -28,9 +28,6 @@ POLL = 0.001
 Members = tuple[int, ...]
 """The ranks of a group, ascending."""
 
-Group = dist.ProcessGroup | None
-"""None is the world."""
-
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """One function under its new name and under that of torch 2.11."""
 
@@ -68,8 +65,10 @@ class Reducer:
         self._stopped = False
         self.over(None)
 
-    def over(self, group: Group, control: Group = None) -> None:
-        """Reduce over `group` from the next backward on.
+    def over(
+        self, group: dist.ProcessGroup | None, control: dist.ProcessGroup | None = None
+    ) -> None:
+        """Reduce over `group` from the next backward on; None is the world.
 
         control: the group for control messages, if `group` cannot send CPU tensors.
         """
@@ -212,7 +211,7 @@ class ProcessGroups:
         self.gone: set[int] = set()
         self._groups: dict[tuple[Members, bool], tuple[dist.ProcessGroup, Connections]] = {}
 
-    def get(self, members: Members, control: bool = False) -> Group:
+    def get(self, members: Members, control: bool = False) -> dist.ProcessGroup | None:
         """The group of these ranks, this one included.
 
         control: the group for CPU tensors, where the other is for devices.
