@@ -178,7 +178,7 @@ def prepare(
         )
     changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
     firsts: dict[str, str] = {}
-    names = (names,) if isinstance(names, str) else names
+    names = () if names is None else policies.specs(names)
     for name in names or scenario.policies:
         first = firsts.setdefault(policies.spec(policies.load(name)), name)
         if name != first:

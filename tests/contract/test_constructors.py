@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 import simstrag
 from simstrag import InputError
 from simstrag.experiments.study import Study
+from simstrag.policies.bsp import Bsp
+from simstrag.policies.ssp import Ssp
 from simstrag.profile.quantity import Quantity
 
 CASE = {"step": {"compute": 0.1}}
+JOB = simstrag.Scenario(workers=4, samples=25_600, seeds=2, **CASE)
 Make = Callable[[], Any]
 MISTAKES: list[tuple[Make, str]] = [
     (Study, "study: scenario is missing"),
@@ -41,6 +45,16 @@ MISTAKES: list[tuple[Make, str]] = [
     (lambda: simstrag.Profile.read(3), "3 is no path; give that of a profile"),
     (lambda: simstrag.Trace.read(3), "3 is no path; give that of a trace"),
     (lambda: simstrag.Sweep.read(3), "3 is no path; give that of a sweep"),
+    (lambda: simstrag.compare(JOB, Bsp), f"{Bsp} is no spec of a policy; give 'bsp'"),
+    (lambda: simstrag.compare(JOB, Ssp(bound=5)), "Ssp(bound=5) is no spec of a policy; give 'ssp"),
+    (lambda: simstrag.compare(JOB, [Ssp()]), "Ssp(bound=3) is no spec of a policy; give 'ssp'"),
+    (lambda: simstrag.compare(JOB, Path("a.py")), f"{Path('a.py')!r} is no spec of a policy"),
+    (lambda: simstrag.compare(JOB, 3), "3 is no spec of a policy; give one, such as 'korel'"),
+    (lambda: simstrag.advise(JOB, 3), "3 is no spec of a policy"),
+    (lambda: simstrag.advise(JOB, Bsp()), f"{Bsp()} is no spec of a policy; give 'bsp'"),
+    (lambda: simstrag.advise(JOB, "bps"), "there is no policy 'bps'"),
+    (lambda: simstrag.diagnose("a.csv", compare=3), "3 is no spec of a policy"),
+    (lambda: simstrag.diagnose("a.csv", compare="bps"), "there is no policy 'bps'"),
 ]  # fmt: skip
 
 
