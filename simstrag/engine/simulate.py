@@ -11,6 +11,7 @@ import simpy
 
 from simstrag import policies
 from simstrag.contract import Hints, Policy
+from simstrag.documents.units import whole_number
 from simstrag.engine.excerpt import Excerpt
 from simstrag.engine.real_training import evaluation_interval, train
 from simstrag.engine.recorder import Recorder
@@ -59,8 +60,7 @@ def simulate(
     >>> round(simulate(scenario, "bsp").summary["makespan"], 9)
     1.0
     """
-    if not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise InputError(f"seed {seed} must be a whole number, 0 or more and below 2**64")
+    seed = whole_seed(seed)
     scenario = Scenario.given(scenario)
     keep = record_updates, record_steps, record_gradients
     if excerpt is not None:
@@ -84,6 +84,18 @@ def simulate(
     folder = write_directory(Path(out), "run.json", fill)
     assert run is not None
     return run.at(folder)
+
+
+def whole_seed(seed: Any) -> int:
+    """A seed as an int. Raises `InputError` where it is none.
+
+    >>> whole_seed(-1)
+    Traceback (most recent call last):
+    simstrag.errors.InputError: seed -1 must be a whole number, 0 or more
+    """
+    if (number := whole_number(seed, "seed")) >= 2**64:
+        raise InputError(f"seed {number} must be below 2**64")
+    return number
 
 
 def simulate_into(

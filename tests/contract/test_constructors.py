@@ -6,16 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import simstrag
 from simstrag import InputError
+from simstrag.cluster.runs import cluster
 from simstrag.experiments.study import Study
 from simstrag.policies.bsp import Bsp
 from simstrag.policies.ssp import Ssp
 from simstrag.profile.quantity import Quantity
 
 CASE = {"step": {"compute": 0.1}}
+ROOMY = {
+    "nodes": [{"gpus": 4, "cores": 8}], "workloads": {"small": {"scenario": CASE}},
+    "jobs": [{"workload": "small", "workers": 4, "samples": 256}],
+}  # fmt: skip
 JOB = simstrag.Scenario(workers=4, samples=25_600, seeds=2, **CASE)
 Make = Callable[[], Any]
 MISTAKES: list[tuple[Make, str]] = [
@@ -55,6 +61,14 @@ MISTAKES: list[tuple[Make, str]] = [
     (lambda: simstrag.advise(JOB, "bps"), "there is no policy 'bps'"),
     (lambda: simstrag.diagnose("a.csv", compare=3), "3 is no spec of a policy"),
     (lambda: simstrag.diagnose("a.csv", compare="bps"), "there is no policy 'bps'"),
+    (lambda: simstrag.compare(JOB, jobs=0), "jobs 0 must be a whole number, 1 or more"),
+    (lambda: simstrag.compare(JOB, jobs=-1), "jobs -1 must be a whole number, 1 or more"),
+    (lambda: simstrag.advise(JOB, jobs=1.5), "jobs 1.5 must be a whole number, 1 or more"),
+    (lambda: simstrag.sweep({"scenario": CASE}, "/no", jobs="2"), "jobs '2' must be a whole numb"),
+    (lambda: cluster(ROOMY, "/no", jobs=True), "jobs True must be a whole number, 1 or m"),
+    (lambda: simstrag.simulate(JOB, seed=1.5), "seed 1.5 must be a whole number, 0 or more"),
+    (lambda: simstrag.simulate(JOB, seed=True), "seed True must be a whole number, 0 or more"),
+    (lambda: simstrag.simulate(JOB, seed=2**64), f"seed {2**64} must be below 2**64"),
 ]  # fmt: skip
 
 
@@ -66,6 +80,11 @@ def test_a_wrong_argument_is_one_line_of_our_own(make: Make, message: str) -> No
     assert text.startswith(message)
     assert "\n" not in text
     assert "pydantic" not in text.lower()
+
+
+def test_a_whole_number_of_numpy_is_a_seed() -> None:
+    seeded, same = (simstrag.simulate(JOB, seed=seed).summary for seed in (np.int64(2), 2))
+    assert seeded == same
 
 
 def test_the_public_names_are_those_that_dir_shows() -> None:
