@@ -141,10 +141,14 @@ def new(policy: str | Policy) -> tuple[str, Policy]:
     """
     if isinstance(policy, str):
         return policy, load(policy)
-    if isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
+    if isinstance(policy, Path):
+        raise _no_spec(policy)
+    plans = callable(getattr(policy, "plan", None))
+    if isinstance(policy, type) or not plans:
+        made = f"{policy.__name__}(), " if isinstance(policy, type) and plans else ""
         raise InputError(
-            f"{policy!r} is no policy; give a spec, such as 'korel' or 'FILE.py:Class', or an "
-            "object with the method `plan`"
+            f"{policy!r} is no policy; give {made}a spec, such as 'korel' or 'FILE.py:Class', or "
+            "an object with the method `plan`"
         )
     return name_of(policy), copy.deepcopy(policy)
 

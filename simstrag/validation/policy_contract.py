@@ -9,6 +9,7 @@ import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from simstrag import policies
 from simstrag.contract import Policy
@@ -36,7 +37,7 @@ class PolicyCheck:
 
 
 def check_policy(
-    policy: str | type | Policy,
+    policy: str | Path | type | Policy,
     *,
     real: bool = True,
     on_check: Callable[[RuleCheck], None] = lambda check: None,
@@ -44,7 +45,7 @@ def check_policy(
     """Try every rule of the contract on a policy.
 
     policy: a class whose parameters have defaults, an object, or a spec such as
-        ``mine.py:AllBut:few=2``.
+        ``mine.py:AllBut:few=2``, or the path of a file with one policy.
     real: also train on two real ranks, where torch is installed; that takes up to a minute.
     on_check: receives each rule as soon as it was tried.
 
@@ -64,8 +65,9 @@ def check_policy(
     return PolicyCheck(subject.name, tuple(checks))
 
 
-def _subject(policy: str | type | Policy) -> Subject:
-    if isinstance(policy, str):
+def _subject(policy: str | Path | type | Policy) -> Subject:
+    if isinstance(policy, str | Path):
+        policy = str(policy)
         policies.load(policy)
         return Subject(policy, functools.partial(policies.load, policy))
     if not callable(getattr(policy, "plan", None)):

@@ -245,7 +245,7 @@ def diagnose(
     if len(files) == 1 and isinstance(files[0], Record):
         record = files[0]
     else:
-        paths = [each for each in files if isinstance(each, str | Path)]
+        paths: list[Any] = [each for each in files if not isinstance(each, Record)]
         if len(paths) < len(files):
             raise InputError("give files, or one record; simstrag.records.read.join joins records")
         record = read_record(*paths, columns=columns, form=form)

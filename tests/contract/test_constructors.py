@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import simstrag
@@ -16,6 +17,7 @@ from simstrag.experiments.study import Study
 from simstrag.policies.bsp import Bsp
 from simstrag.policies.ssp import Ssp
 from simstrag.profile.quantity import Quantity
+from simstrag.whatif.first_scenario import write_first_scenario
 
 CASE = {"step": {"compute": 0.1}}
 ROOMY = {
@@ -68,6 +70,23 @@ MISTAKES: list[tuple[Make, str]] = [
     (lambda: cluster(ROOMY, "/no", jobs=True), "jobs True must be a whole number, 1 or m"),
     (lambda: simstrag.simulate(JOB, seed=1.5), "seed 1.5 must be a whole number, 0 or more"),
     (lambda: simstrag.simulate(JOB, seed=True), "seed True must be a whole number, 0 or more"),
+    (lambda: simstrag.simulate(JOB, Bsp), f"{Bsp} is no policy; give Bsp(), a spec, such as 'ko"),
+    (lambda: simstrag.simulate(JOB, Path("a.py")), f"{Path('a.py')!r} is no spec of a policy; giv"),
+    (lambda: simstrag.compare(CASE), "a dict is no scenario; give Scenario(**keys), or Scenario.o"),
+    (lambda: simstrag.diagnose(None), "None is no path; give that of the record of a job"),
+    (lambda: simstrag.diagnose(pd.DataFrame([[0] * 9] * 9)), "a DataFrame is no path; give that o"),
+    (lambda: simstrag.sweep(JOB, "/no"), "a Scenario is no path; give that of a study, or a Study"),
+    (lambda: simstrag.simulate(JOB, excerpt=3), "excerpt 3 is no list of ranks; give one, such as"),
+    (lambda: simstrag.simulate(JOB, excerpt="ab"), "excerpt 'ab' is no list of ranks"),
+    (lambda: simstrag.simulate(JOB, excerpt=[0.5]), "excerpt: rank 0.5 must be a whole number, 0 "),
+    (lambda: simstrag.simulate(JOB, excerpt=[9]), "excerpt: there is no rank 9; ranks are 0 to 3"),
+    (lambda: simstrag.simulate(JOB, hints={}), "hints {} are none; give simstrag.Hints(...)"),
+    (lambda: simstrag.simulate(JOB, out=3), "3 is no path; give that of a folder to write"),
+    (lambda: simstrag.compare(JOB, keep=3), "3 is no path; give that of a folder for finished run"),
+    (lambda: simstrag.sweep({"scenario": CASE}, None), "None is no path; give that of the folder "),
+    (lambda: simstrag.sweep({"scenario": CASE}, "/no", shard="1/2"), "shard '1/2': give (i, k), s"),
+    (lambda: write_first_scenario(None, "a.yaml"), "None is no path; give that of a trace"),
+    (lambda: write_first_scenario("a.csv", None), "None is no path; give that of a scenario to wr"),
     (lambda: simstrag.simulate(JOB, seed=2**64), f"seed {2**64} must be below 2**64"),
 ]  # fmt: skip
 
