@@ -70,7 +70,7 @@ def candidates(
     >>> found.excluded["asgd"]
     'it changes training more (lane C)'
     """
-    if change not in LANES:
+    if change not in tuple(LANES):
         raise InputError(f"change {change}: give one of {', '.join(LANES)}")
     asked = grid(scenario.workers) if specs is None else policies.specs(specs)
     found, excluded = [BASELINE], {}

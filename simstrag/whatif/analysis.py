@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +161,7 @@ def check_numbers(gpu_price: float | None, amp_ratio: float | None, compares: bo
     compares: whether policies are compared, which alone need the gain.
     """
     for name, value in (("gpu_price", gpu_price), ("amp_ratio", amp_ratio)):
-        if value is not None and np.isnan(value):
+        if value is not None and not (isinstance(value, Real) and not np.isnan(value)):
             raise InputError(f"{name} is not a number")
     if gpu_price is not None and not 0 <= gpu_price < np.inf:
         raise InputError(f"gpu_price is {gpu_price!r}; give the price of a GPU-hour, 0 or more")
