@@ -27,7 +27,7 @@ LAUNCHING_SEEDS = 3
 
 def advise(
     scenario: Scenario | str | Path,
-    policies: Sequence[str] | None = None,
+    policies: str | Sequence[str] | None = None,
     *,
     change: str = LANES[-1],
     seeds: int | Sequence[int] | None = None,
@@ -39,7 +39,7 @@ def advise(
     """Search the policy for a scenario.
 
     scenario: a `Scenario` or the path of a YAML file; its own policies do not count.
-    policies: the candidates; by default those of `candidates.grid`.
+    policies: the candidates; by default those of `candidates.grid`; a plain string is one.
     change: how much training may change, the last lane that is tried: A, B or C.
     seeds: instead of the scenario's.
     quantile: of the time of one run, by which to choose instead of the mean, such as 0.9.

@@ -53,7 +53,7 @@ def grid(workers: int) -> list[str]:
 
 
 def candidates(
-    scenario: Scenario, specs: Sequence[str] | None = None, change: str = LANES[-1]
+    scenario: Scenario, specs: str | Sequence[str] | None = None, change: str = LANES[-1]
 ) -> Candidates:
     """The candidates that a scenario admits and that real ranks can run.
 
@@ -70,9 +70,9 @@ def candidates(
     >>> found.excluded["asgd"]
     'it changes training more (lane C)'
     """
-    if change not in LANES:
+    if change not in tuple(LANES):
         raise InputError(f"change {change}: give one of {', '.join(LANES)}")
-    asked = grid(scenario.workers) if specs is None else list(specs)
+    asked = grid(scenario.workers) if specs is None else policies.specs(specs)
     found, excluded = [BASELINE], {}
     for spec in asked:
         reason = _obstacle(scenario, spec, change)

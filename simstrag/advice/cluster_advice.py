@@ -72,7 +72,7 @@ class ClusterAdvice(Recommendation):
 def advise_cluster(
     study: ClusterStudy | Mapping[str, Any] | str | Path,
     folder: str | Path,
-    policies: Sequence[str] | None = None,
+    policies: str | Sequence[str] | None = None,
     *,
     change: str = LANES[-1],
     seeds: int | Sequence[int] | None = None,
@@ -130,7 +130,7 @@ def advise_cluster(
 
 
 def cluster_candidates(
-    study: ClusterStudy, specs: Sequence[str] | None = None, change: str = LANES[-1]
+    study: ClusterStudy, specs: str | Sequence[str] | None = None, change: str = LANES[-1]
 ) -> Candidates:
     """The candidates that every job admits; counts of ranks are of the job with the fewest."""
     cases = _cases(study)

@@ -15,6 +15,10 @@ EXTRAS = {
 }  # fmt: skip
 """The extra that installs each optional package, by the package's import name."""
 
+STUDIES = ("sweep", "cluster")
+KEYS = {"--seeds": "seeds", "--policy": "policies", "-p": "policies"}
+"""Keys of the file of a study, by the options of other commands that say the same."""
+
 
 class Interrupted(Exception):
     """Ctrl-C ended a command; the message names the files kept."""
@@ -29,6 +33,9 @@ def describe_error(error: Exception) -> str:
     """
     if not isinstance(error, UsageError):
         return str(error)
+    key = KEYS.get(getattr(error, "option_name", ""))
+    if key and error.ctx.info_name in STUDIES:
+        return f"{error.message.rstrip('.')}; set the key {key}: of the file instead"
     near = getattr(error, "possibilities", None)
     if near:
         names = " or ".join(f"'{name}'" for name in near)

@@ -16,7 +16,7 @@ from simstrag.cluster.shared_nodes import OnEnd, OnInterval, SharedNodes, second
 from simstrag.cluster.study import ClusterStudy, mix_name
 from simstrag.cluster.utilisation import mean_utilisation
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.simulate import require_gain
+from simstrag.engine.simulate import require_gain, whole_seed
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.estimators.predictors import OfLoad
@@ -83,6 +83,7 @@ def simulate_cluster(
     >>> [round(job["slowdown"], 3) for job in run.jobs]
     [1.0, 1.0]
     """
+    seed = whole_seed(seed)
     mix = study.policies[0] if policies is None else policies
     name = study.placers[0] if placer is None else placer
     coming = study.arriving(mix, seed)

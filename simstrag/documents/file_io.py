@@ -12,6 +12,9 @@ from typing import Any
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
+LONGEST = 60
+"""Characters of the longest value that a message shows."""
+
 
 def path_of(path: Any, what: str) -> Path:
     """`path` as a `Path`. Raises `InputError` where it is none; what: what it should name.
@@ -23,7 +26,10 @@ def path_of(path: Any, what: str) -> Path:
     try:
         return Path(path)
     except TypeError:
-        raise InputError(f"{path!r} is no path; give that of {what}") from None
+        shown = repr(path)
+        if len(shown) > LONGEST or "\n" in shown:
+            shown = f"a {type(path).__name__}"
+        raise InputError(f"{shown} is no path; give that of {what}") from None
 
 
 def require_path(path: str | Path) -> Path:

@@ -1,10 +1,12 @@
-"""Quantities as people write them: a number and its unit, such as 25Gbit or 350ms."""
+"""Numbers as people write them: whole, or with a unit, such as 25Gbit or 350ms."""
 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from simstrag.errors import InputError
 
@@ -20,6 +22,24 @@ BYTES_PER_SECOND = {
     for prefix, factor in _PREFIXES.items()
     for unit, size in _SIZES.items()
 }
+
+
+def whole_number(value: Any, name: str, least: int = 0) -> int:
+    """`value` as an int. Raises `InputError` where it is not whole, or less than `least`.
+
+    name: of the argument, for the message.
+
+    >>> whole_number(1.5, "jobs", least=1)
+    Traceback (most recent call last):
+    simstrag.errors.InputError: jobs 1.5 must be a whole number, 1 or more
+    """
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InputError(f"{name} {value!r} must be a whole number, {least} or more")
+    return number
 
 
 def parse_quantity(text: str, name: str, units: Mapping[str, float], example: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import simpy
 
 from simstrag import policies
 from simstrag.contract import Hints, Policy
+from simstrag.documents.file_io import path_of
+from simstrag.documents.units import whole_number
 from simstrag.engine.excerpt import Excerpt
 from simstrag.engine.real_training import evaluation_interval, train
 from simstrag.engine.recorder import Recorder
@@ -59,14 +61,15 @@ def simulate(
     >>> round(simulate(scenario, "bsp").summary["makespan"], 9)
     1.0
     """
-    if not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise InputError(f"seed {seed} must be a whole number, 0 or more and below 2**64")
+    seed = whole_seed(seed)
     scenario = Scenario.given(scenario)
+    if not isinstance(hints, Hints | None):
+        raise InputError(f"hints {hints!r} are none; give simstrag.Hints(...)")
     keep = record_updates, record_steps, record_gradients
     if excerpt is not None:
         if out is not None:
             raise InputError("an excerpt stays in memory: ask for `excerpt` or for `out`")
-        storage = Excerpt(scenario.workers, excerpt)
+        storage = Excerpt(scenario.workers, _ranks_of(excerpt, scenario.workers))
         recorder = Recorder(True, True, True, on_update, storage)
         return simulate_into(recorder, scenario, policy, seed, hints, engine)
     if out is None:
@@ -81,9 +84,31 @@ def simulate(
             run = simulate_into(recorder, scenario, policy, seed, hints, engine)
         run.note(folder)
 
-    folder = write_directory(Path(out), "run.json", fill)
+    folder = write_directory(path_of(out, "a folder to write"), "run.json", fill)
     assert run is not None
     return run.at(folder)
+
+
+def whole_seed(seed: Any) -> int:
+    """A seed as an int. Raises `InputError` where it is none.
+
+    >>> whole_seed(-1)
+    Traceback (most recent call last):
+    simstrag.errors.InputError: seed -1 must be a whole number, 0 or more
+    """
+    if (number := whole_number(seed, "seed")) >= 2**64:
+        raise InputError(f"seed {number} must be below 2**64")
+    return number
+
+
+def _ranks_of(excerpt: Any, workers: int) -> list[int]:
+    """The ranks of an excerpt. Raises `InputError` where they are none of the run."""
+    if isinstance(excerpt, str) or not isinstance(excerpt, Iterable):
+        raise InputError(f"excerpt {excerpt!r} is no list of ranks; give one, such as [0, 1]")
+    ranks = [whole_number(rank, "excerpt: rank") for rank in excerpt]
+    if absent := [rank for rank in ranks if rank >= workers]:
+        raise InputError(f"excerpt: there is no rank {absent[0]}; ranks are 0 to {workers - 1}")
+    return ranks
 
 
 def simulate_into(

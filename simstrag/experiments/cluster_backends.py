@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from simstrag.documents.suggestions import choices
+from simstrag.documents.units import whole_number
 from simstrag.errors import InputError
 from simstrag.processes.pool import Backend, InProcess, WorkerPool, core_count
 from simstrag.processes.signals import keep_handler
@@ -51,7 +52,7 @@ def load_backend(name: str, address: str | None = None, jobs: int | None = None)
             raise InputError(
                 f"address {address}: only clusters have an address; choose the backend dask or ray"
             )
-        jobs = jobs or core_count()
+        jobs = core_count() if jobs is None else whole_number(jobs, "jobs", least=1)
         return InProcess() if jobs == 1 else WorkerPool(jobs)
     if jobs is not None:
         raise InputError(f"backend {name} uses all workers of its cluster; leave jobs out")

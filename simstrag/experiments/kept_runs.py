@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -178,11 +179,9 @@ class KeptStudy(KeptRuns[R], ABC):
     @classmethod
     def check(cls, folder: str | Path, shard: tuple[int, int] | None) -> Path:
         """The folder of a study.  Raises `InputError` for other files there, and no such shard."""
-        folder = Path(folder)
-        if shard is not None and not 1 <= shard[0] <= shard[1]:
-            i, k = shard
-            known = f"must be 1/{k} to {k}/{k}" if k > 0 else "no part"
-            raise InputError(f"shard {i}/{k}: {known}")
+        folder = path_of(folder, f"the folder of a {cls.WHAT}")
+        if shard is not None:
+            _check_shard(shard)
         refuse_file(folder)
         if folder.exists() and not (folder / cls.MARKER).exists() and any(folder.iterdir()):
             raise InputError(
@@ -245,6 +244,18 @@ class KeptStudy(KeptRuns[R], ABC):
 
     def _repr_html_(self) -> str:
         return html_fragment(self)
+
+
+def _check_shard(shard: Any) -> None:
+    """Raise `InputError` where a shard is not (i, k), the i-th of k parts."""
+    try:
+        i, k = map(operator.index, shard)
+    except (TypeError, ValueError):
+        form = "give (i, k), such as (1, 16) for the first of 16 parts"
+        raise InputError(f"shard {shard!r}: {form}") from None
+    if not 1 <= i <= k:
+        known = f"must be 1/{k} to {k}/{k}" if k > 0 else "no part"
+        raise InputError(f"shard {i}/{k}: {known}")
 
 
 def needs() -> dict[str, Any]:

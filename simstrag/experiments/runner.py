@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simstrag import policies
-from simstrag.documents.file_io import write_atomically
+from simstrag.documents.file_io import path_of, write_atomically
 from simstrag.engine.excerpt import ranks_to_show
 from simstrag.engine.real_training import task_source
 from simstrag.engine.simulate import check, simulate
@@ -178,7 +178,7 @@ def prepare(
         )
     changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
     firsts: dict[str, str] = {}
-    names = (names,) if isinstance(names, str) else names
+    names = () if names is None else policies.specs(names)
     for name in names or scenario.policies:
         first = firsts.setdefault(policies.spec(policies.load(name)), name)
         if name != first:
@@ -271,7 +271,7 @@ class RunCache:
     @classmethod
     def of(cls, folder: str | Path, scenario: Scenario) -> RunCache:
         """The cache of a comparison.  Raises `InputError` for a folder with other files."""
-        folder = Path(folder)
+        folder = path_of(folder, "a folder for finished runs")
         if folder.exists() and not (folder / NOTE).exists() and any(folder.iterdir()):
             raise InputError(
                 f"{folder}: finished runs are kept there, but it holds something else; "

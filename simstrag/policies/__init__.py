@@ -21,9 +21,10 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import overload
+from typing import Any, overload
 
 from simstrag.contract import Hints, Policy, View
 from simstrag.documents.suggestions import choices, nearest
@@ -42,7 +43,7 @@ from simstrag.policies._policy_errors import (
 __all__ = [
     "Parameter", "PolicyDescription", "architecture", "ask", "ask_about", "collect_warnings",
     "counts", "declared_lane", "describe", "load", "name_of", "names", "new", "reviews_ahead",
-    "spec",
+    "spec", "specs",
 ]  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def load(text: str) -> Policy:
     simstrag.errors.InputError: there is no policy 'asg'; known: ... Did you mean 'asgd'?
     """
     if not isinstance(text, str):
-        raise InputError(f"{text!r} is no spec of a policy; write one, such as 'korel'")
+        raise _no_spec(text)
     name, arguments = _split(text)
     cls = _class(name)
     parameters = values(cls, name, parse(name, arguments))
@@ -93,11 +94,41 @@ def spec(policy: Policy) -> str:
     >>> spec(load("backup: late=abort, b=2")), spec(load("ssp:bound=inf"))
     ('backup:b=2', 'ssp:bound=inf')
     """
-    cls = type(policy)
-    package, _, module = cls.__module__.rpartition(".")
-    name = module if package == __name__ else f"{cls.__module__}:{cls.__qualname__}"
-    changed = format_changed(policy)
+    name, changed = _name(type(policy)), format_changed(policy)
     return f"{name}:{changed}" if changed else name
+
+
+def specs(given: str | Iterable[str]) -> tuple[str, ...]:
+    """The specs of some policies; a string is that of one.
+
+    Raises `InputError` for what is no string, with the spec of an object or a class.
+
+    >>> specs("korel"), specs(["bsp", "ssp:bound=5"])
+    (('korel',), ('bsp', 'ssp:bound=5'))
+    >>> specs([load("ssp:bound=5")])
+    Traceback (most recent call last):
+    simstrag.errors.InputError: Ssp(bound=5) is no spec of a policy; give 'ssp:bound=5'
+    """
+    if isinstance(given, str):
+        return (given,)
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
+    for each in found:
+        if not isinstance(each, str):
+            raise _no_spec(each)
+    return found
+
+
+def _no_spec(given: Any) -> InputError:
+    """The error of what is no spec, with that of a class, an object or a file."""
+    cls = given if isinstance(given, type) else type(given)
+    way_out = "give one, such as 'korel' or 'mine.py:AllBut:few=2'"
+    if callable(getattr(given, "plan", None)):
+        way_out = f"give '{_name(cls) if cls is given else name_of(given)}'"
+        if cls.__module__ == "__main__":  # which processes cannot import
+            way_out = f"give that of its file, such as 'mine.py:{cls.__qualname__}'"
+    elif isinstance(given, Path) and given.suffix == ".py":
+        way_out = f"give '{given}'"
+    return InputError(f"{given!r} is no spec of a policy; {way_out}")
 
 
 def new(policy: str | Policy) -> tuple[str, Policy]:
@@ -110,10 +141,14 @@ def new(policy: str | Policy) -> tuple[str, Policy]:
     """
     if isinstance(policy, str):
         return policy, load(policy)
-    if isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
+    if isinstance(policy, Path):
+        raise _no_spec(policy)
+    plans = callable(getattr(policy, "plan", None))
+    if isinstance(policy, type) or not plans:
+        made = f"{policy.__name__}(), " if isinstance(policy, type) and plans else ""
         raise InputError(
-            f"{policy!r} is no policy; give a spec, such as 'korel' or 'FILE.py:Class', or an "
-            "object with the method `plan`"
+            f"{policy!r} is no policy; give {made}a spec, such as 'korel' or 'FILE.py:Class', or "
+            "an object with the method `plan`"
         )
     return name_of(policy), copy.deepcopy(policy)
 
@@ -123,8 +158,13 @@ def name_of(policy: Policy) -> str:
     try:
         return spec(policy)
     except InputError:
-        cls = type(policy)
-        return f"{cls.__module__}:{cls.__qualname__}"
+        return _name(type(policy))
+
+
+def _name(cls: type) -> str:
+    """The spec of a policy's class, without parameters."""
+    package, _, module = cls.__module__.rpartition(".")
+    return module if package == __name__ else f"{cls.__module__}:{cls.__qualname__}"
 
 
 @overload

@@ -156,7 +156,10 @@ def _kind(cls: type, field: dataclasses.Field[Any], annotation: Any) -> _Kind:
         choices = [str(m.value) for m in members if _accepts(cls, {field.name: m})]
         kind = _Kind(plain, " or ".join(choices))
     if kind is None or others:
-        raise InputError(f"{cls.__name__}.{field.name}: a spec cannot write values of {annotation}")
+        raise InputError(
+            f"{cls.__name__}.{field.name}: a spec cannot write values of {annotation}; if it is "
+            f"state, name it {field.name.rstrip('_')}_, with init=False"
+        )
     if len(options) == 1:
         return replace(kind, allowed=field.metadata.get("allowed", kind.allowed))
     unlimited = "inf" if plain is int else "none"  # an unlimited count reads better as inf

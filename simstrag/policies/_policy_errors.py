@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import FrozenInstanceError
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +15,8 @@ from typing import Any, NoReturn
 from simstrag.contract import UNLIMITED, Block, JudgesBlocks, Plan, Policy, View
 from simstrag.contract.policy import LANES
 from simstrag.errors import PlanError, SimstragError
+
+FROZEN = "; keep what changes in a plain object in a field whose name ends in _, with init=False"
 
 
 def ask(policy: Policy, view: View, name: str) -> Plan:
@@ -123,8 +126,10 @@ def _raise_as_plan_error(
 ) -> NoReturn:
     if not isinstance(error, SimstragError):
         place = _place(policy, error)
+        frozen = isinstance(error, FrozenInstanceError)
         raise PlanError(
             f"policy {name} raised {type(error).__name__}: {_line(error)}{place} {moment}"
+            f"{FROZEN if frozen else ''}"
         ) from error
     message = _line(error)
     if message.startswith(f"{name.partition(':')[0]}:"):  # the message names the policy
@@ -137,8 +142,13 @@ def _line(error: BaseException) -> str:
 
 
 def _place(policy: Policy, error: BaseException) -> str:
-    """The innermost line of the policy's file, or of any file without one in the traceback."""
+    """The innermost line of the policy's file, or of any file without one in the traceback.
+
+    The file alone where a call does not fit the policy's method, which then has no line in it.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     file = getattr(sys.modules.get(type(policy).__module__), "__file__", None)
+    if file is not None and frames[-1].filename == __file__:
+        return f" ({Path(file).name})"
     frame = ([frame for frame in frames if frame.filename == file] or frames)[-1]
     return f" ({Path(frame.filename).name}, line {frame.lineno})"

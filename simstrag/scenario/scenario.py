@@ -300,6 +300,8 @@ class Scenario(Section):
     @classmethod
     def given(cls, scenario: Scenario | str | Path) -> Scenario:
         """A scenario itself, or that of the YAML file at a path."""
+        if isinstance(scenario, Mapping):
+            raise InputError("a dict is no scenario; give Scenario(**keys), or Scenario.of(keys)")
         return scenario if isinstance(scenario, Scenario) else cls.read(scenario)
 
     @classmethod

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from simstrag import policies
 from simstrag.contract import Policy
@@ -34,7 +35,7 @@ class PolicyCheck:
 
 
 def check_policy(
-    policy: str | type | Policy,
+    policy: str | Path | type | Policy,
     *,
     real: bool = True,
     on_check: Callable[[RuleCheck], None] = lambda check: None,
@@ -42,7 +43,7 @@ def check_policy(
     """Try every rule of the contract on a policy.
 
     policy: a class whose parameters have defaults, an object, or a spec such as
-        ``mine.py:AllBut:few=2``.
+        ``mine.py:AllBut:few=2``, or the path of a file with one policy.
     real: also train on two real ranks, where torch is installed; that takes up to a minute.
     on_check: receives each rule as soon as it was tried.
 
@@ -62,7 +63,8 @@ def check_policy(
     return PolicyCheck(subject.name, tuple(checks))
 
 
-def _subject(policy: str | type | Policy) -> Subject:
+def _subject(policy: str | Path | type | Policy) -> Subject:
+    policy = str(policy) if isinstance(policy, Path) else policy
     if not isinstance(policy, type):
         name, _ = policies.new(policy)
         return Subject(name, lambda: policies.new(policy)[1])

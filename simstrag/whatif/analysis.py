@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ def analyse(
     source: str | Path | Record,
     gpu_price: float | None = None,
     *,
-    compare: Sequence[str] = (),
+    compare: str | Sequence[str] = (),
     amp_ratio: float | None = None,
     jobs: int | None = None,
     replay: JobReplay | None = None,
@@ -97,19 +98,16 @@ def analyse(
 
     source: its file or folder, or what `read_record` has read of it.
     gpu_price: of a GPU-hour, in any currency.
-    compare: policies to simulate on the scenario of the record, such as `["korel", "ssp:bound=5"]`.
+    compare: policies to simulate on the scenario of the record, such as `["korel", "ssp:bound=5"]`;
+        a plain string is one.
     amp_ratio: what reduced precision gains in the job; a typical number if a policy needs it.
     jobs: processes that simulate; all cores by default.
     replay: of the record, where it was made already.
     Raises `InputError` for a file that is no record, one that cannot be replayed, a policy that
     does not exist, and a record without what policies need.
     """
+    compare = loadable(compare)
     check_numbers(gpu_price, amp_ratio, bool(compare))
-    if compare:
-        from simstrag.policies import load
-
-        for name in compare:
-            load(name)
     record = source if isinstance(source, Record) else read_record(source)
     replay = replay or replay_of(record)
     layout = replay.layout
@@ -147,13 +145,23 @@ def replay_of(record: Record) -> JobReplay:
         raise InputError(where + text) from None
 
 
+def loadable(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The specs of policies. Raises `InputError` for what is none, before any file is read."""
+    from simstrag.policies import load, specs
+
+    found = specs(given)
+    for each in found:
+        load(each)
+    return found
+
+
 def check_numbers(gpu_price: float | None, amp_ratio: float | None, compares: bool) -> None:
     """Raise `InputError` for a price or a gain that is none.
 
     compares: whether policies are compared, which alone need the gain.
     """
     for name, value in (("gpu_price", gpu_price), ("amp_ratio", amp_ratio)):
-        if value is not None and np.isnan(value):
+        if value is not None and not (isinstance(value, Real) and not np.isnan(value)):
             raise InputError(f"{name} is not a number")
     if gpu_price is not None and not 0 <= gpu_price < np.inf:
         raise InputError(f"gpu_price is {gpu_price!r}; give the price of a GPU-hour, 0 or more")

@@ -24,7 +24,7 @@ from simstrag.records.read import read_record
 from simstrag.records.record import Record, Unseen
 from simstrag.rendering import answer, html_fragment, html_page
 from simstrag.statistics.startup import leading
-from simstrag.whatif.analysis import WhatIf, analyse, check_numbers, replay_of
+from simstrag.whatif.analysis import WhatIf, analyse, check_numbers, loadable, replay_of
 from simstrag.whatif.culprits import Culprit
 from simstrag.whatif.fixes import pause_fixes
 from simstrag.whatif.hardware import HardwareCause, hardware, rank_of
@@ -217,7 +217,7 @@ def _keep_edits(folder: Path, new: Path) -> None:
 def diagnose(
     *files: str | Path | Record | Sequence[str | Path],
     gpu_price: float | None = None,
-    compare: Sequence[str] | None = None,
+    compare: str | Sequence[str] | None = None,
     amp_ratio: float | None = None,
     jobs: int | None = None,
     columns: Mapping[str, str] | None = None,
@@ -227,8 +227,8 @@ def diagnose(
 
     files: logs, profiles, metrics, folders, or one `Record`.
     gpu_price: of a GPU-hour, in any currency.
-    compare: policies to simulate, such as `["korel", "ssp:bound=5"]`; `USUAL` where stragglers
-        cost something; none for an empty list.
+    compare: policies to simulate, such as `["korel", "ssp:bound=5"]`; a plain string is one.
+        `USUAL` where stragglers cost something; none for an empty list.
     amp_ratio: what reduced precision gains in the job; a typical number if a policy needs it.
     jobs: processes that simulate; all cores by default.
     columns: names of columns by meaning, such as `{"rank": "gpu"}`.
@@ -238,18 +238,14 @@ def diagnose(
     >>> print(diagnose("examples/logs/steps.csv", compare=[]))  # doctest: +ELLIPSIS
     who     Rank 2 on gpu03 takes 1.80 times as long as its peers from step 30...
     """
+    compare = None if compare is None else loadable(compare)
     check_numbers(gpu_price, amp_ratio, compare is None or bool(compare))
     if len(files) == 1 and isinstance(files[0], list | tuple):
         files = tuple(files[0])
-    if compare:
-        from simstrag.policies import load
-
-        for name in compare:
-            load(name)
     if len(files) == 1 and isinstance(files[0], Record):
         record = files[0]
     else:
-        paths = [each for each in files if isinstance(each, str | Path)]
+        paths: list[Any] = [each for each in files if not isinstance(each, Record)]
         if len(paths) < len(files):
             raise InputError("give files, or one record; simstrag.records.read.join joins records")
         record = read_record(*paths, columns=columns, form=form)

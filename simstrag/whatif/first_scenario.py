@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jinja2
 from ruamel.yaml import YAML
 
-from simstrag.documents.file_io import check_writable, write_atomically
+from simstrag.documents.file_io import check_writable, path_of, write_atomically
 from simstrag.documents.printable import printable
 from simstrag.engine.simulate import check
 from simstrag.errors import InputError
@@ -107,7 +107,8 @@ def write_first_scenario(
     ...     Scenario.read(path).nodes
     (2, 3)
     """
-    trace, out = Path(trace), check_writable(out)
+    trace = path_of(trace, "a trace")
+    out = check_writable(path_of(out, "a scenario to write"))
     if os.path.lexists(out):
         raise InputError(f"{out}: is there already; choose another name with --out")
     # Either path may contain a symbolic link.

@@ -380,11 +380,12 @@ class TestAnswer:
 
 
 class TestCautions:
-    def test_without_a_target_stale_and_averaged_samples_come_first(self, shown: Standings) -> None:
-        slowed, stale, averaged, *_ = cautions(
+    def test_without_a_target_what_a_sample_is_worth_comes_first(self, shown: Standings) -> None:
+        slowed, larger, stale, averaged, *_ = cautions(
             small(policies=["bsp", "asgd", "local_sgd", "p_reduce"])
         )
         assert slowed.startswith("No step was slowed")
+        assert "makespans are of more work: local_sgd by 33 %" in larger
         assert "asgd applied stale gradients" in stale
         assert "Declare a target" in stale
         assert "p_reduce and local_sgd (it averages private models)" in averaged

@@ -539,6 +539,7 @@ MISTAKES = {
     "describe of nothing": (("trace", "describe", "none.csv"), {}, "none.csv"),
     "unknown command": (("compere", "case.yaml"), {}, "Did you mean 'compare'?"),
     "unknown command of a group": (("trace", "descibe"), {}, "Did you mean 'describe'?"),
+    "a study's own key": (("sweep", "a.yaml", "--seeds", "3"), {}, "set the key seeds:"),
     "unknown option": (("run", "case.yaml", "--police", "b"), {}, "Did you mean '--policy'?"),
     "a scenario beside": (("run", "cas.yaml"), {}, "Did you mean 'case.yaml'?"),
     "a trace beside": (

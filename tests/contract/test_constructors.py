@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import simstrag
 from simstrag import InputError
+from simstrag.cluster.runs import cluster
 from simstrag.experiments.study import Study
+from simstrag.policies.bsp import Bsp
+from simstrag.policies.ssp import Ssp
 from simstrag.profile.quantity import Quantity
+from simstrag.whatif.first_scenario import write_first_scenario
 
 CASE = {"step": {"compute": 0.1}}
+ROOMY = {
+    "nodes": [{"gpus": 4, "cores": 8}], "workloads": {"small": {"scenario": CASE}},
+    "jobs": [{"workload": "small", "workers": 4, "samples": 256}],
+}  # fmt: skip
+JOB = simstrag.Scenario(workers=4, samples=25_600, seeds=2, **CASE)
 Make = Callable[[], Any]
 MISTAKES: list[tuple[Make, str]] = [
     (Study, "study: scenario is missing"),
@@ -41,6 +53,44 @@ MISTAKES: list[tuple[Make, str]] = [
     (lambda: simstrag.Profile.read(3), "3 is no path; give that of a profile"),
     (lambda: simstrag.Trace.read(3), "3 is no path; give that of a trace"),
     (lambda: simstrag.Sweep.read(3), "3 is no path; give that of a sweep"),
+    (lambda: simstrag.compare(JOB, Bsp), f"{Bsp} is no spec of a policy; give 'bsp'"),
+    (lambda: simstrag.compare(JOB, Ssp(bound=5)), "Ssp(bound=5) is no spec of a policy; give 'ssp"),
+    (lambda: simstrag.compare(JOB, [Ssp()]), "Ssp(bound=3) is no spec of a policy; give 'ssp'"),
+    (lambda: simstrag.compare(JOB, Path("a.py")), f"{Path('a.py')!r} is no spec of a policy"),
+    (lambda: simstrag.compare(JOB, 3), "3 is no spec of a policy; give one, such as 'korel'"),
+    (lambda: simstrag.advise(JOB, 3), "3 is no spec of a policy"),
+    (lambda: simstrag.advise(JOB, Bsp()), f"{Bsp()} is no spec of a policy; give 'bsp'"),
+    (lambda: simstrag.advise(JOB, "bps"), "there is no policy 'bps'"),
+    (lambda: simstrag.diagnose("a.csv", compare=3), "3 is no spec of a policy"),
+    (lambda: simstrag.diagnose("a.csv", compare="bps"), "there is no policy 'bps'"),
+    (lambda: simstrag.diagnose("a.csv", gpu_price="2"), "gpu_price is not a number"),
+    (lambda: simstrag.advise(JOB, change=3), "change 3: give one of A, B, C"),
+    (lambda: simstrag.advise(JOB, change="AB"), "change AB: give one of A, B, C"),
+    (lambda: simstrag.compare(JOB, jobs=0), "jobs 0 must be a whole number, 1 or more"),
+    (lambda: simstrag.compare(JOB, jobs=-1), "jobs -1 must be a whole number, 1 or more"),
+    (lambda: simstrag.advise(JOB, jobs=1.5), "jobs 1.5 must be a whole number, 1 or more"),
+    (lambda: simstrag.sweep({"scenario": CASE}, "/no", jobs="2"), "jobs '2' must be a whole numb"),
+    (lambda: cluster(ROOMY, "/no", jobs=True), "jobs True must be a whole number, 1 or m"),
+    (lambda: simstrag.simulate(JOB, seed=1.5), "seed 1.5 must be a whole number, 0 or more"),
+    (lambda: simstrag.simulate(JOB, seed=True), "seed True must be a whole number, 0 or more"),
+    (lambda: simstrag.simulate(JOB, Bsp), f"{Bsp} is no policy; give Bsp(), a spec, such as 'ko"),
+    (lambda: simstrag.simulate(JOB, Path("a.py")), f"{Path('a.py')!r} is no spec of a policy; giv"),
+    (lambda: simstrag.compare(CASE), "a dict is no scenario; give Scenario(**keys), or Scenario.o"),
+    (lambda: simstrag.diagnose(None), "None is no path; give that of the record of a job"),
+    (lambda: simstrag.diagnose(pd.DataFrame([[0] * 9] * 9)), "a DataFrame is no path; give that o"),
+    (lambda: simstrag.sweep(JOB, "/no"), "a Scenario is no path; give that of a study, or a Study"),
+    (lambda: simstrag.simulate(JOB, excerpt=3), "excerpt 3 is no list of ranks; give one, such as"),
+    (lambda: simstrag.simulate(JOB, excerpt="ab"), "excerpt 'ab' is no list of ranks"),
+    (lambda: simstrag.simulate(JOB, excerpt=[0.5]), "excerpt: rank 0.5 must be a whole number, 0 "),
+    (lambda: simstrag.simulate(JOB, excerpt=[9]), "excerpt: there is no rank 9; ranks are 0 to 3"),
+    (lambda: simstrag.simulate(JOB, hints={}), "hints {} are none; give simstrag.Hints(...)"),
+    (lambda: simstrag.simulate(JOB, out=3), "3 is no path; give that of a folder to write"),
+    (lambda: simstrag.compare(JOB, keep=3), "3 is no path; give that of a folder for finished run"),
+    (lambda: simstrag.sweep({"scenario": CASE}, None), "None is no path; give that of the folder "),
+    (lambda: simstrag.sweep({"scenario": CASE}, "/no", shard="1/2"), "shard '1/2': give (i, k), s"),
+    (lambda: write_first_scenario(None, "a.yaml"), "None is no path; give that of a trace"),
+    (lambda: write_first_scenario("a.csv", None), "None is no path; give that of a scenario to wr"),
+    (lambda: simstrag.simulate(JOB, seed=2**64), f"seed {2**64} must be below 2**64"),
 ]  # fmt: skip
 
 
@@ -52,6 +102,11 @@ def test_a_wrong_argument_is_one_line_of_our_own(make: Make, message: str) -> No
     assert text.startswith(message)
     assert "\n" not in text
     assert "pydantic" not in text.lower()
+
+
+def test_a_whole_number_of_numpy_is_a_seed() -> None:
+    seeded, same = (simstrag.simulate(JOB, seed=seed).summary for seed in (np.int64(2), 2))
+    assert seeded == same
 
 
 def test_the_public_names_are_those_that_dir_shows() -> None:

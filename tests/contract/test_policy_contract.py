@@ -273,6 +273,7 @@ def test_warnings_of_a_policy_that_is_checked_are_not_failures() -> None:
         ("asg", "there is no policy 'asg'"),
         ("none.py:AllBut", "none.py: no such file"),
         ("none.py", "none.py: no such file"),
+        (Path("none.py"), "none.py: no such file"),
         ("fine.py", "has 2 policies; choose one: fine.py:AllBut, fine.py:Odd"),
         ("fine.py:AllBu", "has no policy class 'AllBu'.*Did you mean 'AllBut'"),
         (int, "is no policy; give a spec, .* with the method `plan`"),

@@ -627,6 +627,45 @@ def test_a_policy_cannot_end_the_program_and_its_words_are_one_line(outside: str
         describe("stranger:Leaves")
 
 
+STATE = """
+from dataclasses import dataclass, field
+from simstrag import Plan
+
+class Seen: ...
+
+@dataclass(frozen=True)
+class Keeps:
+    seen: Seen = field(default_factory=Seen)
+    def plan(self, view): return Plan()
+
+@dataclass(frozen=True)
+class Sets:
+    last_: int = field(default=0, init=False)
+    def plan(self, view): self.last_ = 1
+
+class Blind:
+    def plan(self): return Plan()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Keeps", r"Keeps\.seen: a spec .* if it is state, name it seen_, with init=False"),
+        ("Sets", r"field 'last_' \(keeper\.py, line 15\) .*; keep what changes in a plain object"),
+        ("Blind", r"plan\(\) takes 1 positional argument but 2 were given \(keeper\.py\) at"),
+    ],
+)
+def test_a_mistake_with_state_or_the_signature_says_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    (tmp_path / "keeper.py").write_text(STATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "keeper", raising=False)
+    with pytest.raises(InputError, match=message):
+        describe(f"keeper:{name}")
+
+
 def test_describing_a_policy_that_breaks_is_one_line(outside: str) -> None:
     sys.modules["stranger"].Raises = Raises  # type: ignore[attr-defined]
     with pytest.raises(PlanError, match=r"policy .*Raises raised KeyError: 'nothing' \("):

@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "scenario": {"documents", "profile", "timing", "trace"},
     "workloads": {"documents"},
     "learning": {"documents", "runs", "timing", "workloads"},
-    "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},
+    "engine": {"documents", "learning", "policies", "runs", "scenario", "timing", "trace"},
     "experiments": {
         "documents", "engine", "learning", "policies", "processes", "runs", "scenario",
     },
