@@ -49,7 +49,7 @@ def other_process(handle: MemoryHandle, end: str = "") -> list[str]:
 def files() -> set[str]:
     """Shared memory that has a name, without that of worker pools which other programs have."""
     here = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
-    return {name for name in here if not name.startswith("joblib")}
+    return {name for name in here if not name.startswith(("joblib", "sem.loky"))}
 
 
 def test_what_one_process_writes_the_other_reads_and_nothing_is_left_after_a_kill() -> None:
