@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from simstrag.contract import WINDOW, Hints, View
 from simstrag.engine.messages import Lost, Start, Update
-from simstrag.engine.recorder import COUNTS, DETECTION, LOW_BITS, Recorder
+from simstrag.engine.recorder import COUNTS, DETECTION, Recorder
 from simstrag.engine.rule_state import State
 from simstrag.engine.rules import Rules
 
@@ -370,7 +370,7 @@ class Accounts:
             return
         self._hand_over()
         rules, learner = self.rules, self.rules.learner
-        high, low = divmod(self._missed_squares, 1 << LOW_BITS)
+        high, low = divmod(self._missed_squares, 2**64)
         job = self.counts | self._sums | {"missed_low": low, "missed_high": high}
         job |= {"version": rules.version, "now": rules.now, "samples": learner.samples}
         ranks = {

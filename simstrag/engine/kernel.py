@@ -23,7 +23,7 @@ from simstrag.engine.native import plan_loading
 from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
 from simstrag.engine.native.memory import SHOWN, Memory
-from simstrag.engine.recorder import LOW_BITS, Recorder
+from simstrag.engine.recorder import Recorder, wide
 from simstrag.engine.rule_state import Limits
 from simstrag.engine.rules import check_refiling
 from simstrag.errors import InputError
@@ -537,5 +537,5 @@ class Kernel:
         """The learner knows what was booked for it."""
         m, learner = self._machine, self.learner
         learner.samples = int(m["samples"])
-        learner.stale_samples = int(m["stale_low"]) + (int(m["stale_high"]) << LOW_BITS)
+        learner.stale_samples = wide(m["stale_low"], m["stale_high"])
         learner.resume(float(m["booked"]), int(m["began_at"]), int(m["own"]), int(m["stale"]))

@@ -31,8 +31,6 @@ from simstrag.runs.tables import (
 COUNTS = ("started", "amp", "rebatched", "applied", "dropped", "aborted", "asked", "cut")
 DETECTION = ("hits", "false_alarms", "misses")
 PRECISIONS = ("full", "amp")
-LOW_BITS = 62
-"""Bits of a sum of rules 25 and 25a in `stale_low`, `missed_low`; `*_high` has the others."""
 FATES = ("applied", "dropped", "aborted", "in_flight")
 UPDATE_COLUMNS = (
     "time", "version", "members", "n_own", "samples", "staleness_mean", "staleness_max", "progress",
@@ -172,7 +170,7 @@ class Recorder:
         self._hand_on_decisions()
         self.counts = {name: int(machine[name]) for name in COUNTS}
         self.detection = {name: int(machine[name]) for name in DETECTION}
-        self.missed_squares = int(machine["missed_low"]) + (int(machine["missed_high"]) << LOW_BITS)
+        self.missed_squares = wide(machine["missed_low"], machine["missed_high"])
         self.beyond = float(machine["beyond"])
         self.makespan, self.target = float(machine["makespan"]), float(machine["target"])
         self.applied_by, self.staleness_by = ranks["applied"].tolist(), ranks["staleness"].tolist()
@@ -194,6 +192,15 @@ class Recorder:
         ]  # fmt: skip
         self.storage.add("decisions", pa.RecordBatch.from_arrays(columns, names=DECISION_COLUMNS))
         self._decisions = []
+
+
+def wide(low: Any, high: Any) -> int:
+    """A sum of rules 25 and 25a from its low 64 bits, signed or not, and the others.
+
+    >>> wide(-1, 0) == 2**64 - 1
+    True
+    """
+    return (int(high) << 64) + int(low) % 2**64
 
 
 def _batch(

@@ -105,13 +105,10 @@ struct tally {
     whole had, gradients, stale, stalest;
 };
 
-/* A sum that no run is too long for: `low` has its low bits, `high` the others. */
-enum { LOW_BITS = 62 };
-static const whole LOW = ((whole)1 << LOW_BITS) - 1;
-
+/* A sum that no run is too long for: `low` has its low 64 bits, `high` the others. */
 static void accumulate(whole *low, whole *high, __int128 more) {
-    __int128 sum = *low + more;
-    *low = (whole)(sum & LOW); *high += (whole)(sum >> LOW_BITS);
+    __int128 sum = (__int128)((unsigned __int128)*high << 64 | (word)*low) + more;
+    *low = (whole)sum; *high = (whole)(sum >> 64);
 }
 
 /* Gradients of ranks that saw `seen` samples at their pull become part of the parameters, and
