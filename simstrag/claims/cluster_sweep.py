@@ -56,7 +56,7 @@ class PlannedDraw(NamedTuple):
     draw: int
 
     def __str__(self) -> str:
-        """In a line."""
+        """The entrant and the number of its draw."""
         return f"{self.entrant}, draw {self.draw}"
 
 

@@ -1,4 +1,4 @@
-"""Managers: may a job leave its barrier, and whom does that delay?
+"""Managers decide whether a job may leave its barrier, and which jobs that delays.
 
 A job is at its barrier while each of its updates waits for all its ranks.  A manager has no clock
 and no random numbers, and does no I/O.
@@ -97,7 +97,7 @@ class Manager(Protocol):
     ) -> LeaveAnswer:
         """Whether the job may leave.
 
-        spare: shape (nodes, 3): cores and bytes/s, inwards and outwards, that nobody asks for;
+        spare: shape (nodes, 3): cores and bytes/s, inwards and outwards, that no job demands;
             below 0 where a job that has not left yet was promised what others leave idle.
         others: all other running jobs.
         """
@@ -112,7 +112,7 @@ class NoManager:
     def answer(
         self, request: LeaveRequest, spare: Floats, others: Sequence[ManagedJob]
     ) -> LeaveAnswer:
-        """Grant every request, and delay nobody."""
+        """Grant the request without a delay of any job."""
         return LeaveAnswer(granted=True)
 
 
@@ -124,7 +124,7 @@ class RefusingManager:
     def answer(
         self, request: LeaveRequest, spare: Floats, others: Sequence[ManagedJob]
     ) -> LeaveAnswer:
-        """Refuse every request."""
+        """Refuse the request."""
         return LeaveAnswer(granted=False)
 
 
@@ -156,7 +156,7 @@ class StarManager:
     def answer(
         self, request: LeaveRequest, spare: Floats, others: Sequence[ManagedJob]
     ) -> LeaveAnswer:
-        """Granted where nobody is delayed, or less than the job saves."""
+        """Grant the request if it delays no job, or if the job saves more than the delays cost."""
         delays: dict[int, float] = {}
         for need in request.needs:
             cores, card = spare[need.node, 0], min(spare[need.node, 1:])

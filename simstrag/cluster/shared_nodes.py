@@ -238,7 +238,7 @@ class SharedNodes:
         self._grants.settle(self.now, jobs, self._spare)
 
     def _spare(self) -> Floats:
-        """Cores and bytes/s, inwards and outwards, of each node that nobody asks for."""
+        """Cores and bytes/s, inwards and outwards, of each node that no job demands."""
         left = self.nodes.capacity.copy()
         for bound in self.running:
             bound.job.advance(self.now - bound.job.start)

@@ -5,9 +5,9 @@ gradients: a collective must know its members beforehand, and an engine that kno
 wake for each arrival.  An impossible plan is refused at construction.  docs/semantics.md defines
 each field.
 
-The fields of `Plan` stand in groups, each of one idea, and most policies set one to three: whom an
-update waits for (the quorums, which have groups of their own), how ranks compute, private models
-and outer steps, the weight and treatment of gradients, the policy's judgement and its next review.
+The fields of `Plan` stand in groups, and most policies set one to three fields.  The groups are:
+the ranks that an update waits for (quorums), how ranks compute, private models and outer steps,
+weights and treatment of gradients, which ranks the policy suspects, and its next review.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Plan:
     simstrag.errors.PlanError: rank 1 is in two quorums
     """
 
-    # whom an update waits for
+    # the ranks that an update waits for
     quorums: tuple[Quorum, ...] = TOGETHER
     fuse: bool = False
     bound: int | tuple[int | None, ...] | Mapping[int, int] | None = None

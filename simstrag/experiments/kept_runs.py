@@ -221,7 +221,7 @@ class KeptStudy(KeptRuns[R], ABC):
         self, shard: tuple[int, int] | None, backend: Backend, function: Function, calls: Calls[R],
         report: Report,
     ) -> Self:  # fmt: skip
-        """Compute what is missing of a shard; the tables are written by whoever ends last."""
+        """Compute the missing runs of a shard; the process that ends the last writes the tables."""
         part = self if shard is None else replace(self, runs=self.runs[shard[0] - 1 :: shard[1]])
         part.compute(backend, function, calls, report, self.write if shard is None else None)
         if self.has_ended:
