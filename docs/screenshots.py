@@ -37,8 +37,8 @@ from simstrag.cluster.runs import cluster  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.experiments.compare import compare  # noqa: E402
 from simstrag.experiments.comparison import Comparison  # noqa: E402
-from tests.browser import BINARY, Browser  # noqa: E402
-from tests.growing_records import drawn, write_record  # noqa: E402
+from tests.support.browser import BINARY, Browser  # noqa: E402
+from tests.support.growing_records import drawn, write_record  # noqa: E402
 
 __all__ = [
     "CLUSTER", "PICTURES", "SHOTS", "Box", "PagePart", "main", "save_cluster", "save_watch", "take",

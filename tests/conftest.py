@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.commands import SCENARIO, TRACE, Call
+from tests.support.commands import SCENARIO, TRACE, Call
 
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True,
@@ -74,7 +74,7 @@ def _keep_from_collections() -> Iterator[None]:
 @pytest.fixture(params=["by_reference", "by_plain", "by_engine"])
 def engine(request: pytest.FixtureRequest) -> object:
     """Each of the three engines, as a function from scenario and policy to a story."""
-    from tests import stories
+    from tests.support import stories
 
     return getattr(stories, request.param)
 

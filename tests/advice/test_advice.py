@@ -20,7 +20,7 @@ from simstrag.whatif.first_scenario import (
     read_first_scenario,
     write_first_scenario,
 )
-from tests.commands import Call
+from tests.support.commands import Call
 
 SLOW = [{"time": 0, "node": 0, "resource": "step", "kind": "slowdown", "value": 2.0}]
 

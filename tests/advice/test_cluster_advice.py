@@ -16,7 +16,7 @@ from simstrag.advice.cluster_advice import (
 )
 from simstrag.cluster.study import ClusterStudy
 from simstrag.errors import InputError
-from tests.commands import Call
+from tests.support.commands import Call
 
 SLOW = {"time": 0, "node": 0, "resource": "step", "kind": "slowdown", "value": 2.0}
 STUDY: dict[str, Any] = {

@@ -19,7 +19,7 @@ from simstrag.calibration.samples import Samples
 from simstrag.errors import InputError
 from simstrag.profile.profile import MeasuredWorkload, PowerDraw
 from simstrag.scenario.scenario import Scenario
-from tests.full_profile import full_profile, quantity
+from tests.support.full_profile import full_profile, quantity
 
 MOST = 262_143_328_850
 

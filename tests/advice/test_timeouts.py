@@ -21,7 +21,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from tests.commands import Call
+from tests.support.commands import Call
 
 RECORD = Path(__file__).parents[2] / "examples" / "recorded-fsdp2"
 DAYS = 20 * 86_400.0

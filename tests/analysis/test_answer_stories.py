@@ -14,7 +14,7 @@ import simstrag
 from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.text.sensitivity_text import thresholds
-from tests.commands import Call
+from tests.support.commands import Call
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from simstrag.cluster.runs import cluster
 from simstrag.cluster.utilisation import UTILISATION
 from tests.analysis.test_cluster_report import CERTAIN
 from tests.cluster.test_managers import NOISY
-from tests.commands import Call
+from tests.support.commands import Call
 
 
 def test_rows_of_other_jobs_are_not_printed_without_a_warning(call: Call, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from simstrag.analysis.text.cluster_text import cautions, sentences
 from simstrag.errors import InputError
 from tests.analysis.test_cluster_report import CERTAIN, run
 from tests.analysis.test_report import Page
-from tests.commands import Call
+from tests.support.commands import Call
 
 
 @pytest.fixture(scope="module")

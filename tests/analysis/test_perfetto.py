@@ -25,7 +25,7 @@ from simstrag.errors import InputError
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
-from tests import reference
+from tests.support import reference
 
 WORKERS = 4
 POLICIES = [

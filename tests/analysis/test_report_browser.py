@@ -14,7 +14,7 @@ from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
 from simstrag.scenario.scenario import Scenario
 from tests.analysis.test_cluster_report import CERTAIN as SHARED
-from tests.browser import BINARY, Browser
+from tests.support.browser import BINARY, Browser
 
 pytestmark = pytest.mark.skipif(not BINARY, reason="no chromium or chrome on this machine")
 

@@ -15,7 +15,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.slowdown import Piecewise
-from tests.stepwise import at
+from tests.support.stepwise import at
 
 WORKERS = 4
 POLICIES = [

@@ -21,8 +21,8 @@ from simstrag.analysis.text.sweep_text import cautions, describe, outcome, sente
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study
 from tests.analysis.test_report import Page
-from tests.commands import Call
 from tests.experiments.test_sweep import STUDY
+from tests.support.commands import Call
 
 SLOW = [{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
 CERTAIN: dict[str, Any] = {

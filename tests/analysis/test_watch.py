@@ -30,7 +30,7 @@ from simstrag.records.steps import rank_files, read
 from simstrag.whatif.analysis import late_replicas
 from simstrag.whatif.diagnosis import diagnose
 from tests.ddp.test_ddp_journal import recorded
-from tests.growing_records import GrowingRecord, drawn, rows, write_record
+from tests.support.growing_records import GrowingRecord, drawn, rows, write_record
 from tests.whatif.test_whatif_groups import by_hand as write_groups
 
 FSDP = Path("examples/recorded-fsdp2")

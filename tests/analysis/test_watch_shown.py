@@ -29,8 +29,8 @@ from simstrag.analysis.monitor.watcher import Watcher
 from simstrag.cli import watch as command
 from simstrag.cli.errors import Interrupted
 from simstrag.errors import InputError
-from tests.commands import Call
-from tests.growing_records import drawn, write_record
+from tests.support.commands import Call
+from tests.support.growing_records import drawn, write_record
 
 ADVICE = AdviceSoFar(
     (("who", "Rank 2 takes 1.50 times as long."), ("fix", "rank 2 like the others: 15 % less.")),

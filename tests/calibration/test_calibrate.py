@@ -24,7 +24,7 @@ from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 from simstrag.scenario.scenario import Scenario
 from simstrag.validation import InterleavedCalibration
-from tests.commands import Call
+from tests.support.commands import Call
 
 OWN = """
 import torch

@@ -20,7 +20,7 @@ from simstrag.calibration.samples import Samples
 from simstrag.engine.simulate import simulate
 from simstrag.profile.profile import Profile
 from simstrag.scenario.scenario import Scenario
-from tests.synthetic import GRADIENT, REST, SHARE_HIDDEN, Machine, cells_of, samples_of
+from tests.support.synthetic import GRADIENT, REST, SHARE_HIDDEN, Machine, cells_of, samples_of
 
 MACHINE = Machine()
 

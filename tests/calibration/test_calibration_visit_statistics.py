@@ -31,7 +31,7 @@ from simstrag.learning.noise_scale_estimate import (
     estimate_noise_scale,
 )
 from simstrag.profile.quantity import Quantity
-from tests.synthetic import NOISE_SCALE, Machine, samples_of
+from tests.support.synthetic import NOISE_SCALE, Machine, samples_of
 
 
 @pytest.mark.parametrize("visits", [3, 5, 12])

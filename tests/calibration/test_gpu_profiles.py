@@ -31,7 +31,7 @@ from simstrag.profile.doubtful import WIDE, doubts, factor
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import DEMO, Scenario
-from tests.commands import Call
+from tests.support.commands import Call
 
 CALIBRATION = Path(__file__).parents[2] / "simstrag" / "calibration"
 MEASURED = CALIBRATION / "measurements"

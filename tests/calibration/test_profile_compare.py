@@ -19,7 +19,7 @@ from simstrag.cli.calibrate_show import compare as command
 from simstrag.cli.output import AnswerCommand
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
-from tests.full_profile import full_profile, quantity, without
+from tests.support.full_profile import full_profile, quantity, without
 
 ONE = {"precision": "fp32", "batch": 8}
 

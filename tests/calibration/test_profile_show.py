@@ -27,7 +27,7 @@ from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import CONSTANTS
 from simstrag.profile.profile import Profile
-from tests.full_profile import ALPHA, BANDWIDTH, full_profile, without
+from tests.support.full_profile import ALPHA, BANDWIDTH, full_profile, without
 
 SHIPPED = sorted((Path(__file__).parents[2] / "simstrag/calibration/profiles").glob("*.json"))
 FULL = full_profile()

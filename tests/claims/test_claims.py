@@ -23,7 +23,7 @@ from simstrag.errors import InputError
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.experiments.study import Study
 from simstrag.scenario.scenario import Scenario
-from tests.commands import Call
+from tests.support.commands import Call
 
 SMALL: dict[str, Any] = {"samples": 8 * 128 * 40, "target_progress": 25.0}
 IDENTITIES = (Identity("What is said", "a number", "by a formula"),)

@@ -25,8 +25,8 @@ from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.policies import ask, describe, load, names
 from simstrag.scenario.scenario import Scenario
-from tests.commands import SCENARIO, TRACE, Call, plain_lines
-from tests.growing_records import drawn, write_record
+from tests.support.commands import SCENARIO, TRACE, Call, plain_lines
+from tests.support.growing_records import drawn, write_record
 
 
 def test_run_writes_a_run_directory(folder: Path, call: Call) -> None:

@@ -25,8 +25,8 @@ from simstrag.ddp.replica import Replica  # noqa: E402
 from simstrag.ddp.workload_rank import Training, load_global_model  # noqa: E402
 from simstrag.engine.live import Live  # noqa: E402
 from simstrag.learning.outer_model import OuterModel  # noqa: E402
-from tests.commands import Call  # noqa: E402
 from tests.ddp.test_ddp_journal import HINTS, recorded  # noqa: E402
+from tests.support.commands import Call  # noqa: E402
 
 RANKS, SAMPLES = 4, 40 * 32
 LINKS = json.dumps(

@@ -23,7 +23,7 @@ from simstrag.cli.console import console, print_table
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.runner import RunCache
 from simstrag.scenario.scenario import Scenario
-from tests.commands import SCENARIO, Call, plain_lines
+from tests.support.commands import SCENARIO, Call, plain_lines
 
 INTERRUPTIBLE = (  # a parent may have taught this process to ignore Ctrl-C
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "

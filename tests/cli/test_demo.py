@@ -10,7 +10,7 @@ import pytest
 
 from simstrag.cli.commands import EXAMPLES
 from simstrag.scenario.scenario import DEMO
-from tests.commands import Call
+from tests.support.commands import Call
 
 ROOT = Path(__file__).parents[2]
 FILES = {"h200.yaml", "h200.csv", "nvidia-h200-resnet50.json"}

@@ -19,7 +19,7 @@ from simstrag.errors import InputError
 from simstrag.experiments import forecast
 from simstrag.experiments.compare import compare, count_runs
 from simstrag.experiments.forecast import describe_hours
-from tests.commands import Call
+from tests.support.commands import Call
 
 
 def test_the_bar_of_what_is_timed_is_drawn_when_it_is_told_and_by_no_thread(

@@ -11,7 +11,7 @@ from rich.console import Console
 from simstrag.analysis.text.brief import LINES, WIDTH
 from tests.analysis.test_cluster_report import CERTAIN
 from tests.cluster.test_managers import NOISY
-from tests.commands import SCENARIO, TRACE, Call
+from tests.support.commands import SCENARIO, TRACE, Call
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "tests" / "data" / "records"

@@ -16,9 +16,9 @@ import pytest
 from simstrag import Sweep, sweep
 from simstrag.cli.json_schema import schema_of
 from simstrag.cli.progress import Count
-from tests.commands import Call
 from tests.experiments.test_sweep import RUNS, STUDY, TABLES, tables
 from tests.processes.test_processes import COMMAND, alive, until
+from tests.support.commands import Call
 
 Done = subprocess.CompletedProcess[str]
 LONG = STUDY | {

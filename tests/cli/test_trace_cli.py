@@ -12,7 +12,7 @@ import pytest
 from simstrag.cli import main
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from tests.commands import Call
+from tests.support.commands import Call
 
 LOAD = "node,time,gpu\ngpu-a,0,70\ngpu-b,0,0\ngpu-a,60,90\n"
 SLOW = "time,node,resource,kind,value\n10,0,gpu,slowdown,2\n20,1,gpu,slowdown,1\n"

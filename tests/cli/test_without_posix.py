@@ -35,7 +35,7 @@ def answers(folder: Path) -> Answers:
     commands = [f"{command} --out {command.split()[0]}" for command in (*WORKING, *REFUSED)]
     ran = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-         "from tests.windows import main; main()", *commands],
+         "from tests.support.windows import main; main()", *commands],
         cwd=folder, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return dict(zip((*WORKING, *REFUSED), json.loads(ran.stdout), strict=True))

@@ -27,7 +27,7 @@ from simstrag.engine.simulation import Simulation
 from simstrag.errors import PlanError
 from simstrag.experiments.paired_statistics import ratio
 from simstrag.timing.noise import keys
-from tests.strategies import Fixed
+from tests.support.strategies import Fixed
 
 STEP = {"compute": 0.2, "host_share": 0.5, "cv": 0.1}
 WORKLOAD = {

@@ -12,7 +12,7 @@ from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.errors import InputError
 from tests.cluster.test_cluster import SMALL, WORKLOAD
-from tests.commands import Call
+from tests.support.commands import Call
 
 JOB = {"workload": "small", "workers": 2, "samples": 3200}
 TEXT = """\

@@ -25,7 +25,7 @@ from simstrag.cluster.simulate import ClusterRun, simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.contract import Plan, Quorum, Review, Via, View
 from simstrag.errors import InputError
-from tests.commands import Call
+from tests.support.commands import Call
 
 NOTHING = Constants(0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
 

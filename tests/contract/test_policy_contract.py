@@ -21,7 +21,7 @@ from simstrag.policies.cgp import Cgp
 from simstrag.policies.korel import Korel
 from simstrag.validation.contract_rules import ENDS, RULES, RuleCheck
 from simstrag.validation.policy_contract import PolicyCheck
-from tests.commands import Call
+from tests.support.commands import Call
 
 EACH = Review(updates=1)
 FINE = '''

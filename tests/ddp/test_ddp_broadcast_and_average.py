@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from simstrag.ddp.allreduce.broadcast_and_average import average, broadcast, digest
-from tests.ranks import RankError, Ranks, ranks
+from tests.support.ranks import RankError, Ranks, ranks
 
 __all__ = ["ranks"]
 

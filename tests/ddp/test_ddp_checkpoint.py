@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from tests.ddp.test_ddp_trainer import BATCH, task
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

@@ -15,7 +15,7 @@ from simstrag.ddp.local_step_timer import (
 )
 from simstrag.processes.affinity import cores
 from simstrag.workloads import clocks
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

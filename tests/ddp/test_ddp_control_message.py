@@ -20,7 +20,7 @@ from simstrag.ddp.allreduce.control_message import (
     pack,
     unpack,
 )
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

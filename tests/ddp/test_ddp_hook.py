@@ -24,7 +24,7 @@ from simstrag.ddp.allreduce.control_message import (
 )
 from simstrag.ddp.allreduce.hook import ProcessGroups, Reducer
 from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d
 from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.rendezvous import RankPlace
 from tests.ddp.test_ddp_trainer import BATCH, Told, task
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

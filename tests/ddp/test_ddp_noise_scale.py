@@ -20,8 +20,8 @@ from simstrag.ddp.journal.run_from_journal import MeasuredNorms, run_of
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.learning.noise_scale_estimate import NoiseAverages
 from tests.ddp.test_ddp_trainer import BATCH, refused, task, train
-from tests.full_profile import full_profile
-from tests.ranks import Ranks, ranks
+from tests.support.full_profile import full_profile
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

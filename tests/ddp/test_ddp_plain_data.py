@@ -21,7 +21,7 @@ from simstrag.ddp import plain_collectives
 from simstrag.ddp.plain_data import dump, load
 from simstrag.errors import InputError
 from tests.ddp.test_ddp_listener import Trap
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

@@ -22,7 +22,7 @@ from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
 from simstrag.ddp.precision import NumberFormats
 from simstrag.errors import InputError
 from simstrag.learning import loss_scale
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

@@ -31,8 +31,8 @@ from simstrag.errors import InputError
 from simstrag.records.read import read_record
 from simstrag.records.record import Record
 from simstrag.workloads.clocks import HostClock
-from tests.ranks import Ranks, ranks
-from tests.virtual_time import virtual_time
+from tests.support.ranks import Ranks, ranks
+from tests.support.virtual_time import virtual_time
 
 __all__ = ["ranks"]
 

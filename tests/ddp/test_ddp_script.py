@@ -17,7 +17,7 @@ from torch import nn
 from simstrag.contract import Plan, Quorum, Via, View
 from simstrag.errors import InputError
 from tests.ddp.test_ddp_trainer import BATCH, plain, task
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

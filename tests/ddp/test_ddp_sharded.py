@@ -24,9 +24,9 @@ from simstrag.contract import (  # noqa: E402
 )
 from simstrag.ddp.flat_parameters import split  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
-from tests.ranks import Ranks, ranks  # noqa: E402
-from tests.sharded import SHARDS, batches, shard, train, whole  # noqa: E402
-from tests.strategies import Fixed  # noqa: E402
+from tests.support.ranks import Ranks, ranks  # noqa: E402
+from tests.support.sharded import SHARDS, batches, shard, train, whole  # noqa: E402
+from tests.support.strategies import Fixed  # noqa: E402
 
 __all__ = ["ranks"]
 

@@ -27,8 +27,8 @@ from simstrag.trace.trace import Trace
 from simstrag.workloads.device import describe_device
 from tests.ddp.test_ddp_replayed import Rest
 from tests.engine.test_live import judged
-from tests.ranks import Ranks, ranks
-from tests.strategies import Fixed
+from tests.support.ranks import Ranks, ranks
+from tests.support.strategies import Fixed
 
 BATCH = 16
 

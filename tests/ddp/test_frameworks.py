@@ -24,7 +24,7 @@ from simstrag.ddp.frameworks.first_model import NO_WRAPPER, ONE_PROCESS, FirstMo
 from simstrag.ddp.frameworks.scalars import scalars
 from simstrag.errors import InputError
 from simstrag.whatif import analyse
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 
@@ -44,7 +44,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("examples")
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.example_ranks", str(folder), *NEEDED], cwd=ROOT,
+        [sys.executable, "-m", "tests.support.example_ranks", str(folder), *NEEDED], cwd=ROOT,
         env=environment, capture_output=True, text=True, timeout=540, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -15,14 +15,14 @@ import pytest
 from simstrag.ddp.frameworks.in_process import NOTES, note
 from simstrag.ddp.frameworks.launch import REASONS, STARTUP, RecordedCommand, record_command
 from simstrag.errors import InputError
-from tests.commands import Call
+from tests.support.commands import Call
 
 ROOT = Path(__file__).parents[2]
 
 RANK = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn
-from tests.virtual_time import virtual_time
+from tests.support.virtual_time import virtual_time
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo")
 torch.set_num_threads(1)

@@ -36,8 +36,8 @@ from simstrag.ddp.collector.stand_ins import StandIns
 from simstrag.ddp.collector.step_marks import StepMarks
 from simstrag.whatif.diagnosis import Diagnosis
 from simstrag.workloads.clocks import HostClock
-from tests.ranks import Ranks, ranks
-from tests.virtual_time import virtual_time
+from tests.support.ranks import Ranks, ranks
+from tests.support.virtual_time import virtual_time
 
 __all__ = ["ranks"]
 

@@ -14,9 +14,9 @@ from simstrag.experiments.study import Study
 from simstrag.profile.profile import Profile
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from tests.commands import TRACE
-from tests.damage import damaged, outcome
 from tests.scenario.test_scenario import FULL
+from tests.support.commands import TRACE
+from tests.support.damage import damaged, outcome
 
 ROOT = Path(__file__).parents[2]
 PROFILE = "simstrag/calibration/profiles/intel-xeon-2-core-amx.json"

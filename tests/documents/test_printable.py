@@ -15,7 +15,7 @@ import simstrag
 from simstrag.cli.console import print_line, print_paragraphs, print_sentences, print_table, warn
 from simstrag.ddp.failures import diagnosis
 from simstrag.documents.printable import printable, shell_command, shell_word
-from tests.commands import SCENARIO, Call
+from tests.support.commands import SCENARIO, Call
 
 HOSTILE = "b\x1b[2Jc\x07\x7f\x9b31m\u202ed\u2066e\u2028f\r"
 SEEN = r"b\x1b[2Jc\x07\x7f\u009b31m\u202ed\u2066e\u2028f\x0d"

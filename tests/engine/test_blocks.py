@@ -22,8 +22,8 @@ from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policies.korel import Korel
 from simstrag.scenario.scenario import Scenario
 from simstrag.traces.generate import generate
-from tests.strategies import Script, failing, plans, scenarios, scripts, uneven
-from tests.strategies import policies as drawn_policies
+from tests.support.strategies import Script, failing, plans, scenarios, scripts, uneven
+from tests.support.strategies import policies as drawn_policies
 
 quickly = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

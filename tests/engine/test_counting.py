@@ -8,7 +8,7 @@ import pytest
 import simstrag
 from simstrag import Plan, Quorum, Review, Scenario, Via, View, policies
 from simstrag.errors import InputError, StallError
-from tests.strategies import Fixed, Script
+from tests.support.strategies import Fixed, Script
 
 STEP = {"compute": 0.5}
 

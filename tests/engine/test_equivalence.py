@@ -23,8 +23,8 @@ from simstrag.policies.asgd import Asgd
 from simstrag.policies.fewer import Fewer
 from simstrag.policies.ringmaster import Ringmaster
 from simstrag.scenario.scenario import Scenario
-from tests import reference
-from tests.strategies import (
+from tests.support import reference
+from tests.support.strategies import (
     EVERY_UPDATE,
     PARAMETERS,
     SEEN,

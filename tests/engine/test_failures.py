@@ -13,7 +13,7 @@ from simstrag.errors import InputError, PlanError, StallError
 from simstrag.runs.run import Run
 from simstrag.scenario.failures import FailuresSection
 from simstrag.scenario.scenario import Scenario
-from tests.strategies import Script
+from tests.support.strategies import Script
 
 pytestmark = pytest.mark.parametrize("engine", ["native", "plain"])
 

@@ -17,7 +17,7 @@ from simstrag.learning.noise_scale import unmodelled
 from simstrag.policies import load, names
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
-from tests.strategies import Fixed
+from tests.support.strategies import Fixed
 
 N, BATCH = 6, 64
 

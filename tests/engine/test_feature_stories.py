@@ -1,6 +1,6 @@
 """What the rules say of windows, joining, private models, deadlines, shares and weights.
 
-Each run is worked out by hand from docs/semantics.md (tests/stories.py says how to read it), and
+Each run is worked out by hand from docs/semantics.md (see tests/support/stories.py), and
 where samples and weights matter they are written beside the story.
 """
 
@@ -15,9 +15,9 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import PlanError
 from simstrag.policies import load
 from simstrag.scenario.scenario import Scenario
-from tests import reference, stories
-from tests.stories import Engine, tell, world
-from tests.strategies import Fixed, Script
+from tests.support import reference, stories
+from tests.support.stories import Engine, tell, world
+from tests.support.strategies import Fixed, Script
 
 Gradients = dict[tuple[int, int], Any]
 

@@ -15,7 +15,7 @@ from simstrag.engine.native.memory import LOGGED, SPARE
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
-from tests import reference
+from tests.support import reference
 
 COLUMNS = ("time", "version", "members", "n_own", "samples", "progress")
 

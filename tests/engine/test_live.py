@@ -13,8 +13,8 @@ from simstrag.contract import Hints, Plan, Quorum, Review, Via, View
 from simstrag.engine.live import Facts, Live, Lost, Reduction, Start, Update
 from simstrag.errors import PlanError
 from simstrag.scenario.scenario import Scenario
-from tests import reference
-from tests.strategies import Fixed
+from tests.support import reference
+from tests.support.strategies import Fixed
 
 BATCH = 32
 GAIN = 2.0

@@ -24,7 +24,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
-from tests.strategies import Fixed, plans, policies, scenarios
+from tests.support.strategies import Fixed, plans, policies, scenarios
 
 Speeds = tuple[float, list[float], list[float], list[float], float, float]
 """Seconds since the last change; slowdowns of host, gpu and net of each rank; of the server; pause.

@@ -1,12 +1,12 @@
-"""What the rules say of small runs, worked out by hand (tests/stories.py says how to read them)."""
+"""What the rules say of small runs, worked out by hand (see tests/support/stories.py)."""
 
 from __future__ import annotations
 
 import pytest
 
 from simstrag.contract import Late, Plan, Precision, Quorum, Review, Via
-from tests.stories import Engine, tell, world
-from tests.strategies import Script
+from tests.support.stories import Engine, tell, world
+from tests.support.strategies import Script
 
 
 def test_drop_throws_the_third_of_three_away_and_lets_it_go_on_at_its_own_finish(

@@ -19,7 +19,7 @@ from simstrag.engine.rules import Rules
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.scenario.scenario import Scenario
-from tests.strategies import Fixed, Script, churning, failing, policies, uneven
+from tests.support.strategies import Fixed, Script, churning, failing, policies, uneven
 
 CALLS = ("begin", "receive", "replan", "change", "regroup", "halt", "restart", "saved")
 

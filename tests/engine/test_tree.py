@@ -1,6 +1,6 @@
 """Gradient trees (rule 11a): parents that push one message for themselves and their children.
 
-Each run is worked out by hand from docs/semantics.md; tests/stories.py says how to read it.
+Each run is worked out by hand from docs/semantics.md; tests/support/stories.py says how to read it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import PlanError
 from simstrag.policies.tree import Tree
 from simstrag.scenario.scenario import Scenario
-from tests.stories import Engine, tell, world
-from tests.strategies import Fixed, Script
+from tests.support.stories import Engine, tell, world
+from tests.support.strategies import Fixed, Script
 
 PAIRS = ((1, 0), (3, 2))
 

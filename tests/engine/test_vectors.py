@@ -17,8 +17,8 @@ import pytest
 from simstrag.contract import ALL, Late, Plan, Precision, Quorum, Via
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
-from tests import reference
-from tests.strategies import Fixed
+from tests.support import reference
+from tests.support.strategies import Fixed
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 FILES = {"plans": 48, "overlapping": 29}

@@ -21,7 +21,7 @@ from simstrag.experiments.criterion import MEAN, Criterion
 from simstrag.experiments.decision import OWN
 from tests.advice.test_advice import job
 from tests.analysis.test_cluster_report import CERTAIN
-from tests.commands import SCENARIO, TRACE, Call
+from tests.support.commands import SCENARIO, TRACE, Call
 
 STEADY, WILD = 80 + np.linspace(-2, 2, 20), np.array([60.0] * 17 + [127.0] * 3)
 TIMES = {"bsp": 100 + np.linspace(-2, 2, 20), "steady": STEADY, "wild": WILD}

@@ -12,8 +12,8 @@ import pytest
 from simstrag import Sweep, sweep
 from simstrag.cluster.runs import ClusterResults, cluster
 from tests.cluster.test_cluster import SMALL
-from tests.commands import Call
-from tests.damage import damaged, outcome
+from tests.support.commands import Call
+from tests.support.damage import damaged, outcome
 
 MADE = {"job": "first", "by": "a", "at": "2026-01-01"}
 MUTATIONS = 100

@@ -16,7 +16,7 @@ from simstrag.experiments import learner_fit
 from simstrag.experiments.comparison import costs_of_staleness
 from simstrag.experiments.learner_fit import fit_learner
 from simstrag.scenario.varied_constants import bounds, kind_of
-from tests.commands import Call
+from tests.support.commands import Call
 
 N, B = 4, 32
 PROGRESS, NOISE_SCALE, C_TAU, STALE = 100.0, 50.0, 1.5, 90.0

@@ -16,7 +16,7 @@ from simstrag.experiments.decision import OWN, Choice, alternatives
 from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.scenario.varied_constants import kind_of
-from tests.commands import Call
+from tests.support.commands import Call
 
 SLOW = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
 BASE: dict[str, Any] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simstrag import sweep
-from tests.clusters import Cluster, start_cluster
 from tests.experiments.test_sweep import STUDY, tables
+from tests.support.clusters import Cluster, start_cluster
 
 pytestmark = [
     pytest.mark.thorough,

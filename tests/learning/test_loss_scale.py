@@ -21,7 +21,7 @@ from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
 from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.training import Replay  # noqa: E402
-from tests.outer_references import log_of_rows  # noqa: E402
+from tests.support.outer_references import log_of_rows  # noqa: E402
 
 BATCH, RATE, FIRST, INTERVAL = 8, 0.02, 2.0**22, 3
 

@@ -27,7 +27,7 @@ from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.tasks.task import LearningTask  # noqa: E402
 from simstrag.learning.training import Replay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
-from tests.outer_references import (  # noqa: E402
+from tests.support.outer_references import (  # noqa: E402
     follow,
     log_of_rounds,
     log_of_rows,

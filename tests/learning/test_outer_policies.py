@@ -40,8 +40,8 @@ from tests.learning.test_outer_learning import (  # noqa: E402
     slope_at,
     tabular,
 )
-from tests.outer_references import follow  # noqa: E402
-from tests.strategies import Fixed, Script  # noqa: E402
+from tests.support.outer_references import follow  # noqa: E402
+from tests.support.strategies import Fixed, Script  # noqa: E402
 
 KEYS: dict[str, Any] = {
     "workers": RANKS,

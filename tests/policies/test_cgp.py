@@ -14,7 +14,7 @@ from simstrag.policies import load
 from simstrag.policies.cgp import group_by_speed
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
-from tests.stories import Engine, tell, world
+from tests.support.stories import Engine, tell, world
 
 ONE = {"learner": {"batch": 1}}
 TWO_SPEEDS: list[list[float]] = [[1], [1], [2]]

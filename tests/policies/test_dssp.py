@@ -14,8 +14,8 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.scenario.scenario import Scenario
-from tests.stories import Engine, tell, world
-from tests.strategies import SEEN, Watching
+from tests.support.stories import Engine, tell, world
+from tests.support.strategies import SEEN, Watching
 
 CONTENDED = Scenario.of(
     {

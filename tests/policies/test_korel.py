@@ -19,7 +19,7 @@ import pytest
 from simstrag.contract import WINDOW, Hints, Plan, View
 from simstrag.errors import InputError
 from simstrag.policies.korel import Korel
-from tests.lockstep import BspRun, Floats, World, bsp_run, in_amp
+from tests.support.lockstep import BspRun, Floats, World, bsp_run, in_amp
 
 Row = tuple[int, int, str, str]
 LINE = re.compile(r"(\d+)(?:-(\d+))? *\| *(.*?) *\| *(.*)")

@@ -6,7 +6,7 @@ import pytest
 
 from simstrag.policies.amp_all import AmpAll
 from simstrag.policies.bsp import Bsp
-from tests.lockstep import World, bsp_run, noise, steps_between
+from tests.support.lockstep import World, bsp_run, noise, steps_between
 
 
 def test_bsp_moves_at_the_pace_of_its_slowest_rank() -> None:

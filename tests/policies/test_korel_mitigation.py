@@ -7,7 +7,7 @@ import pytest
 from simstrag.policies.amp_all import AmpAll
 from simstrag.policies.bsp import Bsp
 from simstrag.policies.korel import Korel
-from tests.lockstep import World, bsp_run, mitigation, seconds_between, steps_between
+from tests.support.lockstep import World, bsp_run, mitigation, seconds_between, steps_between
 
 
 @pytest.mark.parametrize("rho", [1.36, 2.26])

@@ -17,7 +17,7 @@ from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.estimators.shares import Floats, balanced
 from simstrag.scenario.scenario import Scenario
-from tests.stories import Engine, tell, world
+from tests.support.stories import Engine, tell, world
 
 
 def view(times: list[float], shares: list[float] | None = None, **facts: Any) -> View:

@@ -18,8 +18,8 @@ from simstrag.errors import InputError, PlanError
 from simstrag.policies import load
 from simstrag.policies.estimators.slow_ranks import worth_leaving
 from simstrag.scenario.scenario import Scenario
-from tests.stories import Engine, tell, world
-from tests.strategies import SEEN, Watching
+from tests.support.stories import Engine, tell, world
+from tests.support.strategies import SEEN, Watching
 
 PAIRS: dict[str, Any] = {"learner": {"batch": 2}}
 

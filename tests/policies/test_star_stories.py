@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from simstrag.policies import load
-from tests import reference
-from tests.stories import Engine, tell, world
+from tests.support import reference
+from tests.support.stories import Engine, tell, world
 
 
 def test_two_of_three_gradients_make_an_update_and_the_third_is_never_lost(engine: Engine) -> None:

@@ -21,7 +21,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import kind_of
 from simstrag.timing import noise
 from simstrag.timing.constants import AllReduce, ServerCost
-from tests.full_profile import full_profile
+from tests.support.full_profile import full_profile
 
 
 def quantity(value: float, kind: str = "measured", **more: Any) -> dict[str, Any]:

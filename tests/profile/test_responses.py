@@ -20,7 +20,7 @@ from simstrag.profile.responses import apply_law, evaluate, responses_for, trans
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import Step
 from simstrag.trace.trace import Trace
-from tests.full_profile import full_profile, without
+from tests.support.full_profile import full_profile, without
 
 U = [0.0, 0.25, 0.5, 1.0, 2.0]
 SOME = {

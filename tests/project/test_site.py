@@ -19,7 +19,7 @@ import simstrag
 from simstrag.engine.recorder import GRADIENT_COLUMNS, STEP_COLUMNS
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.policies import WORLD, ask, describe, load, names
-from tests.commands import Call
+from tests.support.commands import Call
 
 pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
 

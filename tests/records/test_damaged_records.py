@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simstrag.whatif.analysis import analyse
-from tests.damage import damaged, outcome
+from tests.support.damage import damaged, outcome
 from tests.whatif.test_whatif_logs import as_json, as_pickle, dumps, log
 from tests.whatif.test_whatif_records import SECONDS, profiles
 

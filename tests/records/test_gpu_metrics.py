@@ -28,8 +28,8 @@ from simstrag.records.record import (
 )
 from simstrag.traces.of_loads import trace_of_series
 from simstrag.whatif.hardware import hardware, healthy_facts
-from tests.damage import damaged, outcome
-from tests.drawn_gpus import draw
+from tests.support.damage import damaged, outcome
+from tests.support.drawn_gpus import draw
 
 READERS = (*nvidia_smi.READERS, *gpu_metrics.READERS, *prometheus.READERS, *utilisation.READERS)
 PLAIN = """timestamp, index, utilization.gpu [%], clocks.current.sm [MHz], power.draw [W]

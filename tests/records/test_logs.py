@@ -21,8 +21,8 @@ from simstrag.trace.trace import Trace
 from simstrag.traces.importers import FORMATS, import_trace, recognise
 from simstrag.traces.provenance import Labelled, scenario_of
 from simstrag.whatif.first_scenario import JobDescription, write_first_scenario
-from tests.commands import Call
-from tests.damage import damaged, outcome
+from tests.support.commands import Call
+from tests.support.damage import damaged, outcome
 from tools.make_example_logs import CLEAN, FOLDER, HOSTS, SLOW, TRANSFER, logs
 
 KINDS = {

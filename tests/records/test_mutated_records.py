@@ -9,8 +9,8 @@ import pytest
 
 from simstrag.records.read import read_record
 from simstrag.whatif.diagnosis import diagnose
-from tests.damage import damaged, outcome
-from tests.record_samples import SAMPLES
+from tests.support.damage import damaged, outcome
+from tests.support.record_samples import SAMPLES
 
 MUTATIONS = 90
 """Of each format, more than 1,500 in all."""

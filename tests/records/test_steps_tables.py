@@ -24,7 +24,7 @@ from simstrag.traces.provenance import Labelled
 from simstrag.whatif.job_scenario import job_scenario
 from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
-from tests.damage import damaged, outcome
+from tests.support.damage import damaged, outcome
 
 RECORDS = Path(__file__).parents[1] / "data/records"
 MUTATIONS = 15

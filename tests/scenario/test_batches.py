@@ -16,7 +16,7 @@ from simstrag.profile.batch_laws import seconds, times_at
 from simstrag.profile.measurements import BatchFit
 from simstrag.profile.profile import Profile
 from simstrag.scenario.scenario import Scenario
-from tests.full_profile import full_profile, without
+from tests.support.full_profile import full_profile, without
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from simstrag.timing.timing import Timing
 from simstrag.trace import read_files
 from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.trace import RESOURCES, Trace
-from tests import stepwise
-from tests.strategies import traces
+from tests.support import stepwise
+from tests.support.strategies import traces
 
 STEP = Step(host=0.3, gpu=0.7, amp_ratio=1.4)
 NODES = (None, (0, 0, 3, 2), (3, 1, 1, 9))

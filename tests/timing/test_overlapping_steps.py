@@ -19,7 +19,7 @@ from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
 from simstrag.trace.trace import Trace
-from tests.strategies import Fixed
+from tests.support.strategies import Fixed
 
 STEP = {"launch": {"full": 2.0, "amp": 2.5}, "device": {"full": 3.0, "amp": 1.0}}
 ENGINES = pytest.mark.parametrize("engine", ["native", "plain"])

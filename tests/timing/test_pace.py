@@ -15,7 +15,7 @@ from simstrag.experiments.compare import compare
 from simstrag.policies import load
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.noise import Noise, lognormal, pace_of
-from tests import reference
+from tests.support import reference
 
 SLOW = [{"time": 0.5, "node": 0, "resource": "step", "kind": "slowdown", "value": 2.0}]
 STEPS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from simstrag.trace.slowdown import ONE, Piecewise, finish
-from tests.stepwise import at, combine
+from tests.support.stepwise import at, combine
 
 BURST = Piecewise((0.0, 10.0, 20.0), (1.0, 2.0, 1.0))
 LOOP = Piecewise((0.0, 6.0), (1.0, 3.0), period=8.0)  # 2 of every 8 s at a third of the speed

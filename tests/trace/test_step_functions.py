@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.step_functions import Pieces, combine
-from tests import stepwise
+from tests.support import stepwise
 
 PERIODS = st.sampled_from((math.inf, 5.0, 7.3))
 TIMES = st.sampled_from((0.0, -0.0, 1.0, 2.5, 5.0, 6.7, 7.3)) | st.floats(0, 10)

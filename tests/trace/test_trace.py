@@ -20,7 +20,7 @@ from simstrag.errors import InputError
 from simstrag.trace import read_files
 from simstrag.trace import row_validation as trace_rows
 from simstrag.trace.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
-from tests import stepwise
+from tests.support import stepwise
 
 HEADER = "time,node,resource,kind,value"
 GOOD = "60,3,gpu,slowdown,2.5"

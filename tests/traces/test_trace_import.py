@@ -27,8 +27,8 @@ from simstrag.traces.of_loads import utilisation
 from simstrag.traces.of_operations import bytedance_straggler, kineto
 from simstrag.traces.of_pai import alibaba_pai_minibatch
 from simstrag.traces.provenance import Labelled, origin_of, scenario_of
-from tests.ranks import Ranks, ranks
 from tests.records.test_logs import KINDS
+from tests.support.ranks import Ranks, ranks
 from tools.make_example_logs import FOLDER
 
 __all__ = ["ranks"]

@@ -36,7 +36,7 @@ from simstrag.validation.run_metrics import measure
 from simstrag.validation.tables import answer, runs_table, signed
 from simstrag.validation.validation import Validation, make_plan, validation_remarks
 from tests.ddp.test_ddp_journal import HINTS, recorded
-from tests.full_profile import full_profile, quantity
+from tests.support.full_profile import full_profile, quantity
 
 BATCH, STEP, UPDATE, SLOPE = 16, 0.012, 0.0015, 1.05
 

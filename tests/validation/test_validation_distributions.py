@@ -31,7 +31,7 @@ from simstrag.validation.prediction import Predictor
 from simstrag.validation.real_runs import RunOutcome
 from simstrag.validation.tables import answer, distributions_table, quantiles_table
 from simstrag.validation.validation import Validation, compare_distributions
-from tests.full_profile import quantity
+from tests.support.full_profile import quantity
 from tests.validation.test_validate import LOAD, a_plan, digits_profile
 
 RNG = np.random.default_rng(11)

@@ -24,7 +24,7 @@ from simstrag.learning.optimizers import FlatOptimizer, OptimizerChoice  # noqa:
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.tasks.task import LearningTask, correct, cross_entropy, seeded  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
-from tests.outer_references import log_of_rounds  # noqa: E402
+from tests.support.outer_references import log_of_rounds  # noqa: E402
 
 ACCURACIES = (0.25, 0.33, 0.38, 0.40, 0.40, 0.40)
 """At the start and after each of five rounds, as printed."""

@@ -16,7 +16,7 @@ from simstrag.calibration.calibrate import derive
 from simstrag.calibration.compare import EXPECTED, compare
 from simstrag.calibration.fits.held_out import THRESHOLDS
 from simstrag.profile.profile import Profile
-from tests.written import numbers
+from tests.support.written import numbers
 
 CALIBRATION = Path(__file__).parent.parent.parent / "simstrag" / "calibration"
 MEASURED = sorted(path.parent for path in CALIBRATION.glob("measurements/*/samples.parquet"))

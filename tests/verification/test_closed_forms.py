@@ -20,7 +20,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing import noise
-from tests.strategies import Fixed
+from tests.support.strategies import Fixed
 
 ONE_PERCENT = 0.01
 PACES = (1.0, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0)

@@ -18,7 +18,7 @@ from simstrag.ddp.allreduce.hook import Reducer
 from simstrag.ddp.local_step_timer import StepTimer, shared_core_clock
 from simstrag.validation.loadgen.injector import Injector
 from simstrag.validation.loadgen.schedule import Episode, Schedule
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from simstrag.learning.noise_scale_estimate import SPARSEST
 from tests.ddp.test_ddp_trainer import Told
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

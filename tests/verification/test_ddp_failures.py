@@ -44,7 +44,7 @@ def watch(job: Running, seconds: float) -> Seen:
 
 def killed(folder: Path, policy: str, on_fault: str) -> tuple[Seen, float, Seen]:
     """What was seen before a rank was killed, when it was, and what was seen afterwards."""
-    with running(folder, policy, on_fault, workload="tests.sleeping:workload") as job:
+    with running(folder, policy, on_fault, workload="tests.support.sleeping:workload") as job:
         before, pid = watch(job, BEFORE), job.rank(1)
         at = time.monotonic()
         os.kill(pid, signal.SIGKILL)

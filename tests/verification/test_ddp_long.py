@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from simstrag.contract import Plan, Precision, Review, View
 from tests.ddp.test_ddp_trainer import BATCH, Told, task, without_statistics
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

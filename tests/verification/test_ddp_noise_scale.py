@@ -23,7 +23,7 @@ from simstrag.ddp.journal.run_from_journal import run_of
 from simstrag.engine.live import Live
 from simstrag.learning.noise_scale_estimate import NormPair, estimate_at_end
 from simstrag.workloads import TrainingTask, load
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

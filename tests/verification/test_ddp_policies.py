@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from tests.ddp.test_ddp_trainer import Told, slow_at_times
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from simstrag.validation.replay import replay
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 if TYPE_CHECKING:
     from simstrag.runs.run import Run

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from simstrag.ddp.journal.run_from_journal import finish
 from tests.ddp.test_ddp_replayed import Rest
 from tests.ddp.test_ddp_trainer import train
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from tests.ddp import test_ddp_membership as failing
 from tests.ddp import test_ddp_trainer as few
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

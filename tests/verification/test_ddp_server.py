@@ -42,7 +42,7 @@ from simstrag.ddp.server.server_main import start_server
 from simstrag.ddp.server.wire import HEADER
 from simstrag.errors import InputError
 from simstrag.processes.children import die_with_parent
-from tests.ranks import Ranks, ranks
+from tests.support.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
 

@@ -9,8 +9,8 @@ import pytest
 
 from simstrag.whatif.diagnosis import Diagnosis, diagnose
 from simstrag.whatif.losses import CHANCE, DRIFT, STRAGGLERS, WORTH
-from tests import drawn_jobs
-from tests.drawn_jobs import Job
+from tests.support import drawn_jobs
+from tests.support.drawn_jobs import Job
 
 pytestmark = pytest.mark.thorough
 NEAR = 0.3

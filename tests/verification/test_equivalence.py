@@ -12,7 +12,7 @@ from tests.engine.test_equivalence import (
     assert_agreement_while_filed_anew,
     quickly,
 )
-from tests.strategies import policies, scenarios, uneven
+from tests.support.strategies import policies, scenarios, uneven
 
 
 @settings(quickly, max_examples=4 * settings().max_examples)

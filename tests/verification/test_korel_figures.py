@@ -20,7 +20,7 @@ import pytest
 
 from simstrag.policies.amp_all import AmpAll
 from simstrag.policies.korel import Korel
-from tests.lockstep import World, bsp_run, mitigation, seconds_between, steps_between
+from tests.support.lockstep import World, bsp_run, mitigation, seconds_between, steps_between
 
 RATIOS = [1.36, 1.66, 2.26]
 SLOWDOWNS = [1.25, 1.5, 2.0, 3.0, 4.0]

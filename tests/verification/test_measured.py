@@ -30,7 +30,7 @@ from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judge, mitig
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import Predictor
 from simstrag.validation.validation import make_plan
-from tests.written import numbers
+from tests.support.written import numbers
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "simstrag/validation/measurements/amd-epyc-2-core-digits"

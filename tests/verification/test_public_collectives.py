@@ -28,7 +28,7 @@ from simstrag.calibration.fits import allreduce_fit
 from simstrag.calibration.fits.allreduce_fit import AllReducePoint
 from simstrag.calibration.import_nccl_tests import choose
 from simstrag.profile.profile import Profile
-from tests.written import numbers
+from tests.support.written import numbers
 from tools import pollux
 from tools.public_profiles import PUBLIC
 

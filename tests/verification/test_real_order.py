@@ -24,7 +24,7 @@ from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
 from tests.learning.test_group_models import Moving  # noqa: E402
-from tests.ranks import Ranks, ranks  # noqa: E402
+from tests.support.ranks import Ranks, ranks  # noqa: E402
 
 __all__ = ["ranks"]
 

@@ -26,7 +26,7 @@ from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
-from tests.ranks import Ranks, ranks  # noqa: E402
+from tests.support.ranks import Ranks, ranks  # noqa: E402
 
 __all__ = ["ranks"]
 

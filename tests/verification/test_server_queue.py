@@ -15,7 +15,7 @@ from simstrag.contract import Late, Plan, Quorum, Via
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import ServerCost
-from tests.strategies import Fixed
+from tests.support.strategies import Fixed
 
 TOLERANCE = 1e-9
 SHARES = ((1.0,), (0.5, 0.5), (0.25,) * 4, (0.1, 0.6, 0.3), (0.05, 0.05, 0.9), (1 / 7,) * 7)

@@ -18,8 +18,8 @@ from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
-from tests.ranks import Ranks, ranks  # noqa: E402
-from tests.sharded import MOMENTUM, RATE, SHARDS, batches, train  # noqa: E402
+from tests.support.ranks import Ranks, ranks  # noqa: E402
+from tests.support.sharded import MOMENTUM, RATE, SHARDS, batches, train  # noqa: E402
 from tests.verification.test_real_outer_steps import replayed  # noqa: E402
 
 __all__ = ["ranks"]

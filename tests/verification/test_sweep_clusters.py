@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from simstrag import Sweep, sweep
-from tests.clusters import PROGRAMS, Cluster, die_in, start_cluster
 from tests.experiments.test_sweep import STUDY, tables
 from tests.experiments.test_sweep_clusters import (
     test_a_cluster_makes_the_same_tables_to_the_last_byte,
 )
+from tests.support.clusters import PROGRAMS, Cluster, die_in, start_cluster
 
 __all__ = ["test_a_cluster_makes_the_same_tables_to_the_last_byte"]
 

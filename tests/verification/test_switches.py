@@ -12,7 +12,7 @@ from simstrag.contract import Hints, Plan, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
-from tests.strategies import Switching
+from tests.support.strategies import Switching
 
 N = 6
 HINTS = Hints(batch=16, samples=30 * N * 16, noise_scale=100.0)

@@ -15,7 +15,7 @@ import pytest
 from simstrag.runs.run import Run
 from simstrag.validation.rank_pool import RankPool
 from simstrag.validation.replay import replay
-from tests.full_profile import quantity
+from tests.support.full_profile import quantity
 from tests.validation.test_validate import ALONE, digits_profile
 
 pytestmark = pytest.mark.timeout(3000)

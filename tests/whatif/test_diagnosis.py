@@ -15,7 +15,7 @@ from simstrag.errors import InputError
 from simstrag.records.record import Record
 from simstrag.whatif.diagnosis import Diagnosis, diagnose
 from simstrag.whatif.losses import COMMON, DRIFT, SCATTERED, STRAGGLERS
-from tests.commands import Call
+from tests.support.commands import Call
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
 CASES = RECORDS / "cases"

@@ -17,7 +17,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.traces.of_loads import trace_of_series
 from simstrag.traces.provenance import scenario_of
 from simstrag.whatif.hardware import BITS, HardwareCause, hardware, healthy_facts, rank_of
-from tests.drawn_gpus import draw
+from tests.support.drawn_gpus import draw
 
 DATA = Path("tests/data/records")
 CASES = DATA / "prometheus"

@@ -12,7 +12,7 @@ from simstrag.analysis.text.whatif_text import explained_text
 from simstrag.errors import InputError
 from simstrag.records.record import Floats, Record
 from simstrag.whatif.analysis import WhatIf, analyse
-from tests.job_records import drawn_pipeline, pipeline, write_parquet
+from tests.support.job_records import drawn_pipeline, pipeline, write_parquet
 
 STEPS, REPLICAS, MICRO = 10, 4, 8
 FORWARD, BACKWARD = 0.1, 0.2

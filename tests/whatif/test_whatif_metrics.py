@@ -14,7 +14,7 @@ import pytest
 from simstrag.whatif.metrics import Metrics, metrics
 from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
-from tests.job_records import pipeline
+from tests.support.job_records import pipeline
 
 IDEAL = 11.5
 

@@ -24,8 +24,8 @@ from simstrag.whatif.metrics import metrics
 from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.policy_outlook import PoliciesOnRecord
 from simstrag.whatif.replay import JobReplay
-from tests.commands import Call
-from tests.job_records import drawn_pipeline, pipeline
+from tests.support.commands import Call
+from tests.support.job_records import drawn_pipeline, pipeline
 
 
 def scenario_of(record: Record, *names: str) -> JobScenario:

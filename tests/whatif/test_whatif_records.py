@@ -21,7 +21,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.whatif.metrics import Metrics, metrics
 from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
-from tests.job_records import keep, pipeline, write_parquet
+from tests.support.job_records import keep, pipeline, write_parquet
 
 
 def analysed(record: Record) -> Metrics:

@@ -17,8 +17,8 @@ from simstrag.analysis.text.whatif_text import cause_text, part_text, sentences
 from simstrag.whatif import diagnosis
 from simstrag.whatif.analysis import WhatIf, analyse
 from simstrag.whatif.diagnosis import Diagnosis, diagnose
-from tests.commands import Call
-from tests.job_records import drawn_pipeline, pipeline, write_parquet
+from tests.support.commands import Call
+from tests.support.job_records import drawn_pipeline, pipeline, write_parquet
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Runs examples of frameworks on two ranks each: `python -m tests.example_ranks FOLDER NAME...`.
+"""Runs examples of frameworks on two ranks each (`-m tests.support.example_ranks FOLDER NAME...`).
 
 Importing torch and the frameworks is most of what an example costs, so one process imports them all
 and forks the ranks.  The ranks record on a virtual clock: sleep counts as computing, and nothing
@@ -17,9 +17,9 @@ import traceback
 import warnings
 from pathlib import Path
 
-from tests.virtual_time import virtual_time
+from tests.support.virtual_time import virtual_time
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SLOW, WORLD = 1, 2
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from simstrag.contract import Plan, Policy
 from simstrag.scenario.scenario import Scenario
-from tests import reference
-from tests.strategies import Fixed
+from tests.support import reference
+from tests.support.strategies import Fixed
 
 Step = tuple[int, int]
 

@@ -1,4 +1,4 @@
-"""`python -m tests.windows COMMAND...`: commands on a system that says it is Windows.
+"""`python -m tests.support.windows COMMAND...`: commands on a system that says it is Windows.
 
 Prints as JSON the exit code and the stderr of each.
 

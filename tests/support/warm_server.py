@@ -29,7 +29,7 @@ def start_server(
 ) -> tuple[WarmServer, str]:
     """The same as `simstrag.ddp.server.server_main.start_server`."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tests.warmed_up"])
+    context.set_forkserver_preload([__name__, "tests.support.warmed_up"])
     ours, theirs = context.Pipe()
     process = context.Process(
         target=_serve, args=(theirs, world_size, host, stall_limit), daemon=True

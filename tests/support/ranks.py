@@ -3,7 +3,7 @@
 Importing torch is most of what starting a rank costs, so one set of ranks serves all tests of a
 session, through the fixture `ranks`.  A test uses the first few of them:
 
-    from tests.ranks import Ranks, ranks
+    from tests.support.ranks import Ranks, ranks
 
     def rank_twice(rank: int, world: int, factor: int) -> int:
         return factor * rank
@@ -53,9 +53,12 @@ and would be taken for a stall there."""
 GRACE = 10.0
 """Seconds in which the others may still answer when one has failed."""
 
-ROOT = str(Path(__file__).parent.parent)
+ROOT = str(Path(__file__).parents[2])
 
-PROGRAM = "import sys; sys.path[:] = {path!r}; from tests.ranks import serve; serve({fd}, {parent})"
+PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from tests.support.ranks import serve; serve({fd}, {parent})"
+)
 
 
 class RankError(AssertionError):
@@ -181,7 +184,7 @@ def serve(descriptor: int, parent: int) -> None:
     torch.set_num_threads(1)
     if rank == 0:  # which starts servers
         from simstrag.ddp import modes
-        from tests import warm_server
+        from tests.support import warm_server
 
         modes.start_server = warm_server.start_server  # type: ignore[assignment]
     warnings.simplefilter("error")
