@@ -15,7 +15,7 @@ from simstrag.scenario.scenario import Scenario
 
 
 class Candidates(NamedTuple):
-    """What is tried, and what is not.
+    """The policies that a search tries, and those it leaves out.
 
     specs: the policies with their parameters, bsp first.
     excluded: why a policy is not tried, by its spec.

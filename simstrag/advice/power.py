@@ -25,7 +25,7 @@ COLUMNS = ("power_limit", "seconds", "watts")
 SEEDS = 3
 """Seeds of each policy at each cap: caps are compared under the same ones."""
 JOULES = 3.6e6
-"""Of a kWh."""
+"""Joules in a kWh."""
 
 
 class PowerPoint(NamedTuple):

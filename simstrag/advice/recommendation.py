@@ -50,7 +50,7 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation(PolicyDecision, ABC):
-    """Which of several finalists to run.
+    """The choice among several finalists.
 
     certain: whether nothing is random.
     trials: every candidate that ran, the least regret first.
@@ -84,7 +84,7 @@ class Recommendation(PolicyDecision, ABC):
 
     @property
     def seeds(self) -> int:
-        """How many seeds the finalists ran under."""
+        """Number of seeds of each finalist."""
         return len(self.times[BASELINE])
 
     @cached_property

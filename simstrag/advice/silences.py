@@ -30,7 +30,7 @@ BANDWIDTH = 0.45
 """Half of Silverman's rule: of bandwidths from 0.3 to 0.9 the one with the least regret on 160
 drawn jobs that no page and no test uses."""
 PLACES = np.linspace(-1.5, 1.5, 7)
-"""Where the kernel has its atoms, in bandwidths."""
+"""Atoms of the kernel, in bandwidths."""
 
 
 @dataclass(frozen=True, eq=False)

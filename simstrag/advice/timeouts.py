@@ -71,7 +71,7 @@ class TimeoutAdvice:
 
     @property
     def price(self) -> float | None:
-        """Of a GPU-hour, where the scenario says it."""
+        """Price of a GPU-hour; None where the scenario has none."""
         return self.job.scenario.cost.gpu_hour
 
     @cached_property

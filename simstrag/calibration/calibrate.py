@@ -70,7 +70,7 @@ OPTIONS = {"parts": "part", "batches": "batch", "precisions": "precision"}
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRequest:
-    """What to measure; defaults depend on the device.
+    """The quantities to measure, and on what; defaults depend on the device.
 
     workload: a name, or module:function.
     device: "cpu" or "cuda".
@@ -346,7 +346,7 @@ class Calibration:
         return not (requested and cell.precision) or cell.precision in requested
 
     def forecast(self) -> Forecast:
-        """What `run` will do.
+        """The visits that `run` will make, and their minutes.
 
         Raises `InputError` where the minutes do not suffice for the fewest rounds.
         """
@@ -421,14 +421,14 @@ class Calibration:
         return bool(files.read(path).header["plan"]["minutes"] >= minutes)
 
     def remarks(self) -> list[str]:
-        """What went wrong, a line each."""
+        """Troubles of the measurement, a line each."""
         reasons = (b.why_not for b in self.benches if isinstance(b, PowerBench) and b.why_not)
         lines = [f"no power was measured: {reason}" for reason in reasons]
         return [*describe_remarks(files.read(self.folder)), *lines]
 
     @property
     def interruption_note(self) -> str:
-        """What an interruption leaves, in words."""
+        """The results that an interruption leaves, in words."""
         if not self.journal.path.exists():
             return "nothing was written"
         count = len(self.journal.read().visits)

@@ -51,7 +51,7 @@ OnPlan = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class CampaignLimits:
-    """How long to measure.
+    """Limits of a campaign's time.
 
     seconds: limit of the whole campaign.
     first_round: limit of the first round, in which every cell is visited once; `seconds` if more.

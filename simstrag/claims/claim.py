@@ -80,7 +80,7 @@ def points_of(axes: Sequence[MapAxis]) -> Iterator[tuple[tuple[int, ...], dict[s
 
 
 class Entrant(NamedTuple):
-    """What all jobs of a cluster use.
+    """Policy, placer and manager of all jobs of a cluster.
 
     >>> Entrant.of("star_h | star | star").manager, Entrant.of("asgd")
     ('star', Entrant(policy='asgd', placer='rotate', manager='none'))
@@ -189,7 +189,7 @@ class Claim:
         return {"scenario": scenario, "grid": grid, "policies": policies, "seeds": seeds}
 
     def count_runs(self, learner: Learner, quick: bool) -> int:
-        """How many runs its study has."""
+        """Number of runs of the claim's study."""
         study = self.study(learner, quick)
         points = math.prod(map(len, study["grid"].values()))
         return points * len(study["policies"]) * int(study["seeds"])

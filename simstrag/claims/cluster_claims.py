@@ -27,7 +27,7 @@ TRAINED_BATCH, TRAINED_SAMPLES, TARGET = 16, 32_000, 0.9
 DRAWS, QUICK_DRAWS = 6, 3
 """Draws of jobs; 4 in the first run, where the wider intervals of a map decided nothing."""
 SHORT = {"jobs": 8, "seconds": 40.0}
-"""Of a quick scoreboard."""
+"""Jobs and seconds of a quick scoreboard."""
 
 
 class Model(NamedTuple):

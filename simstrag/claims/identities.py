@@ -34,7 +34,7 @@ class Identity(NamedTuple):
 
 @functools.cache
 def identities(quick: bool = False) -> tuple[Identity, ...]:
-    """All of them; quick: from fewer random states."""
+    """Every identity; quick: from fewer random states."""
     low, high = (
         contention_cost(MITIGATION, 1 + FASTER),
         contention_cost(MITIGATION, 1 / (1 - FASTER)),

@@ -51,7 +51,7 @@ def seconds(runs: Sequence[Mapping[str, Any]]) -> Array:
 
 
 class ClaimMeasure(NamedTuple):
-    """What is measured.
+    """A measure of a claim.
 
     words: its name.
     unit: "%" for a share, "x" for a ratio.

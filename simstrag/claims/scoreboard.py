@@ -44,13 +44,13 @@ class ClaimResult:
 
     @property
     def verdict(self) -> ClaimVerdict:
-        """That of the trial which has the map."""
+        """Verdict of the trial that has the map."""
         nothing = ClaimVerdict.UNTRIED if self.claim.learners else ClaimVerdict.UNTESTABLE
         return next((trial.verdict for trial in self.trials.values()), nothing)
 
     @property
     def document(self) -> dict[str, Any]:
-        """The row as JSON."""
+        """The claim's row as JSON."""
         trials: dict[str, Any] = {
             learner: {
                 **trial.here.estimate._asdict(), "holds": trial.here.holds,
@@ -95,7 +95,7 @@ class Scoreboard:
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """The scoreboard as JSON."""
         return {
             "quick": self.quick,
             "claims": [row.document for row in self.rows],

@@ -23,7 +23,7 @@ NO_DELAY = "stragglers cost bsp nothing to speak of"
 
 
 class ClaimVerdict(StrEnum):
-    """What the scoreboard says of a claim."""
+    """The verdict of the scoreboard on a claim."""
 
     HERE = "holds in the nearest setting"
     MEAN = "holds on average"
@@ -79,7 +79,7 @@ class MapAverage:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As JSON; `largest` by rival."""
+        """The point as JSON; `largest` by rival."""
         most = {name: point.versus[name].value for name, point in self.largest.items()}
         about = {"geometric": self.geometric, "holds": self.holds}
         return {**self.estimate._asdict(), **about, "largest": most}

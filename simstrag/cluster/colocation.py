@@ -29,7 +29,7 @@ RIDGE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Colocated:
-    """How a workload behaves beside others on a device.
+    """The response of a workload to others on its device.
 
     sensitivity: how much a given pressure slows it.
     pressure: how much it slows others while it is busy.
@@ -41,7 +41,7 @@ class Colocated:
 
 @dataclass(frozen=True, slots=True)
 class ColocationLaw:
-    """How workers on one device slow each other.
+    """The law by which workers on one device slow each other.
 
     source: of the measurements; "assumed" without any.
     typical: the response of a workload that is not in `workloads`.

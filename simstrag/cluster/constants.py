@@ -36,7 +36,7 @@ FIELDS = {
     "freed_bytes": "freed MiB/s", "sensitivity_cores": "sensitivity, cores",
     "sensitivity_bytes": "sensitivity, card",
 }  # fmt: skip
-"""What tables call each constant."""
+"""Name of each constant in tables."""
 STAR = {
     "resnet20": Constants(18.86, 3.675, 0.91, 1.285, 4.889, 0.933),
     "resnet56": Constants(11.80, 0.839, 0.856, 1.542, 3.743, 0.983),

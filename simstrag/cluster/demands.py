@@ -31,7 +31,7 @@ class Demands:
     service: Floats
 
     def within(self, most: Demands) -> Demands:
-        """With no more communication and service than others have."""
+        """These demands, with communication and service of `most` at the most."""
         names = ("push", "pull", "ring", "service")
         return replace(
             self, **{name: np.minimum(getattr(self, name), getattr(most, name)) for name in names}
@@ -43,7 +43,7 @@ class Demands:
 
     @classmethod
     def split(cls, values: Floats, workers: int) -> Demands:
-        """From what `joined` gave."""
+        """The demands that `joined` made one array of."""
         return cls(*np.split(values, workers * np.arange(1, 6)))
 
 

@@ -36,13 +36,13 @@ class CountsUse(Protocol):
     """Counts what a job uses of its nodes; times are of the job's own clock."""
 
     def count_computing(self, at: float) -> None:
-        """Its speed changes then."""
+        """Count the computing up to `at`, where the speed changes."""
 
     def count(self, at: float) -> None:
-        """It was advanced until then, and may have ended."""
+        """Count all use up to `at`; the job may have ended."""
 
     def follow(self, plan: Plan, old: Plan) -> None:
-        """A plan takes force in place of another one."""
+        """Count from now on by `plan` in place of `old`."""
 
 
 class _Seen(NamedTuple):
@@ -179,7 +179,7 @@ class RunningJob:
         return not self.slowdowns.equals(Slowdowns.none(self.job.workers))
 
     def slow(self, now: float, slowdowns: Slowdowns) -> None:
-        """From `now` on, go on at other speeds."""
+        """Go on at other speeds from `now` on."""
         if not slowdowns.equals(self.slowdowns):
             kernel, at = self.kernel, now - self.start
             kernel.pause(at)
@@ -246,16 +246,16 @@ class RunningJob:
 
     @property
     def gradients(self) -> float:
-        """How many it has applied."""
+        """Number of gradients that the job has applied."""
         return self.kernel.applied[0] / self.scenario.learner.batch
 
     @property
     def updates(self) -> int:
-        """How many it has made."""
+        """Number of updates that the job has made."""
         return self.kernel.version
 
     def iteration_seconds(self) -> Floats:
-        """Of each rank, a step and its communication at the speeds of now, without noise."""
+        """Seconds of each rank's step and communication at present speeds, without noise."""
         known = self.kernel.plan, self.slowdowns
         return self.costs.step_seconds(*known) + self.costs.communication_seconds(*known)
 
@@ -322,11 +322,11 @@ class RunningJob:
         )  # fmt: skip
 
     def view(self) -> View:
-        """What its policy would see now, with the truth."""
+        """The view of the job's policy at this moment, with the truth."""
         return self.kernel.view(self._simulation.hints, self.kernel.truth)
 
     def local_seconds(self, slowed: bool = True) -> Floats:
-        """Of each rank, computing plus push plus pull, without noise or waiting."""
+        """Seconds of each rank's computing, push and pull, without noise or waiting."""
         s = self.slowdowns if slowed else Slowdowns.none(self.job.workers)
         return self.costs.local_seconds(self.kernel.plan, s)
 

@@ -105,13 +105,13 @@ class JobCosts:
         return Timing(self._step, self._allreduce, server, contention, noise, self._nodes)
 
     def step_seconds(self, plan: Plan, s: Slowdowns) -> Floats:
-        """Of each rank, in its precision."""
+        """Seconds of each rank's step, in its precision."""
         host, device = self._host_seconds(plan) * s.host, self._device_seconds(plan) * s.gpu
         seconds: Floats = np.maximum(host, device) if self._step.overlaps else host + device
         return seconds
 
     def communication_seconds(self, plan: Plan, s: Slowdowns) -> Floats:
-        """Of one gradient of each rank."""
+        """Seconds of communication of each rank's gradient."""
         server = self._server
         if uses_server(plan):
             seconds: Floats = (server.push + server.pull) * s.net + server.job * s.server
@@ -127,7 +127,7 @@ class JobCosts:
         return np.full(self.workers, self._reduced_in * float(s.net.max()))
 
     def local_seconds(self, plan: Plan, s: Slowdowns) -> Floats:
-        """Of each rank, computing plus push plus pull."""
+        """Seconds of each rank's computing, push and pull."""
         moved = sum(self.transfer_seconds) if uses_server(plan) else 0.0
         seconds: Floats = self.step_seconds(plan, s) + moved * s.net
         return seconds
@@ -150,7 +150,7 @@ class JobCosts:
 
     @property
     def _least_seconds(self) -> float:
-        """Of a step without noise, in any precision."""
+        """Least seconds of a step without noise, in any precision."""
         if self._step.amp is not None:
             return min(self._step.clean, max(self._step.amp))
         return self._step.host + self._step.gpu / max(self._gain, 1.0)

@@ -117,7 +117,7 @@ class NoManager:
 
 
 class RefusingManager:
-    """No job leaves its barrier."""
+    """The manager that lets no job leave its barrier."""
 
     asked = True
 

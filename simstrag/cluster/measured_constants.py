@@ -25,9 +25,9 @@ from simstrag.timing.contention import Contention
 ITERATIONS = 200
 BARRIER, FREE = "bsp:via=server", "asgd"
 DELAY = 1.0
-"""Seconds."""
+"""Delay of every job, in seconds."""
 LEVELS = (2.0, 4.0)
-"""By how much processors, or cards, are slowed."""
+"""Slowdowns of processors, or cards."""
 
 
 def constants_of(study: ClusterStudy) -> dict[str, Constants]:

@@ -98,7 +98,7 @@ class FixedPlacer:
     placement: Placement
 
     def place(self, nodes: Sequence[NodeView], request: Request) -> Placement:
-        """The given one."""
+        """The given placement, for every request."""
         return self.placement
 
 
@@ -127,7 +127,7 @@ class RandomPlacer:
         self.seed = seed
 
     def place(self, nodes: Sequence[NodeView], request: Request) -> Placement:
-        """Of all free devices alike, without putting one back."""
+        """A uniform draw of free devices, without replacement."""
         draws = stream(self.seed, STREAM - request.number)
         free = np.repeat([node.node for node in nodes], [node.free for node in nodes])
         workers = sorted(draws.choice(free, request.workers, replace=False).tolist())

@@ -165,7 +165,7 @@ class ClusterStudy(Section):
     def of(
         cls, data: Mapping[str, Any], source: str = "cluster", folder: str | Path = "."
     ) -> ClusterStudy:
-        """From a mapping with the keys of a file."""
+        """The study that a mapping with the keys of a file describes."""
         try:
             study = cls.model_validate(data)
         except ValidationError as error:
@@ -195,7 +195,7 @@ class ClusterStudy(Section):
 
     @property
     def slots(self) -> int:
-        """How many workers all devices can take."""
+        """Number of workers that all devices can take."""
         return self.workers_per_gpu * sum(kind.count * kind.gpus for kind in self.nodes)
 
     @property

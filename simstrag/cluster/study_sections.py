@@ -42,7 +42,7 @@ class NodeSection(Section):
 
 
 class WorkloadSection(Section):
-    """What the jobs of a workload compute.
+    """The costs of a workload's jobs.
 
     scenario: keys of a scenario: step, noise, allreduce, server, learner, profile and others.
     host_cores: cores that the host part of a step keeps busy.

@@ -46,7 +46,7 @@ class Precision(enum.Enum):
     FULL = "full"
     """The workload's full precision."""
     AMP = "amp"
-    """Its reduced precision."""
+    """The workload's reduced precision."""
 
 
 class Weigh(enum.Enum):

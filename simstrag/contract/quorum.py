@@ -23,7 +23,7 @@ from simstrag.errors import PlanError
 
 
 class Via(enum.Enum):
-    """How the gradients of a quorum become one update."""
+    """The path by which the gradients of a quorum become one update."""
 
     ALLREDUCE = "allreduce"
     """One collective among the contributors."""

@@ -98,7 +98,7 @@ class Hints:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Hints:
-        """From its fields, as JSON has them.
+        """The hints that a JSON object of their fields describes.
 
         >>> Hints.of({"step": {"launch": 0.01, "device": 0.02, "amp_launch": 0.01}}).step.device
         0.02

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 OnFault = Literal["continue", "stop", "restart"]
-"""What follows when a rank dies."""
+"""Reactions to the death of a rank."""
 
 LAST_WORK = 10.0
 """Seconds in which a server may end by itself when all ranks have ended."""
@@ -39,7 +39,7 @@ CROWD = 32
 """Most ranks per core of this host; more are taken for a typing error."""
 
 RESTARTS = 3
-"""How often all ranks are started anew."""
+"""Most restarts of all ranks."""
 
 PARTING = 10.0
 """Seconds in which the other ranks may report a failure, and save a checkpoint."""

@@ -54,14 +54,14 @@ class Failures(ABC):
 
     @classmethod
     def of(cls, section: FailuresSection, seed: int, workers: int) -> Failures:
-        """By what follows a failure."""
+        """The failures of a section, of the class of their reaction."""
         if section.continues:
             return Continue(section, seed, workers)
         return Restart(section, seed, workers)
 
     @property
     def next(self) -> float:
-        """When something happens next; infinity if nothing does."""
+        """Instant of the next event; infinity without one."""
         return self._agenda[0][0] if self._agenda else math.inf
 
     @property
@@ -116,7 +116,7 @@ class Failures(ABC):
 
     @abstractmethod
     def _follow(self, run: FailingRun, at: float, what: int, rank: int) -> None:
-        """What follows a failure later."""
+        """Carry out a later consequence of a failure."""
 
     def _expect(self) -> None:
         """Note the next failure, if there is one."""

@@ -48,7 +48,7 @@ SAVED = (
 
 
 class Stop(enum.Enum):
-    """Why `Kernel.advance` came back."""
+    """The reason for which `Kernel.advance` returned."""
 
     DONE = "DONE"
     REVIEW = "REVIEW"
@@ -223,7 +223,7 @@ class Kernel:
         return None if word in CUTS else Stop(word)
 
     def block(self, hints: Hints) -> Block:
-        """What the reviews show that passed by."""
+        """The views of the reviews that passed by, as a block."""
         memory, rows = self.memory, int(self._machine["passed"])
         steps = memory.passed_steps[:rows].copy()
         new = np.empty_like(steps)
@@ -502,7 +502,7 @@ class Kernel:
         return found
 
     def _union(self) -> tuple[int, ...]:
-        """Who contributed to the job in service."""
+        """Ranks that contributed to the job in service."""
         union, closing = [], int(self._machine["server_closing"])
         while closing >= 0:
             union += self._contributors(closing)

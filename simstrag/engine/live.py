@@ -248,7 +248,7 @@ class Live:
         return news
 
     def facts(self) -> Facts:
-        """What another `Live` needs to go on from here."""
+        """The facts from which another `Live` goes on."""
         started = np.array(self._rules.steps)
         started[list(self._computing())] -= 1  # these ranks begin anew
         return Facts(

@@ -129,10 +129,10 @@ class Plain:
         return self._accounts.view(hints, truth, refused)
 
     def pause(self, at: float) -> None:
-        """Nothing: the state is complete whenever `advance` returns."""
+        """Do nothing: the state is complete whenever `advance` returns."""
 
     def change_pause(self, plan: Plan) -> None:
-        """Between reviews: the plan in force with another pause."""
+        """Adopt the plan in force with another pause, between reviews."""
         self.recorder.planned(plan, self.version, self.now)
         self._carry_out(self.rules.change(plan))
 
@@ -254,7 +254,7 @@ class Plain:
         return end
 
     def usage(self, at: float) -> tuple[npt.NDArray[np.float64], ...]:
-        """Of each rank: see `kernel.Kernel.usage`."""
+        """Usage of each rank; see `kernel.Kernel.usage`."""
         return self._accounts.usage(at, self._agenda.collectives)
 
     @property
@@ -275,7 +275,7 @@ class Plain:
 
     @property
     def next_event(self) -> float:
-        """When something happens next; infinity if nothing does."""
+        """Instant of the next event; infinity without one."""
         return self._agenda.next
 
     def truth(self) -> npt.NDArray[np.float64]:

@@ -168,7 +168,7 @@ class Closing:
 
 
 class JobState(enum.Enum):
-    """How far the server is with a job."""
+    """The state of a job at the server."""
 
     WAITING = enum.auto()
     WITHDRAWN = enum.auto()

@@ -213,7 +213,7 @@ class Rules:
         return [closing.number for closing in self._closings_in_service()]
 
     def receive(self, fact: Fact, at: float) -> list[Decision]:
-        """What follows from a fact that the rules expect."""
+        """The decisions that follow from an expected fact."""
         self.now = at
         match fact:
             case StepEnded():
@@ -852,7 +852,7 @@ class Rules:
 
     @staticmethod
     def _leave_parent(g: Gradient) -> None:
-        """It goes off board, if it is on board."""
+        """Take a gradient off its parent, if it is on board."""
         if g.aboard is not None:
             g.aboard.riders = tuple(rider for rider in g.aboard.riders if rider is not g)
             g.aboard = None

@@ -81,7 +81,7 @@ class Criterion:
     def _bootstrap(
         self, compare: Callable[[Any, Any], Any], times: Array, others: Array, outside: float
     ) -> Estimate:
-        """What `compare` makes of both quantiles, and its interval.
+        """The result of `compare` on both quantiles, with its interval.
 
         The percentile interval of 95 %, widened by Student's t over 1.96 and by sqrt(n / (n - 1)).
         """

@@ -76,7 +76,7 @@ def mean_times(samples: Samples, by: Criterion = MEAN) -> dict[State, dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to run.
+    """The chosen policy and those that are as good.
 
     policy: of `alike`, the least change of training; of equal ones the best, or the one with the
         least worst regret.

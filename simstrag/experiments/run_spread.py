@@ -42,7 +42,7 @@ class RunSpread:
     missed: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The spread as a JSON object."""
         ends = {"share": SHARE, "low": self.low, "high": self.high, "law": self.law}
         return ends | {"runs": self.runs, "missed": self.missed}
 

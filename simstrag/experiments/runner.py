@@ -317,7 +317,7 @@ class RunCache:
             raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
     def count(self, tasks: Iterable[RunTask]) -> int:
-        """How many of `tasks` are kept."""
+        """Number of `tasks` whose results are kept."""
         return sum(self._path(task).with_suffix(".json").exists() for task in tasks)
 
     def clear(self) -> None:

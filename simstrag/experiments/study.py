@@ -26,7 +26,7 @@ OWN = ("policies", "seeds")
 FILES = ("trace", "profile")
 """Keys of a scenario that may name a file."""
 SHOWN = 10
-"""How many different mistakes one message lists."""
+"""Most mistakes that one message lists."""
 
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 

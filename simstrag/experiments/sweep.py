@@ -78,7 +78,7 @@ class Sweep(KeptStudy[Planned]):
         return table.astype(kinds)
 
     def describe_run(self, run: Planned) -> str:
-        """Its policy, seed and point."""
+        """Policy, seed and point of a run, in words."""
         where = "".join(f", {k}={text_of(v)}" for k, v in self.points[run.point].items())
         return f"{run.policy}, seed {run.seed}{where}"
 

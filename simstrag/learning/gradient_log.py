@@ -18,7 +18,7 @@ Columns = dict[str, npt.NDArray[Any]]
 
 COLUMNS = ("update", "rank", "step", "version", "samples", "weight", "round")
 NONE = {"update": 0, "round": -1}
-"""What stands for a missing number in these columns."""
+"""Missing value of these columns."""
 
 
 class GradientLog:
@@ -92,7 +92,7 @@ class GradientLog:
 
 
 def _is(words: pa.DictionaryArray, word: str) -> npt.NDArray[np.bool_]:
-    """Which of the words are this one."""
+    """Mask of the words that equal one word."""
     number = words.dictionary.to_pylist().index(word)
     equal: npt.NDArray[np.bool_] = words.indices.to_numpy() == number
     return equal

@@ -98,7 +98,7 @@ class GradientReplay(Replay):
 
     @property
     def parameters(self) -> torch.Tensor:
-        """Those after the last update."""
+        """Parameters after the last update."""
         return self._now
 
     def apply(self, update: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 FIRST, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
-"""Its parameters, as in `torch.amp.GradScaler`."""
+"""Parameters of the loss scale, as in `torch.amp.GradScaler`."""
 LARGEST = 2.0**127
 
 

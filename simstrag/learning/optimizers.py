@@ -89,7 +89,7 @@ class FlatSgd:
         return rows
 
     def _change(self, now: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """What the learning rate multiplies."""
+        """The direction that the learning rate multiplies."""
         choice = self._choice
         if choice.weight_decay:
             gradient = gradient.add(now, alpha=choice.weight_decay)

@@ -101,7 +101,7 @@ class OuterSgd:
         self._steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Its momentum and what it counts, for a checkpoint."""
+        """Momentum and counters, for a checkpoint."""
         return {
             "velocity": self._sgd.velocity, "sum": self._sum, "momentum": self._momentum,
             "steps": self._steps,

@@ -51,7 +51,7 @@ class Evaluations:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What real training found.
+    """The results of real training.
 
     evaluations: the first is of the initial parameters, the last of the last ones.
     reached: virtual seconds of the first evaluation with the target accuracy; None without it.
@@ -99,7 +99,7 @@ class Replay(abc.ABC):
     @property
     @abc.abstractmethod
     def parameters(self) -> torch.Tensor:
-        """Those of the job's model now, flat, shape (P,)."""
+        """Present parameters of the job's model, flat, shape (P,)."""
 
     @abc.abstractmethod
     def apply(self, update: int) -> None:

@@ -38,7 +38,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How text becomes a value of one type.
+    """The conversion of text to a value of one type.
 
     read: the conversion; raises ValueError.
     allowed: the allowed values, in words.

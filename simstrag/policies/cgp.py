@@ -42,7 +42,7 @@ MARGIN, PATIENCE = 0.10, 3
 
 
 class Grouping(enum.Enum):
-    """How groups form."""
+    """The rule by which groups form."""
 
     PLANNED = "planned"
     WINDOW = "window"

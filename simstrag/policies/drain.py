@@ -35,7 +35,7 @@ EVERY_UPDATE = Review(updates=1)
 
 @dataclass(slots=True)
 class _State:
-    """Who takes part, and the plan in force.
+    """The members, and the plan in force.
 
     ranks: the paces of the members.
     suspect: shape (N,), the ranks that are out, in a probe, or were still slow in it.

@@ -40,7 +40,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _State:
-    """Who takes part, and the plan in force.
+    """The members, and the plan in force.
 
     ranks: the paces of the members.
     ready: shape (N,), the version from which a spare may take part again.

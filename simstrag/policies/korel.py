@@ -55,7 +55,7 @@ RANK = (
     ("in_amp", "?"), ("in_trial", "?"), ("steps", "i8"), ("test_at", "i8"), ("probe_at", "i8"),
     ("off_count", "i8"), ("before", "f8"),
 )  # fmt: skip
-"""What is known of each rank: names and types."""
+"""Fields of a rank's state: names and types."""
 
 
 @dataclass(slots=True)
@@ -486,7 +486,7 @@ class Korel:
 
 
 def _clear_counts(state: _State) -> None:
-    """No rank is suspect or well."""
+    """Set the counts of suspect and of normal steps to zero."""
     state.ranks["on_count"].fill(0)
     state.ranks["off_count"].fill(0)
 

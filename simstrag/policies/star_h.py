@@ -36,7 +36,7 @@ from simstrag.policies.estimators.time_to_progress import (
 
 
 class Form(enum.Enum):
-    """How gradients become updates."""
+    """The path by which gradients become updates."""
 
     SERVER = "server"
     RING = "ring"

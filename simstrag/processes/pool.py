@@ -52,7 +52,7 @@ class Backend(Protocol):
 
     @property
     def room(self) -> int:
-        """How many calls may be under way."""
+        """Most calls under way at a time."""
 
     def share(self, data: bytes) -> Any:
         """A handle that stands for data which many calls need, as an argument of `submit`."""

@@ -125,7 +125,7 @@ class LogTable:
         return cls(source, [number for number, _ in pairs], columns, unit)
 
     def first(self, rows: int | None) -> LogTable:
-        """Its first rows; all for None."""
+        """The first rows of the table; all for None."""
         if rows is None:
             return self
         columns = {name: cells[:rows] for name, cells in self.columns.items()}

@@ -61,11 +61,11 @@ DETECTED = {
     "Rtt": (FORWARD, 1e-3), "DRtt": (BATCH, 1e-3), "Pwr": (POWER, 1.0), "Tmp": (TEMPERATURE, 1.0),
     "Utl": (GPU, 0.01), "Clk": (SM_CLOCK, 1.0),
 }  # fmt: skip
-"""What the straggler detector prints, and its unit."""
+"""Quantity and unit of each name that the straggler detector prints."""
 MOST_WATTS = 5000.0
 """More than any GPU takes: `torch.cuda.power_draw` gives milliwatts, which Megatron prints as W."""
 WORDS = ("per iteration", "per_iteration", "across ranks", "/Rnk:")
-"""What a line that is recognised has one of."""
+"""Words by which a line is recognised; one suffices."""
 SCALE = {"ms": 1e-3, "s": 1.0, "": 1.0, "K": 1e3, "M": 1e6}
 ALL = "--timing-log-level 2 --timing-log-option all"
 

@@ -44,7 +44,7 @@ def assumed_gpus(ranks: int) -> str:
 
 
 class Unseen(NamedTuple):
-    """What a record cannot show, and what would.
+    """A gap of a record, and the remedy for it.
 
     what: a clause such as "which rank was slow".
     remedy: a flag, a query or a line of code, such as "--timing-log-option all".

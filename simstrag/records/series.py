@@ -111,7 +111,7 @@ def differing_parts(names: Sequence[str]) -> list[str]:
 
 
 def counts_of(labels: list[str]) -> list[int]:
-    """How often each label has come before."""
+    """Number of earlier occurrences of each label."""
     seen: Counter[str] = Counter()
     found = []
     for label in labels:

@@ -161,7 +161,7 @@ def _staged(table: LogTable) -> LogTable:
 
 
 def tool_of(file: LogFile, table: LogTable) -> str:
-    """Which tool wrote a table of steps."""
+    """The tool that wrote a table of steps."""
     names = set(table.columns)
     if "Wall time" in names:
         return TENSORBOARD

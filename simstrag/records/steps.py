@@ -320,7 +320,7 @@ def _ranked(rows: _Rows, files: Sequence[LogFile]) -> _Rows:
 
 
 def _bare_ranks(log: LogColumns) -> LogColumns:
-    """With `rank 3` and `rank_3` as 3."""
+    """The log with `rank 3` and `rank_3` written as 3."""
     name = log.names["rank"]
     cells = [re.sub(r"(?i)^rank[ _-]?(?=\d)", "", cell) for cell in log.cells("rank")]
     return replace(log, table=replace(log.table, columns=log.table.columns | {name: cells}))

@@ -124,7 +124,7 @@ def _extremes(quantity: str, reports: Sequence[Mapping[int, float]]) -> Bounds:
 
 
 def _lowest(reports: Sequence[Mapping[int, float]], nodes: Mapping[int, str], kind: str) -> str:
-    """Which rank has the lowest score, and how often."""
+    """A sentence on the rank that has the lowest score most often."""
     lowest: dict[int, list[float]] = defaultdict(list)
     for times in reports:
         rank = max(times, key=times.__getitem__)

@@ -54,7 +54,7 @@ DEEPSPEED = {
 
 
 class LineFormat(NamedTuple):
-    """How a tool prints a step.
+    """The format in which a tool prints a step.
 
     line: groups `step`, or `epoch` and `batch`, of `of` batches; `seconds` with `unit`, `rate`,
         or `parts`; `label` before a bar; `input`, a part within the seconds.

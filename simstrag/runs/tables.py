@@ -327,7 +327,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _weight(columns: Mapping[str, Column]) -> int:
-    """How much of `VALUES` a table fills."""
+    """Values of a table, as `VALUES` counts them: a row as several, and those in its lists."""
     rows = len(next(iter(columns.values())))
     return int(rows * (VALUES // ROWS) + sum(column.sizes.sum() for column in columns.values()))
 

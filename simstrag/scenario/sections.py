@@ -394,7 +394,7 @@ class LearnerSection(Section):
 
 
 class ContentionSection(Section):
-    """How the trace's contention is simulated.
+    """The simulation of the trace's contention.
 
     severity: what a slowdown takes beyond a clean step is multiplied by it, and what a recorded
         duration has beyond the median of its step over ranks; 1 is as recorded, 0 none.

@@ -26,7 +26,7 @@ SHORTEST = 20
 
 
 class Drift(NamedTuple):
-    """What all ranks lost together.
+    """The loss that all ranks have in common.
 
     seconds: of each step above the base; 0 where it is not.
     base: seconds of a step at its best.

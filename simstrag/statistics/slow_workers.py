@@ -34,7 +34,7 @@ OVER = f"over {100 * FLOOR:.0f} %"
 ALARM = 0.01
 """Rate of false alarms of all tests together."""
 THROUGHOUT, STRETCH, PERIODIC = 0.003, 0.003, 0.002
-"""What the t tests have of it."""
+"""The parts of `ALARM` for the three t tests."""
 FAR = 8
 """How many times the largest excess of other workers makes a step stand out alone."""
 ROUNDING = 1e-18
@@ -50,7 +50,7 @@ BURST = 0.25
 
 
 class Slowness(NamedTuple):
-    """What a test found of one worker.
+    """The result of a test on one worker.
 
     pattern: "chronic", "periodic" or "one-off".
     p: probability of such an excess by chance, corrected for all that the test looked at.

@@ -42,7 +42,7 @@ Kernels of a rank of its own vary by more."""
 
 
 class SharedWalls(NamedTuple):
-    """What ranks have in common.
+    """The variation of steps that ranks have in common.
 
     share: of the variance of log seconds that is common to the ranks.
     p: probability of so much for ranks that share `SHARED` of it.

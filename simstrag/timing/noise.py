@@ -129,7 +129,7 @@ class Distribution:
 
     @property
     def warmup(self) -> int:
-        """How many draws before a block its process starts."""
+        """Number of draws before a block at which its process starts."""
         draws, influence = 0, 1.0
         while self.rho and influence > FORGOTTEN:
             draws, influence = draws + 1, influence * abs(self.rho)

@@ -76,7 +76,7 @@ def ends_of(
     delay: Callable[[Ints], Floats] | None = None,
     begin: Floats | None = None,
 ) -> Floats:
-    """When operations end, from the beginning of the step.
+    """Ends of operations, from the beginning of the step.
 
     shape: (operations, cases...); the first kind of cases is the replicas, where there are any.
     seconds: what operations need themselves, for their places, shape (operations, cases...).

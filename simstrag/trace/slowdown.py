@@ -52,7 +52,7 @@ class Piecewise:
 
 
 ONE = Piecewise((0.0,), (1.0,))
-"""No contention."""
+"""The slowdown without contention."""
 
 
 def finish(start: float, work: float, slowdown: Piecewise, factor: float = 1.0) -> float:

@@ -118,7 +118,7 @@ class Trace:
         source: str = "inline trace",
         first_line: int = 1,
     ) -> Trace:
-        """From sequences in the order of `COLUMNS`, or mappings.
+        """The trace of rows: sequences in the order of `COLUMNS`, or mappings.
 
         source, first_line: for messages.
         Raises `InputError` that names the source, the row and the way out.

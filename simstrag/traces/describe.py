@@ -247,7 +247,7 @@ def _of_others(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _first(words: list[str]) -> list[str]:
-    """At most four, and dots for more."""
+    """The first four words, with dots for more."""
     return words[:4] + ["..."] * (len(words) > 4)
 
 

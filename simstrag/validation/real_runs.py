@@ -69,7 +69,7 @@ Between = Callable[[float], object]
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How one real run went.
+    """The outcome of one real run.
 
     reason: why it failed; "" if it finished.
     took: wall-clock seconds, overhead included.

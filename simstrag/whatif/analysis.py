@@ -49,7 +49,7 @@ class LateReplicas:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """What a record says of stragglers.
+    """The straggler analysis of a record.
 
     record, replay: what was read, and how it is replayed.
     metrics: S and its parts.

@@ -46,7 +46,7 @@ WORTH = 0.01
 
 
 class PolicyGain(NamedTuple):
-    """What a policy would give the job.
+    """The gain of a policy on the job.
 
     lane: how much it changes training: A, B, C, or None where it declares nothing.
     share: of bsp's time that it saves; below 0 where it takes longer.
@@ -59,7 +59,7 @@ class PolicyGain(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagnosis:
-    """What the files of a job say.
+    """The diagnosis of a job by its files.
 
     record: what was read.
     steps: the replay of its steady steps; None without steps.

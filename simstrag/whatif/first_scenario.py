@@ -298,7 +298,7 @@ def _derived(recorded: Sequence[str]) -> Sections:
 
 
 def _cautions(recorded: Sequence[str]) -> list[str]:
-    """What the importer says that a report must repeat."""
+    """Cautions of the importer that a report must repeat."""
     lines = [line for line in recorded if line.startswith("cautions:")]
     return [str(each) for line in lines for each in _read(line)["cautions"]]
 

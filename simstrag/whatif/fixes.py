@@ -28,7 +28,7 @@ STEPS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What one fix gives.
+    """The gain of one fix.
 
     name: what is ideal in it.
     kind: "worker", "workers", "cause", "pauses", "metric", "together" or "all".
@@ -226,7 +226,7 @@ def describe_worker(replay: JobReplay, slow: Culprit) -> str:
 
 
 def describe_cause(cause: Cause) -> str:
-    """What is fixed where a cause is taken away."""
+    """The ideal that stands in place of a cause, in words."""
     return {
         "stages": f"{cause.subject} as long as the mean stage",
         "lengths": f"{cause.subject} of equal length",

@@ -69,7 +69,7 @@ BEST = 0.9
 
 @dataclass(frozen=True, slots=True)
 class HardwareCause:
-    """Why a card is slow.
+    """The cause of a slow card.
 
     node: its name.
     kind: a name of `BITS`, or one of `CLOCK`, `LIMIT` and `LINK`.

@@ -38,7 +38,7 @@ class Decomposition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """What some operations have in the slowdown.
+    """The part of some operations in the slowdown.
 
     removed: share of the slowdown that goes if they are ideal (M_W, M_S).
     alone: share of the slowdown that they cause if all others are ideal.

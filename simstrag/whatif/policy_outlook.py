@@ -16,7 +16,7 @@ from simstrag.whatif.job_scenario import JobScenario
 ROUNDING = 1e-9
 """Relative difference of two times that is none."""
 READINGS = ("device", "host")
-"""What was slowed in each reading."""
+"""The part of a step that each reading takes as slowed."""
 
 
 @dataclass(frozen=True, slots=True)

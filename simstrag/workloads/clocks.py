@@ -99,5 +99,5 @@ class CudaClock:
         return float(begin.elapsed_time(end)) / 1e3
 
     def taken(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """Nothing: no thread computes on the device."""
+        """Zero: no thread computes on the device."""
         return 0.0

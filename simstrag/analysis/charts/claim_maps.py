@@ -13,7 +13,7 @@ from simstrag.claims.trial import Trial
 CELL, HEIGHT = 0.72, 0.36
 """Width and height of a point, in inches."""
 KINDS = {True: "holds", None: "undecided", False: "does not hold"}
-"""What a legend calls the values of `Reached.holds`."""
+"""Legend of each value of `Reached.holds`."""
 PAINTS = {"holds": Paint(SERIES[2], alpha=0.6), "undecided": UNCLEAR, "does not hold": ABSENT}
 HERE = Paint(None, INK)
 

@@ -294,7 +294,7 @@ def slowdown_spans(
 
 
 def run_strip(e: Example, workers: int, until: float, shown: CloseLook) -> Chart:
-    """What every rank did during the whole run."""
+    """The activity of every rank during the whole run, as a strip."""
     ranks = range(workers) if e.run.excerpt is None else list(e.run.excerpt["ranks"])
     rgba = mix_parts(e, ranks, until)
     return _strip(f"The whole run of {e.name}", rgba, ranks, until, shown)

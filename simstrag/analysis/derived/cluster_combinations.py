@@ -145,7 +145,7 @@ class Combinations:
 
     @property
     def first(self) -> Combination:
-        """What all others are compared with."""
+        """The combination that all others are compared with."""
         return self.every[0]
 
     @property
@@ -180,7 +180,7 @@ class Combinations:
 
     @property
     def workloads(self) -> list[str]:
-        """Their names, in the order of the study."""
+        """Names of the workloads, in the order of the study."""
         return [effect.workload for effect in self.first.effects]
 
 

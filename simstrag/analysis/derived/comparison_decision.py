@@ -63,7 +63,7 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a policy did to training, means over seeds.
+    """The effects of a policy on training, means over seeds.
 
     joined: samples of an update, as a share of a round's.
     late: updates between the pull and the application of a gradient.

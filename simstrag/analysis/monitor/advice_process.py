@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SEARCHED = 400
 """Latest steps on which policies are searched: 5 s on one core, for 8 ranks (28 November 2026)."""
 SEEDS = 2
-"""Of a quick search."""
+"""Seeds of a quick search."""
 LABELS = ("who", "lost", "why", "fix", "policy", "unseen")
 """Lines of a diagnosis that the view shows."""
 

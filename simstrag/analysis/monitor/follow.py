@@ -24,7 +24,7 @@ TAIL = 4096
 
 
 class RankProgress(NamedTuple):
-    """How far the file of a rank has come.
+    """The progress of one rank's file.
 
     step: the newest step in it; -1 without one.
     written: when it grew last, in seconds since 1970.
@@ -56,7 +56,7 @@ class Follower(Protocol):
         """The next steps that all ranks have; None where there are none yet."""
 
     def progress(self) -> dict[int, RankProgress]:
-        """How far each rank has come."""
+        """The progress of each rank's file, by rank."""
 
     @property
     def share(self) -> float:
@@ -210,7 +210,7 @@ class RecordFollower:
             return None
 
     def progress(self) -> dict[int, RankProgress]:
-        """How far each rank has come."""
+        """The progress of each rank's file, by rank."""
         return {rank: each.progress for rank, each in sorted(self._files.items())}
 
     @property

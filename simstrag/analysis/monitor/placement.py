@@ -25,7 +25,7 @@ UNPINNED = "ranks are not pinned, so what would help is computed at the lowest p
 
 
 class AdvicePlacement(NamedTuple):
-    """Where advice is computed.
+    """The cores that compute advice.
 
     cores: on which it may run; none where every core trains, or may train.
     note: what there is to say of it.

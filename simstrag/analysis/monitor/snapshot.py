@@ -73,7 +73,7 @@ class AdviceSoFar(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What is known of a run now.
+    """The state of a run at one moment.
 
     source: its folders.
     made: when this was made, in seconds since 1970.
@@ -127,7 +127,7 @@ class Snapshot:
 
     @property
     def lost_share(self) -> float:
-        """Of all GPU-seconds so far."""
+        """Share of all GPU-seconds so far that was lost."""
         return self.lost / self.spent if self.spent else 0.0
 
     @property
@@ -180,7 +180,7 @@ class Snapshot:
         return f"<Snapshot of {self.source} at step {self.last}; print it>"
 
     def __str__(self) -> str:
-        """What the command prints where there is no terminal."""
+        """The lines that the command prints without a terminal."""
         return "\n".join(answer(self))
 
     def _repr_html_(self) -> str:

@@ -46,7 +46,7 @@ def frame(found: Snapshot, width: int, height: int) -> Text:
 
 
 def _head(found: Snapshot, width: int) -> list[Text]:
-    """What is wrong, and what would help."""
+    """The first lines: the slow rank and its remedy."""
     state = status(found)
     room = max(0, width - len(state) - 2)
     source = printable(found.source)

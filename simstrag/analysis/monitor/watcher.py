@@ -105,7 +105,7 @@ class Watcher:
 
     @property
     def restarts(self) -> int:
-        """How often reading began anew."""
+        """Number of times that reading began anew."""
         return self._restarts
 
     @property

@@ -16,7 +16,7 @@ CALM = 15.0
 
 
 def headline(found: Snapshot) -> str:
-    """What is wrong, in one sentence."""
+    """The main finding, in one sentence."""
     if not found.steps:
         return _begin(found)
     silent = [each for each in found.ranks if each.silent]
@@ -75,7 +75,7 @@ def status(found: Snapshot) -> str:
 
 
 def lost(found: Snapshot) -> str:
-    """What was lost so far."""
+    """The loss so far, in GPU-hours and as a share."""
     if not found.is_synced:
         return (
             "not known while it runs: ranks do not wait for each other in every step; "
@@ -100,7 +100,7 @@ def money(found: Snapshot, gpu_seconds: float) -> str:
 
 
 def waited(found: Snapshot, rank: WatchedRank) -> str:
-    """What the others waited for a rank."""
+    """The waiting of the others for one rank."""
     within = f", in {join(rank.groups)}" if rank.groups else ""
     cost = f"{hours(rank.awaited)} GPU-hours{money(found, rank.awaited)}"
     return f"for rank {rank.rank}{within}: {cost}, last in {plural(rank.last, 'step')}"

@@ -47,7 +47,7 @@ def render(found: Diagnosis, command: str | None = None) -> str:
 
 
 def _of_steps(steps: WhatIf) -> dict[str, Any]:
-    """What the page has of a replay."""
+    """The variables of the page for a replay: tables, sentences, charts."""
     tables = {"fixes": whatif_tables.fixes_table(steps)} if steps.fixes else {}
     tables |= {
         "operations": whatif_tables.kinds_table(steps),

@@ -84,7 +84,7 @@ def time_table(parts: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def time_by_rank(parts: Mapping[str, Mapping[str, Floats]]) -> Table:
-    """Where the time of every rank went, in seconds."""
+    """Seconds of every rank by activity."""
     rows = tuple(
         (name, rank, *values)
         for name, own in parts.items()

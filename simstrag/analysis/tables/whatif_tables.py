@@ -15,7 +15,7 @@ from simstrag.whatif.policy_outlook import PoliciesOnRecord
 
 
 def fixes_table(found: WhatIf) -> Table:
-    """What each fix gives, as replayed."""
+    """The gain of each fix, as replayed."""
     priced = found.gpu_price is not None
     rows = tuple(
         (
@@ -47,7 +47,7 @@ def losses_table(found: Losses) -> Table:
 
 
 def hardware_table(found: Sequence[HardwareCause]) -> Table:
-    """What clocks, power and heat show."""
+    """Findings by clocks, power and heat, a row for each."""
     rows = tuple(
         (
             each.node, each.kind, Number.of(each.start), Number.of(each.end),

@@ -42,7 +42,7 @@ MEASURED_BY = {
     "host_cores": "the use of cores while a rank prepares its batches",
     "server_cores": "the use of cores while the server applies a gradient",
 }
-"""What measures a constant, or those of a section."""
+"""The measurement that gives a constant, or those of a section."""
 OF_WORKLOADS = {
     "host_cores": "the cores that the host part of a step keeps busy (host_cores)",
     "server_cores": "the cores that the service of a gradient keeps busy (server_cores)",
@@ -167,7 +167,7 @@ def _launching(advice: Advice) -> str:
 
 
 def _choice(advice: Recommendation) -> tuple[str, str]:
-    """What to run, and what that policy does."""
+    """The choice, and a description of that policy."""
     name, does = PolicyNames().of(advice.choice)
     as_fast = ""
     if advice.choice != BASELINE:
@@ -212,7 +212,7 @@ def _saved(ratio: Estimate) -> str:
 
 
 def _none_better(advice: Recommendation) -> str:
-    """Why nothing is changed."""
+    """The reason to change nothing."""
     shown = [p for p in advice.times if p in advice.shown]
     if not shown:
         return f"No policy is shown to be faster.{_undecided(advice)}"

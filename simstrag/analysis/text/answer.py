@@ -105,7 +105,7 @@ class Answer:
         return "\n".join([f"**{choice}**", "", *(f"- {text}" for text in rest)])
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: the sentences, and their numbers."""
+        """The sentences and their numbers as a JSON object."""
         d = self.decision
         bill = d.bill and {
             "share_of_gpu_hours": d.bill.share, "gpu_hours": d.bill.hours, "node": d.bill.node,
@@ -178,7 +178,7 @@ def _choice(d: ComparisonDecision, names: PolicyNames) -> tuple[str, str]:
 
 
 def _keep(d: ComparisonDecision) -> str:
-    """Why to keep bsp."""
+    """The reason to keep bsp."""
     s = d.s
     others = [p for p in s.policies if p.policy != BASELINE]
     does = f"{_does(s)} in {prose(s.baseline[s.decides])} s"

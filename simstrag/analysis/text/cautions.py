@@ -37,7 +37,7 @@ STRETCHED = {
     "net": "pushes, pulls and all-reduces",
     "step": "the whole step",
 }
-"""What a row of each resource slows."""
+"""The part of training that a row of each resource slows."""
 REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 """The architectures that take an all-reduce, and those that take the server."""
 NOTHING = "the trace slows nothing"
@@ -365,7 +365,7 @@ def replays(s: Standings) -> bool:
 
 
 def contended(s: Standings) -> str:
-    """What the trace slows, as a clause."""
+    """The resources that the trace slows, as a clause."""
     trace = s.comparison.scenario.inputs.trace
     rows = () if trace is None else trace.rows
     busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
@@ -401,7 +401,7 @@ def _slowed(s: Standings) -> list[str]:
 
 
 def coverage(s: Standings) -> str:
-    """What the intervals cover, and what they do not."""
+    """The coverage of the intervals, as a clause."""
     scenario, n = s.comparison.scenario, s.seeds
     if n < 2 and not s.certain:
         return "there are no intervals, because there is one seed"

@@ -14,11 +14,11 @@ class Severity(IntEnum):
     """What a remark may do to an answer; the most severe are shown first."""
 
     DECIDES = 0
-    """It can change the choice."""
+    """A remark that can change the choice."""
     DOUBT = 1
     """Numbers may be off, or mean less than they seem to."""
     NOTE = 2
-    """It says what the numbers are of."""
+    """A remark on the origin of the numbers."""
 
 
 Sentences = Mapping[Severity, Mapping[str, str]]

@@ -196,7 +196,7 @@ class Cuda(CudaClock):
         return Nvml(str(torch.cuda.get_device_properties(self.name).uuid))
 
     def describe_step(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
-        """Its memory.
+        """The memory of a step.
 
         peak_bytes: most that torch's allocator held at a time, parameters and other jobs included.
         """

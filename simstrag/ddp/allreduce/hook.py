@@ -147,7 +147,7 @@ class Reducer:
 
 
 def _total(squares: list[torch.Tensor]) -> float:
-    """Their sum; NaN without any."""
+    """The sum of squares; NaN without any."""
     return float(torch.stack(squares).sum()) if squares else math.nan
 
 

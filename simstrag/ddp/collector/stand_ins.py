@@ -14,7 +14,7 @@ Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class StandIns:
-    """What `close` undoes, the last first."""
+    """Functions put in place of a library's own until `close`, which undoes the last first."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []

@@ -81,7 +81,7 @@ class CommonPauses:
 
 
 def _distance(gap: int, period: int) -> int:
-    """From the period, or from two of them."""
+    """Distance of a gap from one period or two, whichever is nearer."""
     return min(abs(gap - period), abs(gap - 2 * period))
 
 

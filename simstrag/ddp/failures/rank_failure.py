@@ -61,7 +61,7 @@ def server_continues() -> bool:
 
 
 class Stage(enum.IntEnum):
-    """How far a rank is in what all do together: after a loss they go on from the lowest."""
+    """The stage of a rank in the joint work; after a loss all go on from the lowest."""
 
     AGREEING = 0
     """In `wrap`, where ranks agree on what they train."""

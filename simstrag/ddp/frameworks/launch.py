@@ -36,7 +36,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class RecordedCommand:
-    """How a command ended, and what was recorded.
+    """The end of a command, and its record.
 
     code: its exit code; 128 + n if signal n ended it.
     folder: of the record, that of the last attempt if torchrun restarted the job; None: nothing.

@@ -267,7 +267,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """For the server: make the parameters of `version`.
+    """A command to the server: make the parameters of `version`.
 
     parts: (rank, factor) of each buffer that is added, in ascending ranks; the buffer of a rank
     may hold the sum of its group.

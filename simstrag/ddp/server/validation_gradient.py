@@ -15,7 +15,7 @@ SEED = 1 << 32
 
 
 class ValidationSpec(NamedTuple):
-    """Where a server's own gradients come from.
+    """The source of a server's own gradients.
 
     workload: its name, or `module:function`; its model is that of the job.
     names: of the trained parameters, in the optimizer's order.

@@ -84,7 +84,7 @@ class ShardedReplica(Replica):
         self._reducer = self._flat_reducer = None
 
     def settle(self, closure: Closure) -> None:
-        """Nothing: FSDP2 has no buckets to order."""
+        """Do nothing: FSDP2 has no buckets to order."""
 
     def reduced_gradient(
         self, closure: Closure, amp: bool, weigh: Callable[[], float]

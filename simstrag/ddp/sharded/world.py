@@ -84,7 +84,7 @@ class ReplicaWorld:
 
     @property
     def worker(self) -> str:
-        """What a worker of the policy is."""
+        """The unit that a policy calls a worker: "rank" or "replica"."""
         return "rank" if self.layout is None else "replica"
 
     @property

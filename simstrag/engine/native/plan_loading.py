@@ -16,7 +16,7 @@ from simstrag.engine.native.loading import Loading
 __all__ = ["adopt", "allow_lockstep", "file", "retime"]
 
 VIA, LATE = tuple(Via), tuple(Late)
-"""In the order of their numbers in records.h."""
+"""Values of each enumeration, in the order of their numbers in records.h."""
 EVENTS, QUEUED, BARRIER, RACE = range(4)
 """Shapes of a quorum, as in lockstep.c."""
 UNUSED = {
@@ -91,7 +91,7 @@ def _resize(plan: Plan, loading: Loading) -> bool:
 
 
 def _adopt_rules(plan: Plan, loading: Loading) -> None:
-    """What is the same for all ranks and quorums."""
+    """Adopt the fields that are the same for all ranks and quorums."""
     memory, m, review = loading.memory, loading.memory.job, plan.review
     m["deadline"] = _or(plan.deadline, math.nan)
     m["pause"] = plan.pause

@@ -45,7 +45,7 @@ class Mode:
     groups: tuple[tuple[int, ...], ...] = ()
 
     def quorums(self, ranks: int) -> tuple[Quorum, ...]:
-        """How a plan says it, through a server."""
+        """The quorums of a plan in this mode, through a server."""
         if self.groups:
             return tuple(Quorum(group, via=Via.SERVER) for group in self.groups)
         if self.x == ranks:

@@ -112,7 +112,7 @@ PREDICTORS: dict[str, Predictor] = {
 }  # fmt: skip
 """Every predictor that reads no file, by its name in a spec."""
 ALLOWED = "last, median, oracle or lstm:FILE"
-"""What a spec may say, in words."""
+"""Allowed predictors of a spec, in words."""
 
 
 def load_predictor(text: str) -> Predictor:
@@ -144,7 +144,7 @@ class PredictsTimes:
 
     @cached_property
     def predictor_(self) -> Predictor:
-        """What the parameter names."""
+        """The predictor that the parameter names."""
         return load_predictor(self.predictor)
 
     def _load(self) -> None:

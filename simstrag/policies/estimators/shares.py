@@ -43,7 +43,7 @@ class StreamTimes:
 
     @classmethod
     def of(cls, step: OverlappingStep, n: int) -> StreamTimes:
-        """Of `n` ranks that nothing slows."""
+        """Times of `n` ranks without any slowdown."""
         device = np.full(n, step.device)
         return cls(np.full(n, step.launch), device, step.fixed_share, device, device, np.zeros(n))
 

@@ -151,7 +151,7 @@ class Schedule:
 
     @classmethod
     def of(cls, document: Any, source: str = "schedule") -> Schedule:
-        """From JSON-like values, as `document` returns them.  Raises `InputError`."""
+        """The schedule of JSON values, as `document` returns them; raises `InputError`."""
         try:
             found = ScheduleFile.model_validate(document)
         except ValidationError as error:
