@@ -47,12 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Real ranks take turns: beside each other they would share cores that they count on. The tests
     of a module, and the doctests of a folder, share what it imports and what its fixtures make.
+    Warm children share the process that they are forked from.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         apart = item.path.parent.name == "verification"
         if "ranks" in fixtures or (apart and item.path.stem.startswith(STARTS_RANKS)):
             item.add_marker(pytest.mark.xdist_group("ranks"))
+        elif "warm_children" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("warm_children"))
         elif not apart:
             own = HERE in item.path.parents
             group = item.path.stem if own else item.path.parent.name

@@ -24,6 +24,9 @@ from simstrag.calibration.cells import MeasurementCell
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import Children
 from tests.calibration.test_calibration_workers import unable
+from tests.support.warm_children import warm_children
+
+__all__ = ["warm_children"]
 
 if TYPE_CHECKING:
     from simstrag.workloads.workload import Parts
@@ -61,9 +64,10 @@ def processes(group: WorkerGroup) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def reduces() -> Iterator[AllReduceBench]:
-    """All-reduces of every kind; its four ranks take seconds to start."""
+    """All-reduces of every kind, in visits of a twentieth of a second."""
     bench = AllReduceBench(ranks=(2,), sizes=(1024, COARSE[0], 1 << 24), nested=4, traffic=(0.5,))
-    with bench:
+    with pytest.MonkeyPatch.context() as patch, bench:
+        patch.setattr("simstrag.calibration.benches.allreduce.VISIT", 0.05)
         yield bench
 
 

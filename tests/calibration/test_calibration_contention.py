@@ -24,6 +24,9 @@ from simstrag.calibration.benches.workers import WorkerGroup  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.processes.children import Children  # noqa: E402
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402
+from tests.support.warm_children import warm_children  # noqa: E402
+
+__all__ = ["warm_children"]
 
 CHOSEN = Precisions("fp64", "fp32_of_fp64", stand_in=True, probed_gain=1.0)
 

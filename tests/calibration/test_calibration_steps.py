@@ -24,6 +24,9 @@ from simstrag.calibration.cells import MeasurementCell, Series  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, load  # noqa: E402
+from tests.support.warm_children import warm_children  # noqa: E402
+
+__all__ = ["warm_children"]
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
 NOMINAL = MeasurementCell("step", precision="fp32", batch=4)

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +25,9 @@ from simstrag.calibration.benches.workers import (
     serve_continuous,
 )
 from simstrag.processes import children
+from tests.support.warm_children import warm_children
+
+__all__ = ["warm_children"]
 
 
 @pytest.fixture(autouse=True)
@@ -113,9 +116,9 @@ def test_who_waits_for_one_that_failed_is_not_waited_for_and_the_reason_is_told(
 def test_those_that_hang_are_given_one_grace_together(
     grace: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, given, join = 0.0, list[float](), SpawnProcess.join
+    now, given, join = 0.0, list[float](), BaseProcess.join
 
-    def wait_for(process: SpawnProcess, seconds: float | None = None) -> None:
+    def wait_for(process: BaseProcess, seconds: float | None = None) -> None:
         nonlocal now
         if seconds is None:
             join(process)
@@ -124,7 +127,7 @@ def test_those_that_hang_are_given_one_grace_together(
             now += seconds
 
     monkeypatch.setattr(children, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(SpawnProcess, "join", wait_for)
+    monkeypatch.setattr(BaseProcess, "join", wait_for)
     with WorkerGroup(double, 4) as group:
         for pipe in group._children.pipes[:3]:
             pipe.send(-2)
