@@ -79,6 +79,8 @@ SAME = [
     ("dropcompute:theta=0.001", "bsp", CONTENDED),  # a step of one micro-batch cannot be cut
     ("ringmaster:r=1000000000", "asgd", CONTENDED),
     ("staleness_lr:power=0,shift=3", "asgd", CONTENDED),
+    ("ssp:bound=1000000000", "asgd", CONTENDED),
+    ("backup:b=0", "bsp", FREE),  # N jobs of the server each against one collective
     (Plan((JOINING,)), "bsp:via=server", CONTENDED),  # nobody is ever late
     (Plan((Quorum(window=1e9),)), "bsp", CONTENDED),
     (Plan(damping=Damping(cutoff=1)), "bsp", CONTENDED),  # nobody is ever stale
@@ -138,6 +140,8 @@ def test_what_resolves_to_one_plan_is_no_evidence() -> None:
         ("dropcompute:theta=inf", "bsp"),
         ("dropcompute", "bsp"),  # where nothing says how many micro-batches there are
         ("backup:b=2,late=abort", f"backup:b={N - 4}"),
+        ("backup:b=0", "bsp:via=server"),
+        ("backup:b=0,via=allreduce", "bsp"),
     ):
         assert plan_of(special) == plan_of(plain)
 

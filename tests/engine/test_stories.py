@@ -19,7 +19,7 @@ def test_drop_throws_the_third_of_three_away_and_lets_it_go_on_at_its_own_finish
         engine,
         world([[2], [2], [3]], updates=3),
         Plan((Quorum(count=2, via=Via.SERVER, late=Late.DROP),)),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         2  update 0.0 1.0 to 1
         2  start 0.1 1.1 on 1
@@ -29,8 +29,7 @@ def test_drop_throws_the_third_of_three_away_and_lets_it_go_on_at_its_own_finish
         6  start 2.2 on 2
         6  update 0.2 1.2 to 3
         dropped 2.0 2.1
-        """,
-    )
+    """)
 
 
 def test_a_gradient_dropped_between_closing_and_update_waits_for_the_update(
@@ -42,33 +41,27 @@ def test_a_gradient_dropped_between_closing_and_update_waits_for_the_update(
         engine,
         world([[2], [2], [3]], updates=2, server={"service": 1}),
         Plan((Quorum(count=2, via=Via.SERVER, late=Late.DROP),)),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         4  update 0.0 1.0 to 1
         4  start 0.1 1.1 2.1 on 1
         8  update 0.1 1.1 to 2
         dropped 2.0 2.1
-        """,
-    )
+    """)
 
 
 def test_a_mark_of_drop_does_nothing_in_a_quorum_that_queues(engine: Engine) -> None:
     # 2.0 is marked at 1; from version 1 on late gradients queue.  At 2 all three arrive: 0.1 and
     # 1.1 close, 2.0 stays and is the first of the next closing, at 3.
     drop, queue = (Plan((Quorum(count=2, via=Via.SERVER, late=late),)) for late in _DROP_QUEUE)
-    tell(
-        engine,
-        world([[1], [1], [2]], updates=3),
-        Script(((0, drop), (1, queue))),
-        """
+    tell(engine, world([[1], [1], [2]], updates=3), Script(((0, drop), (1, queue))))("""
         0  start 0.0 1.0 2.0 on 0
         1  update 0.0 1.0 to 1
         1  start 0.1 1.1 on 1
         2  update 0.1 1.1 to 2
         2  start 0.2 1.2 on 2
         3  update 0.2 2.0 to 3
-        """,
-    )
+    """)
 
 
 _DROP_QUEUE = (Late.DROP, Late.QUEUE)
@@ -81,7 +74,7 @@ def test_abort_cancels_the_losers_step_which_has_used_up_its_number(engine: Engi
         engine,
         world([[2], [3], [4, 1]], updates=3, allreduce={"alpha": 0.5}),
         Plan((Quorum(count=2, late=Late.ABORT),)),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         4  update 0.0 1.0 to 1
         4  start 0.1 1.1 2.1 on 1
@@ -89,8 +82,7 @@ def test_abort_cancels_the_losers_step_which_has_used_up_its_number(engine: Engi
         7  start 0.2 1.2 2.2 on 2
         10 update 0.2 2.2 to 3
         aborted 2.0 1.1 1.2
-        """,
-    )
+    """)
 
 
 def test_abort_cancels_a_push_under_way(engine: Engine) -> None:
@@ -100,14 +92,13 @@ def test_abort_cancels_a_push_under_way(engine: Engine) -> None:
         engine,
         world([[2], [2]], updates=2, server={"push": 1}, net={1: 2}),
         Plan((Quorum(count=1, via=Via.SERVER, late=Late.ABORT),)),
-        """
+    )("""
         0  start 0.0 1.0 on 0
         3  update 0.0 to 1
         3  start 0.1 1.1 on 1
         6  update 0.1 to 2
         aborted 1.0 1.1
-        """,
-    )
+    """)
 
 
 def test_a_rider_boards_at_its_parents_finish_and_nobody_waits_for_it(engine: Engine) -> None:
@@ -117,15 +108,14 @@ def test_a_rider_boards_at_its_parents_finish_and_nobody_waits_for_it(engine: En
         engine,
         world([[2], [3], [3]], updates=3, allreduce={"alpha": 0.5}),
         Plan((Quorum((0, 1), riders=((2, 0),)),)),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         4  update 0.0 1.0 to 1
         4  start 0.1 1.1 on 1
         8  update 0.1 1.1 2.0 to 2
         8  start 0.2 1.2 2.1 on 2
         12 update 0.2 1.2 to 3
-        """,
-    )
+    """)
 
 
 def test_a_rider_that_ties_with_its_parent_boards_only_if_its_rank_is_lower(
@@ -134,18 +124,15 @@ def test_a_rider_that_ties_with_its_parent_boards_only_if_its_rank_is_lower(
     # Ranks 0 and 2 ride with rank 1; everybody needs 1 s.  In each instant rank 0 finishes before
     # its parent and rank 2 after it, so that rank 2 boards a step later.
     tell(
-        engine,
-        world([[1], [1], [1]], updates=3),
-        Plan((Quorum((1,), riders=((0, 1), (2, 1))),)),
-        """
+        engine, world([[1], [1], [1]], updates=3), Plan((Quorum((1,), riders=((0, 1), (2, 1))),))
+    )("""
         0  start 0.0 1.0 2.0 on 0
         1  update 0.0 1.0 to 1
         1  start 0.1 1.1 on 1
         2  update 0.1 1.1 2.0 to 2
         2  start 0.2 1.2 2.1 on 2
         3  update 0.2 1.2 to 3
-        """,
-    )
+    """)
 
 
 def test_leaders_that_wait_together_become_one_update(engine: Engine) -> None:
@@ -154,10 +141,8 @@ def test_leaders_that_wait_together_become_one_update(engine: Engine) -> None:
     # it takes 2.1 and 0.2.
     groups = tuple(Quorum((rank,), via=Via.LEADER) for rank in range(3))
     tell(
-        engine,
-        world([[1], [2], [2.5]], updates=5, server={"service": 2}),
-        Plan(groups, fuse=True),
-        """
+        engine, world([[1], [2], [2.5]], updates=5, server={"service": 2}), Plan(groups, fuse=True)
+    )("""
         0  start 0.0 1.0 2.0 on 0
         3  update 0.0 to 1
         3  start 0.1 on 1
@@ -168,18 +153,15 @@ def test_leaders_that_wait_together_become_one_update(engine: Engine) -> None:
         9  update 1.1 to 4
         9  start 1.2 on 4
         11 update 0.2 2.1 to 5
-        """,
-    )
+    """)
 
 
 def test_bound_1_lets_the_fast_rank_be_one_step_ahead(engine: Engine) -> None:
     # Rank 0 needs 1 s, rank 1 needs 4 s.  With two steps against none rank 0 is blocked at 2, with
     # two against one freed at 4 by rank 1's update, and blocked again at 5.
     tell(
-        engine,
-        world([[1], [4]], updates=5),
-        Plan((Quorum(count=1, via=Via.SERVER),), bound=1),
-        """
+        engine, world([[1], [4]], updates=5), Plan((Quorum(count=1, via=Via.SERVER),), bound=1)
+    )("""
         0  start 0.0 1.0 on 0
         1  update 0.0 to 1
         1  start 0.1 on 1
@@ -188,8 +170,7 @@ def test_bound_1_lets_the_fast_rank_be_one_step_ahead(engine: Engine) -> None:
         4  start 0.2 1.1 on 3
         5  update 0.2 to 4
         8  update 1.1 to 5
-        """,
-    )
+    """)
 
 
 def test_a_policy_asked_on_block_frees_the_rank_in_the_same_instant(engine: Engine) -> None:
@@ -199,11 +180,7 @@ def test_a_policy_asked_on_block_frees_the_rank_in_the_same_instant(engine: Engi
         quorum = Quorum(count=1, via=Via.SERVER)
         return Plan((quorum,), bound=bound, review=Review(on_block=True))
 
-    tell(
-        engine,
-        world([[1], [4]], updates=5),
-        Script(((0, plan(0)), (1, plan(2)))),
-        """
+    tell(engine, world([[1], [4]], updates=5), Script(((0, plan(0)), (1, plan(2)))))("""
         0  start 0.0 1.0 on 0
         1  update 0.0 to 1
         1  start 0.1 on 1
@@ -213,8 +190,7 @@ def test_a_policy_asked_on_block_frees_the_rank_in_the_same_instant(engine: Engi
         4  update 1.0 to 4
         4  start 0.3 1.1 on 4
         5  update 0.3 to 5
-        """,
-    )
+    """)
 
 
 def test_a_rank_that_enters_a_bounded_quorum_starts_at_the_least_count(engine: Engine) -> None:
@@ -224,10 +200,8 @@ def test_a_rank_that_enters_a_bounded_quorum_starts_at_the_least_count(engine: E
         return Plan((Quorum(ranks, count=1, via=Via.SERVER),), bound=1)
 
     tell(
-        engine,
-        world([[1], [2], [1]], updates=8),
-        Script(((0, plan(0, 1)), (4, plan(0, 1, 2)))),
-        """
+        engine, world([[1], [2], [1]], updates=8), Script(((0, plan(0, 1)), (4, plan(0, 1, 2))))
+    )("""
         0  start 0.0 1.0 on 0
         1  update 0.0 to 1
         1  start 0.1 on 1
@@ -242,8 +216,7 @@ def test_a_rank_that_enters_a_bounded_quorum_starts_at_the_least_count(engine: E
         4  start 0.3 2.1 on 6
         5  update 0.3 to 7
         5  update 2.1 to 8
-        """,
-    )
+    """)
 
 
 def test_a_new_plan_files_a_running_step_at_its_finish(engine: Engine) -> None:
@@ -253,7 +226,7 @@ def test_a_new_plan_files_a_running_step_at_its_finish(engine: Engine) -> None:
         engine,
         world([[1], [2], [4]], updates=5, server={"service": 1}),
         Script(((0, Plan((Quorum(count=2),))), (1, Plan((Quorum(count=1, via=Via.SERVER),))))),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         2  update 0.0 1.0 to 1
         2  start 0.1 1.1 on 1
@@ -264,8 +237,7 @@ def test_a_new_plan_files_a_running_step_at_its_finish(engine: Engine) -> None:
         6  update 2.0 to 4
         6  start 2.1 on 4
         7  update 0.2 to 5
-        """,
-    )
+    """)
 
 
 def test_push_service_and_pull_follow_each_other(engine: Engine) -> None:
@@ -275,7 +247,7 @@ def test_push_service_and_pull_follow_each_other(engine: Engine) -> None:
         engine,
         world([[3], [4]], updates=4, server={"service": 1, "push": 1, "pull": 2}),
         Plan((Quorum(count=1, via=Via.SERVER),)),
-        """
+    )("""
         2  start 0.0 1.0 on 0
         7  update 0.0 to 1
         8  update 1.0 to 2
@@ -284,8 +256,7 @@ def test_push_service_and_pull_follow_each_other(engine: Engine) -> None:
         14 update 0.1 to 3
         16 start 0.2 on 3
         16 update 1.1 to 4
-        """,
-    )
+    """)
 
 
 def test_a_leader_pushes_and_pulls_for_its_quorum(engine: Engine) -> None:
@@ -301,13 +272,12 @@ def test_a_leader_pushes_and_pulls_for_its_quorum(engine: Engine) -> None:
             net={0: 2},
         ),
         Plan((Quorum(via=Via.LEADER),)),
-        """
+    )("""
         2  start 0.0 1.0 on 0
         10 update 0.0 1.0 to 1
         12 start 0.1 1.1 on 1
         20 update 0.1 1.1 to 2
-        """,
-    )
+    """)
 
 
 def test_a_queue_closes_twice_in_one_instant(engine: Engine) -> None:
@@ -317,15 +287,14 @@ def test_a_queue_closes_twice_in_one_instant(engine: Engine) -> None:
         engine,
         world([[1]] * 4, updates=3, server={"service": 1}),
         Plan((Quorum(count=2, via=Via.SERVER),)),
-        """
+    )("""
         0  start 0.0 1.0 2.0 3.0 on 0
         3  update 0.0 1.0 to 1
         3  start 0.1 1.1 on 1
         5  update 2.0 3.0 to 2
         5  start 2.1 3.1 on 2
         7  update 0.1 1.1 to 3
-        """,
-    )
+    """)
 
 
 def test_of_equal_arrivals_the_highest_rank_is_late_and_its_job_withdrawn(
@@ -337,14 +306,13 @@ def test_of_equal_arrivals_the_highest_rank_is_late_and_its_job_withdrawn(
         engine,
         world([[1]] * 3, updates=2, server={"service": 1}),
         Plan((Quorum(count=2, via=Via.SERVER, late=Late.ABORT),)),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         3  update 0.0 1.0 to 1
         3  start 0.1 1.1 2.1 on 1
         6  update 0.1 1.1 to 2
         aborted 2.0 2.1
-        """,
-    )
+    """)
 
 
 def test_a_change_of_precision_costs_its_rank_half_a_second(engine: Engine) -> None:
@@ -361,7 +329,7 @@ def test_a_change_of_precision_costs_its_rank_half_a_second(engine: Engine) -> N
                 (3, Plan(precision=full)),
             )
         ),
-        """
+    )("""
         0    start 0.0 1.0 on 0
         2    update 0.0 1.0 to 1
         2    start 1.1 on 1
@@ -372,8 +340,7 @@ def test_a_change_of_precision_costs_its_rank_half_a_second(engine: Engine) -> N
         5.5  update 0.2 1.2 to 3
         6    start 0.3 1.3 on 3
         8    update 0.3 1.3 to 4
-        """,
-    )
+    """)
 
 
 def test_a_rank_that_leaves_is_dropped_at_its_finish_and_may_enter_again(engine: Engine) -> None:
@@ -386,7 +353,7 @@ def test_a_rank_that_leaves_is_dropped_at_its_finish_and_may_enter_again(engine:
         engine,
         world([[1], [2.5], [2]], updates=3),
         Script(((0, server((0,), (1,))), (1, server((0, 2))), (2, server((0, 1, 2))))),
-        """
+    )("""
         0    start 0.0 1.0 on 0
         1    update 0.0 to 1
         1    start 0.1 2.0 on 1
@@ -394,8 +361,7 @@ def test_a_rank_that_leaves_is_dropped_at_its_finish_and_may_enter_again(engine:
         3    start 0.2 1.1 2.1 on 2
         5.5  update 0.2 1.1 2.1 to 3
         dropped 1.0
-        """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -409,15 +375,14 @@ def test_ranks_that_rest_start_with_the_update_that_takes_them_back(
         engine,
         world([[1]] * ranks, updates=3),
         Script(((0, everybody), (1, alone), (2, everybody))),
-        f"""
+    )(f"""
         0  start {first} on 0
         1  update {first} to 1
         1  start 0.1 on 1
         2  update 0.1 to 2
         2  start 0.2 {second.partition(" ")[2]} on 2
         3  update 0.2 {second.partition(" ")[2]} to 3
-        """,
-    )
+    """)
 
 
 def test_a_waiting_job_is_withdrawn_where_the_new_quorum_has_no_use_for_it(
@@ -432,7 +397,7 @@ def test_a_waiting_job_is_withdrawn_where_the_new_quorum_has_no_use_for_it(
         engine,
         world([[1], [2], [6]], updates=4, server={"service": 2}),
         Script(((0, plan(Via.SERVER)), (1, plan(Via.LEADER)))),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         3  update 0.0 to 1
         3  start 0.1 on 1
@@ -441,8 +406,7 @@ def test_a_waiting_job_is_withdrawn_where_the_new_quorum_has_no_use_for_it(
         8  update 1.0 2.0 to 3
         8  start 1.1 2.1 on 3
         10 update 0.2 to 4
-        """,
-    )
+    """)
 
 
 def test_a_job_that_is_done_counts_after_refiling(engine: Engine) -> None:
@@ -455,7 +419,7 @@ def test_a_job_that_is_done_counts_after_refiling(engine: Engine) -> None:
         engine,
         world([[1, 3], [1], [9]], updates=4, server={"service": 1}),
         Script(((0, server((0,), (1, 2))), (2, server((0,), (1,), (2,))))),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         2  update 0.0 to 1
         2  start 0.1 on 1
@@ -464,5 +428,4 @@ def test_a_job_that_is_done_counts_after_refiling(engine: Engine) -> None:
         6  update 1.0 to 3
         6  start 1.1 on 3
         8  update 1.1 to 4
-        """,
-    )
+    """)

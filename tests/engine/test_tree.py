@@ -37,14 +37,10 @@ def test_a_parent_waits_for_its_children_and_pushes_one_message(engine: Engine) 
     # 1.0 ends at 1.75 and is at rank 0 at 2.75, which has waited since 1.25: its push ends at 3.25,
     # its job at 4.25.  3.0 ends at 3.5, is at rank 2 at 4 and at the server at 4.5: job until 5.5.
     # Then the same again, 5.5 s later.
-    tell(
-        engine,
-        world(
+    tell(engine, world(
             [[1], [1], [1], [3]], updates=2, net={1: 2},
             server={"pull": 0.25, "push": 0.5, "service": 1},
-        ),
-        Plan((tree(*PAIRS),)),
-        """
+        ), Plan((tree(*PAIRS),)))("""
         0.25  start 0.0 2.0 on 0
         0.5   start 3.0 on 0
         0.75  start 1.0 on 0
@@ -53,8 +49,7 @@ def test_a_parent_waits_for_its_children_and_pushes_one_message(engine: Engine) 
         6.0   start 3.1 on 1
         6.25  start 1.1 on 1
         11    update 0.1 1.1 2.1 3.1 to 2
-        """,
-    )  # fmt: skip
+    """)  # fmt: skip
 
 
 def test_a_rank_without_parent_or_children_pushes_alone(engine: Engine) -> None:
@@ -64,11 +59,10 @@ def test_a_rank_without_parent_or_children_pushes_alone(engine: Engine) -> None:
         engine,
         world([[1], [2], [1]], updates=1, server={"push": 0.5, "service": 1}),
         Plan((tree((1, 0)),)),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         4  update 0.0 1.0 2.0 to 1
-        """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("name", ["native", "plain"])
@@ -116,13 +110,12 @@ def test_a_push_to_a_parent_goes_on_under_a_new_plan(engine: Engine) -> None:
         engine,
         world([[1], [1], [0.5], [20]], updates=2, server={"push": 2}),
         Script(((0, plan((2,), (3,))), (1, plan((2, 3))))),
-        """
+    )("""
         0    start 0.0 1.0 2.0 3.0 on 0
         2.5  update 2.0 to 1
         2.5  start 2.1 on 1
         5    update 0.0 1.0 to 2
-        """,
-    )
+    """)
 
 
 def test_a_gradient_at_its_parent_waits_for_the_children_of_a_new_plan(engine: Engine) -> None:
@@ -136,13 +129,12 @@ def test_a_gradient_at_its_parent_waits_for_the_children_of_a_new_plan(engine: E
         engine,
         world([[1], [1], [10], [2, 20]], updates=2, server={"push": 1}),
         Script(((0, plan((1, 0), (2, 0))), (1, plan((2, 1))))),
-        """
+    )("""
         0   start 0.0 1.0 2.0 3.0 on 0
         3   update 3.0 to 1
         3   start 3.1 on 1
         12  update 0.0 1.0 2.0 to 2
-        """,
-    )
+    """)
 
 
 def test_a_parent_pushes_anew_where_its_message_lacked_a_child(engine: Engine) -> None:
@@ -158,13 +150,12 @@ def test_a_parent_pushes_anew_where_its_message_lacked_a_child(engine: Engine) -
         engine,
         world([[1.5], [2.25], [2.75], [1, 20], [30]], updates=2, server={"service": 1}),
         Script(((0, plan()), (1, plan((1, 0))))),
-        """
+    )("""
         0    start 0.0 1.0 2.0 3.0 4.0 on 0
         2.5  update 3.0 to 1
         2.5  start 3.1 on 1
         5    update 0.0 1.0 2.0 to 2
-        """,
-    )
+    """)
 
 
 # -- the plan and the policy

@@ -68,24 +68,18 @@ def test_a_full_group_opens_a_new_one_too() -> None:
 
 def test_the_all_reduce_is_inside_groups_and_leaders_fuse(engine: Engine) -> None:
     # At 8 the second update of ranks 0 and 1 and the first of rank 2 wait for the server together.
-    tell(
-        engine,
-        world(TWO_SPEEDS, updates=5, **ONE),
-        load("cgp"),
+    tell(engine, world(TWO_SPEEDS, updates=5, **ONE), load("cgp"))(
         ONE_GROUP_AT_FIRST
         + """
         7  update 0.3 1.3 to 4
         7  start 0.4 1.4 on 4
         8  update 0.4 1.4 2.3 to 5
-        """,
+        """
     )
 
 
 def test_without_fusing_every_group_makes_its_own_updates(engine: Engine) -> None:
-    tell(
-        engine,
-        world(TWO_SPEEDS, updates=6, **ONE),
-        load("cgp:fuse=false"),
+    tell(engine, world(TWO_SPEEDS, updates=6, **ONE), load("cgp:fuse=false"))(
         ONE_GROUP_AT_FIRST
         + """
         7  update 0.3 1.3 to 4
@@ -93,23 +87,20 @@ def test_without_fusing_every_group_makes_its_own_updates(engine: Engine) -> Non
         8  update 0.4 1.4 to 5
         8  start 0.5 1.5 on 5
         8  update 2.3 to 6
-        """,
+        """
     )
 
 
 def test_a_window_takes_whoever_is_ready(engine: Engine) -> None:
     # Half a step of the fastest: rank 1 is ready 0.25 s after rank 0, and at 8.5 rank 0 is ready
     # at the very moment at which the window of rank 2 ends.
-    tell(
-        engine,
-        world([[1], [1.25], [2]], updates=5, **ONE),
-        load("cgp:groups=window,window=0.5"),
+    tell(engine, world([[1], [1.25], [2]], updates=5, **ONE), load("cgp:groups=window,window=0.5"))(
         ONE_GROUP_AT_FIRST
         + """
         7.5 update 0.3 1.3 to 4
         7.5 start 0.4 1.4 on 4
         8.5 update 0.4 2.3 to 5
-        """,
+        """
     )
 
 
@@ -123,15 +114,12 @@ def test_a_window_is_a_share_of_the_clean_step_where_that_is_known() -> None:
 
 def test_a_fast_group_does_rounds_of_its_own(engine: Engine) -> None:
     # Ranks 0 and 1 are twice as fast as rank 2: they push the sum of two rounds, pulled at 6.
-    tell(
-        engine,
-        world(TWO_SPEEDS, updates=4, **ONE),
-        load("cgp:groups=rounds"),
+    tell(engine, world(TWO_SPEEDS, updates=4, **ONE), load("cgp:groups=rounds"))(
         ONE_GROUP_AT_FIRST
         + """
         7  start 0.4 1.4 on 3
         8  update 0.3 0.4 1.3 1.4 2.3 to 4
-        """,
+        """
     )
 
 

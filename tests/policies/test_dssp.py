@@ -60,11 +60,7 @@ def test_the_fast_rank_may_run_on_until_shortly_before_the_slow_ones_push(engine
     # s_L = 1, r_max = 2; 1 s and 4 s.  At 2 nothing is known of rank 1, and rank 0 waits.  At 5 it
     # blocks again: it would push at 5, 6 and 7, rank 1 next at 8, so it may do 2 more.  At 7 these
     # are used: it waits until it is 1 ahead, at 16.
-    tell(
-        engine,
-        world([[1], [4]], updates=10),
-        load("dssp:low=1,extra=2"),
-        """
+    tell(engine, world([[1], [4]], updates=10), load("dssp:low=1,extra=2"))("""
         0  start 0.0 1.0 on 0
         1  update 0.0 to 1
         1  start 0.1 on 1
@@ -83,8 +79,7 @@ def test_the_fast_rank_may_run_on_until_shortly_before_the_slow_ones_push(engine
         16 update 1.3 to 9
         16 start 0.5 1.4 on 9
         17 update 0.5 to 10
-        """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("seed", range(3))

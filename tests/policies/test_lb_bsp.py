@@ -45,11 +45,7 @@ def shares_of(plan: Plan) -> tuple[float, ...]:
 def test_a_rank_three_times_as_slow_gets_a_third_of_the_samples(engine: Engine) -> None:
     # Two rounds of 3 s fill the window: 1 and 1/3 of a batch per second, shares 3/2 and 1/2.  From
     # 6 on both need 1.5 s, and their speeds say the same again.
-    tell(
-        engine,
-        world([[1], [3]], updates=4, learner={"batch": 2}),
-        load("lb_bsp:window=2"),
-        """
+    tell(engine, world([[1], [3]], updates=4, learner={"batch": 2}), load("lb_bsp:window=2"))("""
         0   start 0.0 1.0 on 0
         3   update 0.0 1.0 to 1
         3   start 0.1 1.1 on 1
@@ -58,8 +54,7 @@ def test_a_rank_three_times_as_slow_gets_a_third_of_the_samples(engine: Engine) 
         7.5 update 0.2 1.2 to 3
         7.5 start 0.3 1.3 on 3
         9   update 0.3 1.3 to 4
-        """,
-    )
+    """)
 
 
 def test_twice_as_slow_is_two_thirds_and_four_thirds() -> None:

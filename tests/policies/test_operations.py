@@ -40,7 +40,7 @@ def test_a_slow_rank_is_drained_and_probed_at_growing_distances(engine: Engine) 
         engine,
         world([[1], [1], [4, 4, 4, 1]], updates=11, **PAIRS),
         load("drain:window=1,checks=2,wait=2,probe=1"),
-        """
+    )("""
         0    start 0.0 1.0 2.0 on 0
         4    update 0.0 1.0 2.0 to 1
         4    start 0.1 1.1 2.1 on 1
@@ -63,8 +63,7 @@ def test_a_slow_rank_is_drained_and_probed_at_growing_distances(engine: Engine) 
         22   update 0.9 1.9 2.3 to 10
         22   start 0.10 1.10 2.4 on 10
         23   update 0.10 1.10 2.4 to 11
-        """,
-    )
+    """)
 
 
 def test_a_slow_rank_and_a_spare_change_places(engine: Engine) -> None:
@@ -74,7 +73,7 @@ def test_a_slow_rank_and_a_spare_change_places(engine: Engine) -> None:
         engine,
         world([[1], [1, 1, 4, 4, 1], [1, 4]], updates=8, **PAIRS),
         load("hot_spare:window=1,checks=2,rest=3"),
-        """
+    )("""
         0    start 0.0 1.0 on 0
         1.5  update 0.0 1.0 to 1
         1.5  start 0.1 1.1 on 1
@@ -91,8 +90,7 @@ def test_a_slow_rank_and_a_spare_change_places(engine: Engine) -> None:
         28.5 update 0.6 2.2 to 7
         28.5 start 0.7 1.4 on 7
         30   update 0.7 1.4 to 8
-        """,
-    )
+    """)
 
 
 def test_all_ranks_wait_while_a_rank_moves_to_a_spare(engine: Engine) -> None:
@@ -101,7 +99,7 @@ def test_all_ranks_wait_while_a_rank_moves_to_a_spare(engine: Engine) -> None:
         engine,
         world([[1], [1, 4], [1]], updates=4, **PAIRS),
         load("hot_spare:window=1,checks=1,pause=60"),
-        """
+    )("""
         0    start 0.0 1.0 on 0
         1.5  update 0.0 1.0 to 1
         1.5  start 0.1 1.1 on 1
@@ -110,17 +108,12 @@ def test_all_ranks_wait_while_a_rank_moves_to_a_spare(engine: Engine) -> None:
         69   update 0.2 2.0 to 3
         69   start 0.3 2.1 on 3
         70.5 update 0.3 2.1 to 4
-        """,
-    )
+    """)
 
 
 def test_the_slowest_rank_of_the_first_updates_leaves_for_good(engine: Engine) -> None:
     # Rank 1 is as fast as the others after two updates, and gone.
-    tell(
-        engine,
-        world([[1], [3, 3, 1], [1]], updates=4, **PAIRS),
-        load("fewer:measure=2"),
-        """
+    tell(engine, world([[1], [3, 3, 1], [1]], updates=4, **PAIRS), load("fewer:measure=2"))("""
         0   start 0.0 1.0 2.0 on 0
         3   update 0.0 1.0 2.0 to 1
         3   start 0.1 1.1 2.1 on 1
@@ -129,20 +122,14 @@ def test_the_slowest_rank_of_the_first_updates_leaves_for_good(engine: Engine) -
         7.5 update 0.2 2.2 to 3
         7.5 start 0.3 2.3 on 3
         9   update 0.3 2.3 to 4
-        """,
-    )
+    """)
 
 
 def test_given_ranks_do_not_even_begin(engine: Engine) -> None:
-    tell(
-        engine,
-        world([[1], [3], [1]], updates=1, **PAIRS),
-        load("fewer:ranks=1"),
-        """
+    tell(engine, world([[1], [3], [1]], updates=1, **PAIRS), load("fewer:ranks=1"))("""
         0   start 0.0 2.0 on 0
         1.5 update 0.0 2.0 to 1
-        """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("policy", ["drain", "hot_spare", "fewer", "fewer:ranks=0+1"])

@@ -129,10 +129,6 @@ def test_an_infinite_bound_is_no_bound() -> None:
     assert plan_of("ssp:bound=inf") == plan_of("asgd")
 
 
-def test_no_backup_at_all_is_bulk_synchronous() -> None:
-    assert plan_of("backup:b=0") == plan_of("bsp:via=server")
-
-
 def test_backup_is_refused_where_nobody_would_be_left() -> None:
     with pytest.raises(PlanError, match="b=3 of 3 ranks leaves no gradient"):
         load("backup:b=3").plan(View(3))

@@ -16,19 +16,14 @@ from tests.support.stories import Engine, tell, world
 def test_two_of_three_gradients_make_an_update_and_the_third_is_never_lost(engine: Engine) -> None:
     # 0.0 waits a second for 1.0.  2.0 is late for it and meets 0.1 at 3, one update old by then;
     # so is 1.1, which meets 0.2.
-    tell(
-        engine,
-        world([[1], [2], [3]], updates=3),
-        load("k_async:x=2"),
-        """
+    tell(engine, world([[1], [2], [3]], updates=3), load("k_async:x=2"))("""
         0  start 0.0 1.0 2.0 on 0
         2  update 0.0 1.0 to 1
         2  start 0.1 1.1 on 1
         3  update 0.1 2.0 to 2
         3  start 0.2 2.1 on 2
         4  update 0.2 1.1 to 3
-        """,
-    )
+    """)
 
 
 def test_the_staleness_of_that_story_is_two_updates_in_six_gradients() -> None:
@@ -46,10 +41,8 @@ def test_groups_form_when_a_rank_turns_out_slow_and_merge_when_it_has_recovered(
     # three gradients: at 3.5, 5.5, 7, and at 8, where the first quick step of rank 2 is known.
     # From then on all wait for all again: 0.5 and 1.5, done at 8.5, for 2.3.
     tell(
-        engine,
-        world([[1], [1], [3.5, 3.5, 1]], updates=8),
-        load("star_dynamic:predictor=last"),
-        """
+        engine, world([[1], [1], [3.5, 3.5, 1]], updates=8), load("star_dynamic:predictor=last")
+    )("""
         0    start 0.0 1.0 2.0 on 0
         3.5  update 0.0 1.0 2.0 to 1
         3.5  start 0.1 1.1 2.1 on 1
@@ -66,8 +59,7 @@ def test_groups_form_when_a_rank_turns_out_slow_and_merge_when_it_has_recovered(
         8    update 2.2 to 7
         8    start 2.3 on 7
         9    update 0.5 1.5 2.3 to 8
-        """,
-    )
+    """)
 
 
 def test_a_straggler_rides_from_the_tenth_update_on(engine: Engine) -> None:
@@ -75,10 +67,7 @@ def test_a_straggler_rides_from_the_tenth_update_on(engine: Engine) -> None:
     # of rank 0, which it joins every third time, at 14.5 and 17.5.
     quick = [f"{k} update 0.{k - 1} 1.{k - 1} 2.{k - 1} to {k}" for k in range(1, 10)]
     quick += [f"{k} start 0.{k} 1.{k} 2.{k} on {k}" for k in range(10)]
-    tell(
-        engine,
-        world([[1], [1], [1] * 9 + [2.5]], updates=16),
-        load("star_ring:predictor=last"),
+    tell(engine, world([[1], [1], [1] * 9 + [2.5]], updates=16), load("star_ring:predictor=last"))(
         "\n".join(quick)
         + """
         11.5 update 0.9 1.9 2.9 to 10
@@ -94,7 +83,7 @@ def test_a_straggler_rides_from_the_tenth_update_on(engine: Engine) -> None:
         16.5 update 0.14 1.14 to 15
         16.5 start 0.15 1.15 on 15
         17.5 update 0.15 1.15 2.11 to 16
-        """,
+        """
     )
 
 
@@ -108,7 +97,7 @@ def test_a_gradient_that_waits_for_its_group_waits_for_everybody_after_the_switc
         engine,
         world([[1], [1.125], [1, 3.5, 4.4375, 1.125]], updates=9),
         load("star_h:predictor=last"),
-        """
+    )("""
         0       start 0.0 1.0 2.0 on 0
         1.125   update 0.0 1.0 2.0 to 1
         1.125   start 0.1 1.1 2.1 on 1
@@ -127,8 +116,7 @@ def test_a_gradient_that_waits_for_its_group_waits_for_everybody_after_the_switc
         10.1875 update 2.3 to 8
         10.1875 start 2.4 on 8
         11.3125 update 0.6 1.6 2.4 to 9
-        """,
-    )
+    """)
 
 
 def test_a_rider_under_way_gets_another_parent_and_arrives_all_the_same(engine: Engine) -> None:
@@ -139,7 +127,7 @@ def test_a_rider_under_way_gets_another_parent_and_arrives_all_the_same(engine: 
         engine,
         world([[1], [1], [1, 1, 1, 2.25], [1, 3.5]], updates=7),
         load("star_h:form=ring,predictor=last"),
-        """
+    )("""
         0     start 0.0 1.0 2.0 3.0 on 0
         1     update 0.0 1.0 2.0 3.0 to 1
         1     start 0.1 1.1 2.1 3.1 on 1
@@ -154,5 +142,4 @@ def test_a_rider_under_way_gets_another_parent_and_arrives_all_the_same(engine: 
         9.75  update 0.5 1.5 to 6
         9.75  start 0.6 1.6 on 6
         10.75 update 0.6 1.6 2.4 to 7
-        """,
-    )
+    """)

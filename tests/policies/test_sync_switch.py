@@ -24,19 +24,14 @@ def view(version: int, samples: int, times: tuple[float, ...] = (1.0, 1.0, 1.0))
 
 def test_the_switch_is_at_the_first_update_that_reaches_the_share(engine: Engine) -> None:
     # A quarter of 6 samples is 1.5; the first round has 2.
-    tell(
-        engine,
-        world([[1], [3]], updates=3, **ONE),
-        load("sync_switch:share=0.25,samples=6"),
-        """
+    tell(engine, world([[1], [3]], updates=3, **ONE), load("sync_switch:share=0.25,samples=6"))("""
         0  start 0.0 1.0 on 0
         3  update 0.0 1.0 to 1
         3  start 0.1 1.1 on 1
         4  update 0.1 to 2
         4  start 0.2 on 2
         5  update 0.2 to 3
-        """,
-    )
+    """)
 
 
 def test_it_is_asked_once_and_exactly_there() -> None:
@@ -76,7 +71,7 @@ def test_while_there_is_a_straggler_greedy_is_asynchronous(engine: Engine) -> No
         engine,
         world([[1], [1], [1, 1, 4, 4, 4, 1]], updates=15, **ONE),
         load("sync_switch:share=1,stragglers=greedy,samples=1000"),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         1  update 0.0 1.0 2.0 to 1
         1  start 0.1 1.1 2.1 on 1
@@ -107,8 +102,7 @@ def test_while_there_is_a_straggler_greedy_is_asynchronous(engine: Engine) -> No
         17 update 2.7 to 14
         17 start 2.8 on 14
         18 update 0.8 1.8 2.8 to 15
-        """,
-    )
+    """)
 
 
 def test_elastic_leaves_the_straggler_out_until_the_switch(engine: Engine) -> None:
@@ -118,7 +112,7 @@ def test_elastic_leaves_the_straggler_out_until_the_switch(engine: Engine) -> No
         engine,
         world([[1], [1], [4]], updates=9, **ONE),
         load("sync_switch:share=0.5,stragglers=elastic,samples=38"),
-        """
+    )("""
         0  start 0.0 1.0 2.0 on 0
         4  update 0.0 1.0 2.0 to 1
         4  start 0.1 1.1 2.1 on 1
@@ -137,8 +131,7 @@ def test_elastic_leaves_the_straggler_out_until_the_switch(engine: Engine) -> No
         23 update 0.7 to 8
         23 start 0.8 on 8
         23 update 1.7 to 9
-        """,
-    )
+    """)
 
 
 def test_one_who_was_left_out_stays_out_though_the_others_slow_down() -> None:

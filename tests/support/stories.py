@@ -115,16 +115,20 @@ def world(durations: list[list[float]], updates: int, **keys: Any) -> Scenario:
     )
 
 
-def tell(engine: Engine, scenario: Scenario, policy: Policy | Plan, text: str) -> None:
-    """The engine does exactly what the story says."""
-    story = Story.read(text)
+def tell(engine: Engine, scenario: Scenario, policy: Policy | Plan) -> Callable[[str], None]:
+    """A check that the engine does exactly what a story says."""
     found = engine(scenario, Fixed(policy) if isinstance(policy, Plan) else policy)
-    assert found.updates == story.updates
-    assert found.lost == story.lost
-    if engine is by_reference:
-        assert found.starts == story.starts
-    else:
-        last = {rank: k for _, (rank, k), _ in sorted(story.starts)}
-        missing = story.starts - found.starts
-        assert found.starts <= story.starts
-        assert all(last[rank] == k for _, (rank, k), _ in missing)
+
+    def check(text: str) -> None:
+        story = Story.read(text)
+        assert found.updates == story.updates
+        assert found.lost == story.lost
+        if engine is by_reference:
+            assert found.starts == story.starts
+        else:
+            last = {rank: k for _, (rank, k), _ in sorted(story.starts)}
+            missing = story.starts - found.starts
+            assert found.starts <= story.starts
+            assert all(last[rank] == k for _, (rank, k), _ in missing)
+
+    return check

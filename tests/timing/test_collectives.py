@@ -92,18 +92,6 @@ def test_a_hierarchical_one_scatters_inside_reduces_between_and_gathers_inside(
     )
 
 
-@pytest.mark.parametrize("n", WORLDS)
-def test_on_one_node_it_is_the_ring_inside(n: int) -> None:
-    inside, bandwidth = INSIDE
-    expected = ring(n, inside, SIZE, bandwidth)
-    assert hierarchical([n], *LINK, *INSIDE) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("n", WORLDS)
-def test_with_a_node_for_each_rank_it_is_the_ring_between(n: int) -> None:
-    assert hierarchical([1] * n, *LINK, *INSIDE) == pytest.approx(ring(n, *LINK), rel=1e-12)
-
-
 def test_with_fast_links_inside_only_a_shard_per_rank_crosses_between_the_nodes() -> None:
     free = hierarchical([8, 8], 0.0, SIZE, 1e9, 0.0, math.inf)
     assert free == pytest.approx(ring(2, 0.0, SIZE, 1e9) / 8)

@@ -47,12 +47,6 @@ def timing(
 # -- precision
 
 
-def test_amp_shortens_the_whole_uncontended_step_by_the_declared_ratio() -> None:
-    clean = timing()
-    full, amp = (clean.compute(0, 0, 0.0, amp) for amp in (False, True))
-    assert full / amp == pytest.approx(1.66, rel=1e-15)
-
-
 @pytest.mark.parametrize(
     ("step", "gain"),
     [
@@ -89,31 +83,10 @@ def test_amp_without_a_known_ratio_is_refused_when_it_is_first_used() -> None:
 # -- resources
 
 
-@pytest.mark.parametrize(
-    ("resource", "full", "amp"),
-    [
-        ("gpu", 0.3 + 3 * 0.7, 0.3 + 3 * (1 / 1.66 - 0.3)),
-        ("host", 3 * 0.3 + 0.7, 3 * 0.3 + (1 / 1.66 - 0.3)),
-        ("step", 3.0, 3 / 1.66),
-        ("net", 1.0, 1 / 1.66),
-    ],
-)
-def test_contention_stretches_the_part_of_the_step_that_uses_the_resource(
-    resource: str, full: float, amp: float
-) -> None:
-    contended = timing(slowdowns((0.0, 0, resource, 3.0)))
-    assert contended.compute(0, 0, 10.0, False) - 10 == pytest.approx(full, rel=1e-14)
-    assert contended.compute(0, 0, 10.0, True) - 10 == pytest.approx(amp, rel=1e-14)
-
-
 def test_contention_of_all_resources_multiplies() -> None:
     everything = slowdowns((0.0, 0, "gpu", 2.0), (0.0, 0, "host", 3.0), (0.0, 0, "step", 1.5))
     seconds = timing(everything).compute(0, 0, 0.0, amp=False)
     assert seconds == pytest.approx(1.5 * (3 * 0.3 + 2 * 0.7), rel=1e-15)
-
-
-def test_contention_of_one_rank_leaves_the_others_alone() -> None:
-    assert timing(slowdowns((0.0, 0, "gpu", 3.0))).compute(1, 0, 0.0, amp=False) == 1.0
 
 
 def test_noise_multiplies_the_work_and_not_the_time() -> None:
@@ -135,11 +108,6 @@ def test_nodes_say_which_node_of_the_trace_a_rank_lives_on() -> None:
     trace = slowdowns((0.0, 7, "step", 3.0))
     mapped = timing(trace, workers=2, nodes=(5, 7))
     assert [mapped.compute(rank, 0, 0.0, amp=False) for rank in (0, 1)] == [1.0, 3.0]
-
-
-def test_two_ranks_may_live_on_one_node() -> None:
-    mapped = timing(slowdowns((0.0, 7, "step", 3.0)), workers=2, nodes=(7, 7))
-    assert [mapped.compute(rank, 0, 0.0, amp=False) for rank in (0, 1)] == [3.0, 3.0]
 
 
 # -- shares of the batch, micro-batches, deadlines
@@ -228,13 +196,6 @@ def test_an_all_reduce_lasts_as_the_ring_formula_says_less_what_backward_hides()
     assert idle.reduce((2,), 5.0) == 5.0
 
 
-def test_an_all_reduce_is_as_slow_as_the_slowest_net_among_its_members() -> None:
-    trace = slowdowns((0.0, 1, "net", 2.0), (0.0, 2, "net", 5.0), (0.0, 3, "gpu", 9.0))
-    contended = timing(trace, allreduce=AllReduce(alpha=0.5))
-    ends = {members: contended.reduce(members, 0.0) for members in ((0, 3), (0, 1), (0, 1, 2))}
-    assert ends == {(0, 3): 1.0, (0, 1): 2.0, (0, 1, 2): 10.0}
-
-
 def test_net_contention_that_ends_within_an_all_reduce_counts_as_long_as_it_lasts() -> None:
     trace = slowdowns((0.0, 1, "net", 2.0), (1.0, 1, "net", 1.0))
     assert timing(trace, allreduce=AllReduce(alpha=0.5)).reduce((0, 1), 0.0) == 1.5
@@ -290,23 +251,6 @@ def test_a_hierarchical_all_reduce_counts_its_members_by_node() -> None:
         assert placed.reduce(members, 1.0) == pytest.approx(1 + expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "tree", "halving_doubling", "hierarchical"])
-def test_a_sub_group_inside_a_node_is_cheaper_than_one_of_the_same_size_across(
-    algorithm: str,
-) -> None:
-    a = AllReduce(0.01, 1e9, 20e6, 0.0, algorithm, 0.001, 1e10)
-    placed = timing(allreduce=a, nodes=(0, 0, 0, 0, 1, 1, 1, 1), workers=8)
-    inside, across = placed.reduce((0, 1, 2, 3), 0.0), placed.reduce((0, 1, 4, 5), 0.0)
-    assert inside < across < placed.reduce(tuple(range(8)), 0.0) + 1e-12
-
-
-def test_push_and_pull_are_stretched_by_the_ranks_own_net() -> None:
-    trace = slowdowns((0.0, 1, "net", 2.0))
-    server = timing(trace, server=ServerCost(service=9.0, push=0.25, pull=0.5))
-    assert [server.push(rank, 1.0) for rank in (0, 1)] == [1.25, 1.5]
-    assert [server.pull(rank, 1.0) for rank in (0, 1)] == [1.5, 2.0]
-
-
 # -- the server
 
 
@@ -325,16 +269,6 @@ def test_a_fused_job_all_reduces_first_among_all_its_contributors_if_it_is_told_
 BESIDE = ServerLoad(frozenset({0, 1}), host=3.0, net=2.0)
 
 
-def test_a_server_in_use_stretches_the_host_work_of_the_ranks_beside_it() -> None:
-    loaded = timing(slowdowns((0.0, 1, "host", 2.0), (0.0, 1, "step", 1.5)), load=BESIDE)
-    ends = [
-        [loaded.compute(r, 0, 0.0, False, loaded=on) for r in (0, 1, 2)] for on in (False, True)
-    ]
-    assert ends[0] == pytest.approx([1.0, 1.5 * (2 * 0.3 + 0.7), 1.0])
-    assert ends[1] == pytest.approx([3 * 0.3 + 0.7, 1.5 * (3 * 2 * 0.3 + 0.7), 1.0])
-    assert loaded.compute(0, 0, 0.0, True, loaded=True) == pytest.approx(3 * 0.3 + 1 / 1.66 - 0.3)
-
-
 def test_a_load_that_is_on_when_a_step_begins_holds_for_all_of_it() -> None:
     """Also beyond a change of the trace, also where the step is cut."""
     step = Step(0.5, 0.5, microbatches=2)
@@ -350,15 +284,6 @@ def test_a_server_in_use_stretches_pushes_and_pulls_of_the_ranks_beside_it() -> 
     assert [loaded.push(rank, 2.0, loaded=True) for rank in (0, 1, 2)] == [3.0, 3.0, 2.5]
     assert [loaded.pull(rank, 0.0, loaded=True) for rank in (0, 1, 2)] == [0.5, 1.3, 0.25]
     assert [loaded.push(rank, 2.0) for rank in (0, 1, 2)] == [2.5] * 3
-
-
-def test_a_collective_is_as_slow_as_its_slowest_member_after_the_load_is_put_on() -> None:
-    trace = slowdowns((0.0, 1, "net", 3.0), (0.0, 2, "net", 5.0))
-    loaded = timing(trace, allreduce=AllReduce(alpha=0.5), load=BESIDE)
-    ends = {m: loaded.reduce(m, 0.0, loaded=True) for m in ((0, 3), (1, 2), (0, 2), (2, 3), (3,))}
-    assert ends == {(0, 3): 2.0, (1, 2): 6.0, (0, 2): 5.0, (2, 3): 5.0, (3,): 0.0}
-    assert loaded.reduce((0, 3), 0.0) == 1.0
-    assert loaded.reduce((1, 2), 0.0) == 5.0
 
 
 def test_the_all_reduce_of_a_fused_job_is_under_the_load_too() -> None:
@@ -442,16 +367,7 @@ def test_running_out_of_durations_can_be_an_error() -> None:
     )
 
 
-def test_a_rank_without_durations_computes_as_the_step_says() -> None:
-    assert timing(durations(0.5)).compute(1, 0, 0.0, amp=False) == 1.0
-
-
 # -- the end of the trace
-
-
-def test_after_the_end_the_last_value_is_held() -> None:
-    held = timing(slowdowns((0.0, 0, "step", 1.0), (5.0, 0, "step", 2.0)))
-    assert held.compute(0, 0, 1000.0, amp=False) == 1002.0
 
 
 def test_a_looped_trace_begins_anew_at_its_last_row() -> None:
@@ -462,12 +378,6 @@ def test_a_looped_trace_begins_anew_at_its_last_row() -> None:
     assert looped.compute(0, 0, 4.0, amp=False) == 5.0
     assert looped.compute(0, 0, 5.0, amp=False) == 6.0
     assert looped.compute(0, 0, 41.5, amp=False) == 43.0
-
-
-def test_a_trace_of_constants_can_be_looped() -> None:
-    assert (
-        timing(slowdowns((0.0, 0, "step", 2.0)), trace_end="loop").compute(0, 0, 9.0, False) == 11
-    )
 
 
 @pytest.mark.parametrize(

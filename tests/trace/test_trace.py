@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from simstrag.errors import InputError
 from simstrag.trace import read_files
 from simstrag.trace import row_validation as trace_rows
-from simstrag.trace.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
-from tests.support import stepwise
+from simstrag.trace.trace import COLUMNS, RESOURCES, Row, Trace
 
 HEADER = "time,node,resource,kind,value"
 GOOD = "60,3,gpu,slowdown,2.5"
@@ -109,7 +108,7 @@ DECIMALS = st.one_of(
 
 @given(text=DECIMALS)
 def test_a_number_is_what_python_reads(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.mktemp("traces") / "slow.csv"
+    path = tmp_path_factory.getbasetemp() / "number.csv"
     path.write_text(f"{HEADER}\n{text},0,gpu,slowdown,2\n")
     try:
         expected = float(text)
@@ -372,7 +371,7 @@ ROWS = st.lists(
 def test_what_is_written_is_read_back_to_the_last_bit(
     tmp_path_factory: pytest.TempPathFactory, name: str, rows: list[Any]
 ) -> None:
-    path = tmp_path_factory.mktemp("traces") / name
+    path = tmp_path_factory.getbasetemp() / name
     trace = Trace.from_rows(rows)
     trace.write(path)
     assert Trace.read(path).rows == trace.rows
@@ -394,78 +393,6 @@ def test_a_trace_becomes_a_data_frame_with_its_columns() -> None:
 
 
 # -- beginning somewhere else
-
-
-def value_at(trace: Trace, key: tuple[int, str, str], time: float) -> float:
-    """Without the code under test: the last row at or before `time`."""
-    before = 0.0 if key[2] == "utilisation" else 1.0
-    held = [
-        row.value
-        for row in trace.rows
-        if (row.node, row.resource, row.kind) == key and row.time <= time
-    ]
-    return held[-1] if held else before
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> Trace:
-    """Whole seconds, so that a shift by whole seconds is exact."""
-    rows = draw(
-        st.lists(
-            st.tuples(
-                st.integers(0, 50),
-                st.integers(0, 2),
-                st.sampled_from(("gpu", "net")),
-                st.sampled_from(KINDS[:2]),
-                st.sampled_from((0.25, 0.5, 1.0)),
-            ),
-            min_size=1,
-            max_size=12,
-        )
-    )
-    return Trace.from_rows(sorted(rows, key=lambda row: row[0]))
-
-
-@given(traces(), st.data())
-def test_a_shifted_trace_has_at_t_what_the_trace_has_at_t_plus_the_offset_wrapped(
-    trace: Trace, data: st.DataObject
-) -> None:
-    end = int(trace.end)
-    offset = data.draw(st.integers(0, max(end - 1, 0)))
-    shifted = trace.shift(offset)
-    assert shifted.end == trace.end
-    for key in {(row.node, row.resource, row.kind) for row in trace.rows}:
-        for quarter in range(4 * end):
-            time = quarter / 4
-            expected = value_at(trace, key, (time + offset) % end)
-            assert value_at(shifted, key, time) == expected
-
-
-@given(traces(), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
-def test_a_shift_by_any_offset_moves_every_step_function_along(
-    trace: Trace, share: float, at: float
-) -> None:
-    end = trace.end
-    if end == 0:
-        return
-    offset, time = share * end, at * end
-    shifted = trace.shift(offset)
-    for key, series in trace.by_key().items():
-        original = stepwise.of(series, end, before=0.0 if key[2] == "utilisation" else 1.0)
-        wrapped = (time + offset) % end
-        edges = [*original.times, end]
-        if min(abs(wrapped - edge) for edge in edges) > 1e-9 * end:  # no rounding across an edge
-            moved = stepwise.of(shifted.by_key()[key], end)
-            assert stepwise.at(moved, time) == stepwise.at(original, wrapped)
-
-
-@given(st.integers(1, 12), st.data())
-def test_recorded_durations_are_rotated(count: int, data: st.DataObject) -> None:
-    rows = [(time, 0, "step", "duration", 1.0 + time) for time in range(count)]
-    trace = Trace.from_rows(rows)
-    offset = data.draw(st.integers(0, max(count - 2, 0)))
-    values = [row.value for row in trace.shift(offset).rows]
-    assert values == [1.0 + (k + offset) % count for k in range(count)]
 
 
 def test_a_shifted_trace_says_so_and_keeps_the_hash_of_its_file() -> None:
