@@ -94,7 +94,6 @@ def test_parameters_are_those_of_one_step_at_a_time(policy: str) -> None:
     log, (_, engine, _) = log_of(policy), tabular()
     plan = load(policy).plan(View(RANKS))
     rule, outer = UpdateRule.of(plan), plan.outer
-    assert outer is not None
     found = parameters_after(OuterReplay, log, rule)
     wanted = follow(
         log, engine.initial, slope_at, fragments=rule.fragments, overlap=rule.overlap,
@@ -233,7 +232,6 @@ def test_a_real_learner_drops_no_contribution_that_a_rank_has_gone_on_from() -> 
 def test_momentum_of_async_local_sgd_is_delayed_by_as_many_updates_as_there_are_ranks() -> None:
     for policy, delay in (("", 3), (":nesterov=no", 1), (":delay=2", 2)):
         (outer,) = {load(f"async_local_sgd{policy}").plan(View(3)).outer}
-        assert outer is not None
         assert outer.delay == delay
 
 

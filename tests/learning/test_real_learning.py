@@ -397,7 +397,6 @@ def test_the_formula_says_nothing_of_a_real_learner() -> None:
 
 def test_a_run_is_evaluated_at_the_first_update_past_each_interval() -> None:
     run = simulate(scenario(learner={"evaluate_every": 0.5}), "bsp")
-    assert run.evaluations is not None
     times = run.evaluations["time"]
     updates = np.array(run.updates["time"])
     due = [min(updates[updates >= k * 0.5]) for k in range(1, int(updates[-1] / 0.5) + 1)]
@@ -407,10 +406,8 @@ def test_a_run_is_evaluated_at_the_first_update_past_each_interval() -> None:
 
 def test_a_run_ends_at_the_target_accuracy() -> None:
     whole = simulate(scenario(), "asgd")
-    assert whole.evaluations is not None
     target = whole.evaluations["accuracy"][10]
     run = simulate(scenario(target_accuracy=target), "asgd")
-    assert run.evaluations is not None
     reached = list(np.array(whole.evaluations["accuracy"]) >= target).index(True)
     assert run.summary["time_to_target"] == whole.evaluations["time"][reached]
     assert run.summary["makespan"] == run.summary["time_to_target"]
@@ -433,7 +430,6 @@ def test_training_that_diverges_ends_and_says_when() -> None:
 def test_a_run_tells_how_far_its_training_is() -> None:
     told: list[tuple[float, int, float | None]] = []
     run = simulate(scenario(), "asgd", on_update=lambda *update: told.append(update))
-    assert run.evaluations is not None
     times, samples = run.evaluations["time"][1:], run.evaluations["samples"][1:]
     assert told == [(*pair, None) for pair in zip(times, samples, strict=True)]
 
@@ -470,7 +466,6 @@ def test_a_comparison_says_who_is_as_accurate() -> None:
     assert set(comparison.evaluations["policy"]) == {"bsp", "asgd", "backup"}
     assert "accuracy" in comparison.ranking
     table = accuracy_table(standings(comparison))
-    assert table is not None
     verdict = table.headers.index("as accurate as bsp")
     assert {row[0]: row[verdict] for row in table.rows} == {
         "bsp": "",
@@ -617,7 +612,6 @@ def test_recorded_durations_train_where_an_interval_of_evaluations_is_stated() -
     ):
         simulate(scenario(**keys))
     run = simulate(scenario(**keys, learner={"evaluate_every": 5.0}))
-    assert run.evaluations is not None
     assert run.evaluations["time"] == pytest.approx([0, 8, 12], abs=0.2)  # the slowest takes 4 s
 
 
