@@ -64,7 +64,6 @@ def test_only_the_first_placer_counts_and_is_named(advice: ClusterAdvice) -> Non
 
 
 def test_the_cost_of_staleness_of_all_workloads_is_measured_first(advice: ClusterAdvice) -> None:
-    assert advice.assumption is not None
     assert advice.assumption.constant == "learner.c_tau"
     assert "Measure the cost of staleness (c_tau) first" in str(advice)
     assert "times the value in use" in str(advice)

@@ -165,10 +165,8 @@ def visits(watts: dict[str, float], source: str = "NVML") -> Samples:
 
 def test_the_profile_has_the_median_over_visits_as_measured() -> None:
     found = measured_power(visits({"": 60.0, "fp32": 300.0, "bf16": 280.0}), WORKLOAD)
-    assert found is not None
     assert found.source == "NVML"
     for quantity_, watts in ((found.idle, 60), (found.busy, 300), (found.busy_amp, 280)):
-        assert quantity_ is not None
         assert (quantity_.value, quantity_.kind) == (watts, "measured")
 
 

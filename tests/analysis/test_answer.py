@@ -434,7 +434,6 @@ def test_the_bill_of_one_slow_worker_of_four() -> None:
     priced = case | {"cost": {"gpus": 2, "gpu_hour": 900.0, "currency": "EUR", "watts": 500.0}}
     found = compare(Scenario.of(priced), ["bsp"], jobs=1).answer
     bill = found.decision.bill
-    assert bill is not None
     assert bill.node == 0
     assert (bill.share.value, bill.waiting.value, bill.blame.value) == pytest.approx((0.5, 0.75, 1))
     assert bill.hours.value == pytest.approx(8 * 10 / 3600)
@@ -605,7 +604,6 @@ def test_the_report_shows_the_thresholds_and_lets_them_be_saved(base: Comparison
     assert "constant at a time was divided and multiplied by four" in page
     assert "under 5 of 10 seeds, chosen so that contention delays bsp as under all" in page
     table = thresholds(s).table
-    assert table is not None
     assert [row[0] for row in table.rows] == [NAMES[C_TAU], NAMES[C_TAU], "the server's service"]
     assert [row[2] for row in table.rows] == ["none", "korel", "bsp, within the noise"]
     assert table.rows[2][5:] == ("9.40 ms", "9.90 ms")

@@ -54,7 +54,6 @@ def test_every_surface_names_the_same_choice_and_successor_on_the_demo() -> None
         r"\(c_tau\) stays below .*? \(above that (\w+) is faster\)", answer.conditions
     )
     table = thresholds(standings(comparison)).table
-    assert table is not None
     leaders = {row[2] for row in table.rows if row[0] == "the cost of staleness (c_tau)"}
     assert leaders == {"none", said}
 

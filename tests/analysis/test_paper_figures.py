@@ -176,7 +176,6 @@ class TestSpeedups:
         for container, row in zip(ax.containers, rows.to_dict("records"), strict=True):
             assert isinstance(container, ErrorbarContainer)
             dot, _, (bar,) = container.lines
-            assert dot is not None
             ends = bar.get_segments()[0][:, 0]
             name = "time_to_target_speedup"
             assert dot.get_xdata() == row[name]
@@ -198,7 +197,6 @@ class TestSpeedups:
         (container,) = paper_figures.speedups(found).containers
         assert isinstance(container, ErrorbarContainer)
         dot, _, (bar,) = container.lines
-        assert dot is not None
         assert dot.get_markerfacecolor() == "white"
         assert np.ptp(bar.get_segments()[0][:, 0]) == 0
 
@@ -301,7 +299,6 @@ class TestSensitivity:
         assert list(drawn) == comparison.policies
         for name, container in drawn.items():
             line = container.lines[0]
-            assert line is not None
             assert list(line.get_xdata()) == list(s.costs)
             assert list(line.get_ydata()) == [s.at_cost(name, c).mean() for c in s.costs]
 
@@ -330,7 +327,6 @@ class TestTradeoff:
         ax = paper_figures.tradeoff(comparison)
         assert ax.get_ylabel() == "time to target (s)"
         line = points(ax)["asgd"].lines[0]
-        assert line is not None
         expected = [paired_statistics.mean(comparison.column("asgd", n)).value for n in (
             "makespan", "time_to_target")]  # fmt: skip
         assert [line.get_xdata()[0], line.get_ydata()[0]] == expected

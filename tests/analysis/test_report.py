@@ -217,7 +217,6 @@ class TestTrue:
     def test_hashes_versions_and_commands_are_there(
         self, comparison: Comparison, page: Page, bare_report: str
     ) -> None:
-        assert comparison.scenario.inputs.trace is not None
         assert comparison.scenario.inputs.trace.sha256 in page.text
         provenance = comparison.examples["bsp"].provenance
         for name in ("simstrag", "numpy", "python"):
@@ -325,7 +324,6 @@ class TestNumbers:
 class TestTradeoff:
     def test_two_times_show_who_is_best_in_both(self, comparison: Comparison) -> None:
         found = tradeoff(standings(comparison))
-        assert found is not None
         best = {name for name, front in zip(found.policies, found.on_front, strict=True) if front}
         for times in (found.makespan, found.outcome):
             assert found.policies[int(np.argmin([e.value for e in times]))] in best
@@ -334,7 +332,6 @@ class TestTradeoff:
     def test_without_a_target_accuracy_is_what_work_is_worth(self) -> None:
         curve = [[0.0, 0.1], [50.0, 0.9]]
         found = tradeoff(standings(small(learner={"noise_scale": 500, "curve": curve})))
-        assert found is not None
         assert found.axis == "accuracy (0 to 1)"
         assert found.on_front[int(np.argmax([e.value for e in found.outcome]))]
 

@@ -39,7 +39,6 @@ FSDP = Path("examples/recorded-fsdp2")
 def assert_as_diagnosed(found: Snapshot, *files: Path) -> None:
     """The totals of a snapshot are those of a diagnosis of the same steps."""
     steps = diagnose(*files, compare=[]).steps
-    assert steps is not None
     late = late_replicas(steps.replay.layout)
     assert found.steps == len(steps.metrics.step)
     assert [each.last for each in found.ranks] == list(late.last)
@@ -411,7 +410,6 @@ def test_a_run_that_changes_to_a_server_and_back_keeps_its_losses(tmp_path: Path
     assert (found.steps, found.is_synced, found.is_over) == (70, True, True)
     own = drawn(4, 60)
     assert found.lost == pytest.approx((own.max(axis=0) - own).sum(), rel=1e-9)
-    assert watcher.latest is not None
     assert len(np.unique(watcher.latest.step)) == 30
 
 

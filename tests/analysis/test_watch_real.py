@@ -75,7 +75,6 @@ def test_real_ranks_are_watched_until_one_is_killed(
     while (found.slowest is None or found.steps < 150) and time.monotonic() < deadline:
         time.sleep(0.2)
         found = watcher.update()
-    assert found.slowest is not None
     assert found.slowest[0] == 1
     if sys.platform == "linux":
         assert set(rank_processes([folder])) >= {rank.pid for rank in ranks}

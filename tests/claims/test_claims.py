@@ -200,7 +200,6 @@ def test_an_average_is_that_of_the_table_of_speedups_with_the_largest_of_each(
     average: Claim,
 ) -> None:
     trial = two_points(average, (8.0, 8.0))
-    assert trial.average is not None
     assert trial.average.estimate.value == (2 + 4 + 2 + 8) / 4
     assert trial.average.geometric == pytest.approx((2 * 4 * 2 * 8) ** 0.25)
     assert {n: p.versus[n].value for n, p in trial.average.largest.items()} == {"bsp": 4, "ssp": 8}

@@ -146,8 +146,6 @@ def test_inputs_that_change_on_disk_meanwhile_change_nothing(tmp_path: Path) -> 
     assert meddled.sensitivity.equals(quiet.sensitivity)
     meddled.write(tmp_path / "out")
     kept, used = (c.scenario.inputs.trace for c in (Comparison.read(tmp_path / "out"), meddled))
-    assert kept is not None
-    assert used is not None
     assert kept.rows == used.rows
 
 
@@ -270,7 +268,6 @@ def turned() -> Comparison:
 def test_thresholds_are_what_sensitivity_finds_under_the_first_seeds(turned: Comparison) -> None:
     few = Scenario.of(NOISY | {"seeds": 5})
     found = sensitivity(few, ["bsp", "asgd"], jobs=1)
-    assert turned.thresholds is not None
     assert turned.thresholds.equals(found)
     assert set(turned.thresholds["seeds"]) == {5}
 
@@ -327,13 +324,11 @@ def test_thresholds_that_were_interrupted_go_on_where_they_were(
         on_progress=lambda done, total, what: found.append(what),
     )  # fmt: skip
     assert not any("=" not in what for what in found if not what.startswith("found"))
-    assert again.thresholds is not None
     assert again.thresholds.equals(turned.thresholds)
 
 
 def test_one_policy_has_nobody_to_lose_the_lead_to() -> None:
     alone = simstrag.compare(Scenario.of(NOISY), ["asgd"], sensitivity=True, jobs=1)
-    assert alone.thresholds is not None
     assert alone.thresholds.empty
 
 

@@ -61,7 +61,6 @@ def test_a_placeholder_is_a_number_that_the_scenario_states(name: str, message: 
 
 def test_what_nothing_states_or_measures_is_tried_by_default(tried: Comparison) -> None:
     """asgd is the choice unless a saturated server makes it slower; a pull of 1 us does not."""
-    assert tried.thresholds is not None
     assert tried.thresholds["quantity"].unique().tolist() == [
         "learner.noise_scale", "contention.severity", "server.service", "server.pull",
     ]  # fmt: skip

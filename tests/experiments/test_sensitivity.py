@@ -134,7 +134,6 @@ def test_noise_is_varied_as_far_as_it_can_have_the_stated_autocorrelation(
     """Lognormal noise of a cv of 1 cannot have either."""
     case = Scenario.of(BASE | {"step": {"compute": 0.1, "cv": cv}, "noise": {"lag1": lag1}})
     table = compare(case, ["bsp", "asgd"], sensitivity=True, jobs=1).thresholds
-    assert table is not None
     tried = table.set_index(["quantity", "direction"])["tried"]
     assert tried["step.cv", "smaller"] == cv / 4
     assert cv < tried["step.cv", "larger"] < 1
@@ -353,7 +352,6 @@ def test_the_seeds_of_the_search_meet_the_contention_that_all_seeds_meet() -> No
     assert sum(delays[seed] > 0.1 for seed in found.search_seeds) == 1
     assert len(found.search_seeds) == 5
     assert "Not tested" not in str(found.answer)
-    assert found.extremes is not None
     own, severe = (found.extremes.query(f"quantity == 'contention.severity' and value == {v}")
                    .groupby("policy")["seconds"].mean() for v in (0.5, 2.0))  # fmt: skip
     assert severe["bsp"] > 1.1 * own["bsp"]

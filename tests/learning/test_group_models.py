@@ -9,20 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
 
 from simstrag import InputError, Scenario, simulate  # noqa: E402
 from simstrag.contract import Damping, Plan, Quorum, Review, Via, View, Weigh  # noqa: E402
-from simstrag.engine.recorder import Recorder  # noqa: E402
-from simstrag.engine.simulate import simulate_into  # noqa: E402
-from simstrag.learning import tasks  # noqa: E402
-from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
-from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
-from simstrag.learning.gradients import GradientEngine  # noqa: E402
 from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
+from tests.support.plain_training import BATCH, log_of, plain_training  # noqa: E402
 
-WORKERS, BATCH = 4, 8
+WORKERS = 4
 KEYS: dict[str, Any] = {
     "workers": WORKERS,
     "samples": 24 * WORKERS * BATCH,
@@ -49,55 +43,8 @@ class Moving:
         return Plan(quorums, fuse=True, damping=Damping(0.5, shift=1.0), review=Review(updates=1))
 
 
-def log_of(policy: Any, **keys: Any) -> GradientLog:
-    log = GradientLog()
-    scenario = Scenario(**KEYS | keys, learner={"batch": BATCH})
-    simulate_into(Recorder(keep_gradients=True, storage=log), scenario, policy, 0)
-    return log
-
-
-def replayed(log: GradientLog, choice: OptimizerChoice) -> torch.Tensor:
-    task = tasks.load("tabular")
-    drawn = Batches(iid_shards(len(task.inputs), WORKERS, 0), BATCH, 0)
-    engine = GradientEngine(task, "fp64", "fp32")
-    return GradientReplay(log, engine, drawn, choice).run(1.0).parameters
-
-
-def one_at_a_time(log: GradientLog, make: Any, **settings: Any) -> torch.Tensor:
-    """In plain torch: every gradient at its rank's model, which is trained anew from its pull."""
-    task, rows = tasks.load("tabular"), log.gradients
-    drawn = Batches(iid_shards(len(task.inputs), WORKERS, 0), BATCH, 0)
-    model, known = task.model.double(), dict[int, torch.Tensor]()
-    whole = nn.Parameter(nn.utils.parameters_to_vector(model.parameters()).detach())
-    optimizer, versions = make([whole], **settings), [whole.detach().clone()]
-
-    def own_model(row: int) -> torch.Tensor:
-        alike = [rows[name] == rows[name][row] for name in ("rank", "version", "update")]
-        earlier = np.flatnonzero(np.all(alike, 0) & (rows["step"] < rows["step"][row]))
-        flat = nn.Parameter(versions[rows["version"][row]].clone())
-        own = make([flat], **settings)
-        for before in sorted(earlier, key=lambda k: rows["step"][k]):
-            members = np.flatnonzero(rows["round"] == rows["round"][before])
-            flat.grad = sum(gradient(k) * (BATCH / (WORKERS * BATCH)) for k in members.tolist())
-            own.step()
-        return flat.detach()
-
-    def gradient(row: int) -> torch.Tensor:
-        if row not in known:
-            nn.utils.vector_to_parameters(own_model(row), model.parameters())
-            of = [rows[name][row : row + 1] for name in ("rank", "step", "samples")]
-            samples = torch.from_numpy(drawn.of(*of))
-            out, targets = model(task.inputs[samples].double()), task.targets[samples].double()
-            each = torch.autograd.grad(task.loss(out, targets).mean(), [*model.parameters()])
-            known[row] = torch.cat([part.flatten() for part in each])
-        return known[row]
-
-    for update in range(1, len(log.times) + 1):
-        own = np.flatnonzero(rows["update"] == update)
-        whole.grad = sum(gradient(k) * float(rows["weight"][k]) for k in own.tolist())
-        optimizer.step()
-        versions.append(whole.detach().clone())
-    return whole.detach()
+def logged(policy: Any, **keys: Any) -> GradientLog:
+    return log_of(policy, KEYS | keys)
 
 
 @pytest.mark.parametrize("policy", ["cgp:groups=rounds,every=2", Moving()])
@@ -111,27 +58,24 @@ def one_at_a_time(log: GradientLog, make: Any, **settings: Any) -> torch.Tensor:
 def test_parameters_are_those_of_groups_that_train_one_gradient_at_a_time(
     policy: Any, choice: OptimizerChoice, make: Any, settings: Any
 ) -> None:
-    log = log_of(policy)
+    log, plain = logged(policy), plain_training(WORKERS)
     assert len(np.unique(log.gradients["round"])) > 5
-    found, wanted = replayed(log, choice), one_at_a_time(log, make, **settings)
-    assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
+    wanted = plain.one_at_a_time(log, make, **settings)
+    assert torch.allclose(plain.replayed(log, choice), wanted, rtol=1e-9, atol=1e-12)
 
 
 def test_a_round_counts_what_was_dropped_after_it() -> None:
-    rows = log_of(Moving(), samples=1280).gradients
+    rows = logged(Moving(), samples=1280).gradients
     lost = rows["round"][rows["update"] == 0]
     assert set(lost) & set(rows["round"][rows["update"] > 0])
 
 
 def test_a_finished_run_gives_the_log_that_was_kept_as_it_ran() -> None:
-    run = simulate(
-        Scenario(**KEYS | {"samples": 1280}, learner={"batch": BATCH}), Moving(),
-        record_gradients=True,
-    )  # fmt: skip
-    found, kept = GradientLog.of(run).gradients, log_of(Moving(), samples=1280).gradients
-    assert {name: own.tolist() for name, own in found.items()} == {
-        name: own.tolist() for name, own in kept.items()
-    }
+    case = Scenario(**KEYS | {"samples": 1280}, learner={"batch": BATCH})
+    found = GradientLog.of(simulate(case, Moving(), record_gradients=True)).gradients
+    kept = logged(Moving(), samples=1280).gradients
+    assert found.keys() == kept.keys()
+    assert all(own.tolist() == kept[name].tolist() for name, own in found.items())
 
 
 def test_one_group_with_rounds_ends_where_as_many_updates_of_plain_sgd_do() -> None:
@@ -141,10 +85,12 @@ def test_one_group_with_rounds_ends_where_as_many_updates_of_plain_sgd_do() -> N
         def plan(self, view: View) -> Plan:
             return Plan(super().plan(view).quorums)
 
-    choice = OptimizerChoice("sgd", 0.05)
-    rounds, updates = log_of(Together()), log_of("bsp")
+    rounds, updates = logged(Together()), logged("bsp")
     assert len(updates.times) == 4 * len(rounds.times) == 24
-    found, wanted = replayed(rounds, choice), replayed(updates, choice)
+    found, wanted = (
+        plain_training(WORKERS).replayed(log, OptimizerChoice("sgd", 0.05))
+        for log in (rounds, updates)
+    )
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 

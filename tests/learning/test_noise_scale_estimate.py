@@ -47,7 +47,6 @@ def test_both_parts_of_a_pair_are_without_bias_whatever_the_shares(sizes: tuple[
         parts = zip(sizes, (own**2).sum(axis=1).tolist(), strict=True)
         total = weights @ own
         pair = pair_of(parts, float(total @ total), float(weights.sum()))
-        assert pair is not None
         pairs.append(pair)
     for true, found in (
         (SIGNAL, [pair.signal for pair in pairs]),
@@ -99,7 +98,6 @@ def test_a_pair_weighs_the_rounds_that_it_stands_for_and_less_with_age() -> None
     noise = sum(w * pair.noise for w, pair in zip(weights, pairs, strict=True))
     assert averages.scale == pytest.approx(noise / signal)
     found = estimate_at_end(pairs, [8 * r for r in rounds], 8)
-    assert found is not None
     assert found.value == pytest.approx(averages.scale)
     assert found.high is not None
     assert found.low < found.value < found.high

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import nn  # noqa: E402
 
 from simstrag.contract import Compensation, Outer, Screen  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
-from simstrag.learning import tasks  # noqa: E402
 from simstrag.learning.averaging_replay import AveragingReplay  # noqa: E402
 from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
 from simstrag.learning.gradient_log import GradientLog  # noqa: E402
@@ -34,9 +32,11 @@ from tests.support.outer_references import (  # noqa: E402
     log_of_turns,
     stream,
 )
+from tests.support.plain_training import BATCH, plain_training  # noqa: E402
 
-RANKS, BATCH = 3, 8
+RANKS = 3
 INNER = {"lr": 0.05, "momentum": 0.9}
+PLAIN = plain_training(RANKS)
 
 
 class Slope(nn.Module):
@@ -122,33 +122,8 @@ def test_the_reference_of_streaming_is_torchfts_too(delay: int, alpha: float) ->
     assert tuple(tuple(copy.tolist()) for copy in after[:4]) == TORCHFT_GLOBAL[delay, alpha]
 
 
-@functools.cache
-def tabular() -> tuple[LearningTask, GradientEngine, Batches]:
-    task = tasks.load("tabular")
-    engine = GradientEngine(task, "fp64", "fp32")
-    return task, engine, Batches(iid_shards(len(task.inputs), RANKS, 0), BATCH, 0)
-
-
-def slope_at(rank: int, step: int, flat: torch.Tensor) -> torch.Tensor:
-    """The gradient of a rank's step on `tabular`, by plain torch."""
-    task, _, batches = tabular()
-    samples = torch.from_numpy(batches.of([rank], [step], [BATCH]))
-    return slope_of(task, samples, flat)
-
-
-def slope_of(task: LearningTask, samples: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-    model = task.model.double()
-    nn.utils.vector_to_parameters(flat.clone(), model.parameters())
-    model.zero_grad()
-    out = model(task.inputs[samples].double())
-    task.loss(out, task.targets[samples].double()).mean().backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
 def parameters_after(kind: type[Replay], log: GradientLog, rule: UpdateRule) -> torch.Tensor:
-    _, engine, batches = tabular()
-    replay = kind(log, engine, batches, OptimizerChoice("sgd", **INNER), rule)
-    return replay.run(1e9).parameters
+    return PLAIN.replayed(log, OptimizerChoice("sgd", **INNER), rule, kind)
 
 
 STREAMED = [
@@ -167,9 +142,8 @@ def test_streamed_outer_steps_are_those_of_one_step_at_a_time(
 ) -> None:
     log = log_of_rounds(RANKS, 7, 4, overlap, BATCH)
     found = parameters_after(OuterReplay, log, UpdateRule(True, outer, fragments, overlap))
-    _, engine, _ = tabular()
     _, after = stream(
-        engine.initial, slope_at, ranks=RANKS, syncs=7, cycle=4, fragments=fragments,
+        PLAIN.engine.initial, PLAIN.slope_at, ranks=RANKS, syncs=7, cycle=4, fragments=fragments,
         delay=overlap, alpha=outer.mix, inner=INNER,
         outer={"lr": outer.lr, "momentum": outer.momentum, "nesterov": outer.nesterov},
     )  # fmt: skip
@@ -208,7 +182,8 @@ class DelayedNesterov(torch.optim.Optimizer):
 def test_asynchronous_outer_steps_are_those_of_one_step_at_a_time(outer: Outer) -> None:
     log = log_of_turns(TURNS, 4, BATCH)
     found = parameters_after(OuterReplay, log, UpdateRule(True, outer, server=True))
-    wanted = follow(log, tabular()[1].initial, slope_at, inner=INNER, outer=maker(outer))
+    start = PLAIN.engine.initial
+    wanted = follow(log, start, PLAIN.slope_at, inner=INNER, outer=maker(outer))
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
@@ -259,23 +234,20 @@ def test_an_outer_step_of_rate_one_is_the_mean_to_the_last_bit() -> None:
 
 def test_what_a_rank_runs_on_enters_by_the_mix_alone() -> None:
     log, rule = log_of_rounds(RANKS, 7, 4, 2, BATCH), UpdateRule(True, Outer(0.7), 1, 2)
-    gradients = log.gradients
+    gradients, at_once = log.gradients, UpdateRule(True, Outer(0.7))
     early = (gradients["update"] > 1) & (gradients["step"] % 4 >= 2)
     rows = [
         {name: gradients[name][k] for name in gradients if name != "amp"}
+        | {"weight": 1 / (RANKS * 2)}
         for k in np.flatnonzero(~early)
     ]
-    for row in rows:
-        row["weight"] = 1 / (RANKS * 2)
-    without = parameters_after(OuterReplay, log_of_rows(rows, 7), UpdateRule(True, Outer(0.7)))
-    plain = {"momentum": 0.0, "lr": 0.05}  # momentum would remember the steps
-    _, engine, batches = tabular()
-    found = [
-        OuterReplay(each, engine, batches, OptimizerChoice("sgd", **plain), how).run(1e9).parameters
-        for each, how in ((log, rule), (log_of_rows(rows, 7), UpdateRule(True, Outer(0.7))))
-    ]
+    without = log_of_rows(rows, 7)
+    plain = OptimizerChoice("sgd", 0.05, 0.0)  # momentum would remember the steps
+    found = [PLAIN.replayed(*each, OuterReplay)
+             for each in ((log, plain, rule), (without, plain, at_once))]  # fmt: skip
     assert torch.allclose(*found, rtol=1e-9, atol=1e-12)
-    assert not torch.allclose(parameters_after(OuterReplay, log, rule), without)
+    with_momentum = parameters_after(OuterReplay, log, rule)
+    assert not torch.allclose(with_momentum, parameters_after(OuterReplay, without, at_once))
 
 
 # -- compensation and screen ---------------------------------------------------------------------
@@ -286,24 +258,6 @@ def asynchronous() -> GradientLog:
     log = log_of_turns(TURNS * 3, 1, BATCH)
     log._gradients[0]["weight"] = np.full(len(TURNS) * 3, 1 / RANKS)
     return log
-
-
-def corrected_one_at_a_time(log: GradientLog, correct: Any) -> torch.Tensor:
-    """Plain torch: `correct(g, now, pulled, update)` before each optimizer step, None skips it."""
-    _, engine, _ = tabular()
-    flat, columns = nn.Parameter(engine.initial.clone()), log.gradients
-    optimizer = torch.optim.SGD([flat], **INNER)
-    versions = [flat.detach().clone()]
-    for update in range(1, len(log.times) + 1):
-        (k,) = np.flatnonzero(columns["update"] == update)
-        pulled = versions[columns["version"][k]]
-        g = slope_at(int(columns["rank"][k]), int(columns["step"][k]), pulled)
-        g = correct(g, flat.detach(), pulled, update)
-        if g is not None:
-            flat.grad = g * float(columns["weight"][k])
-            optimizer.step()
-        versions.append(flat.detach().clone())
-    return versions[-1]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.95])
@@ -318,20 +272,19 @@ def test_compensated_gradients_are_those_of_dc_asgd(decay: float) -> None:
 
     log, rule = asynchronous(), UpdateRule(compensation=Compensation(strength, decay))
     found = parameters_after(GradientReplay, log, rule)
-    wanted = corrected_one_at_a_time(log, compensate)
+    wanted = PLAIN.one_at_a_time(log, correct=compensate, **INNER)
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
     assert not torch.allclose(found, parameters_after(GradientReplay, log, UpdateRule()))
 
 
 def test_screened_gradients_are_those_of_zeno() -> None:
     screen, passed, own = Screen(rho=0.02, epsilon=0.01, every=5, batch=64), [], torch.zeros(0)
-    task, _, batches = tabular()
 
     def judge(g: Any, now: Any, pulled: Any, update: int) -> torch.Tensor | None:
         nonlocal own
         if (update - 1) % 5 == 0:
-            samples = torch.from_numpy(batches.of_server((update - 1) // 5, 64))
-            own = slope_of(task, samples, now)
+            samples = torch.from_numpy(PLAIN.batches.of_server((update - 1) // 5, 64))
+            own = PLAIN.slope(samples, now)
         g = g / g.norm() * own.norm()
         score = INNER["lr"] * own @ g - screen.rho * g @ g + INNER["lr"] * screen.epsilon
         passed.append(bool(score >= 0))
@@ -339,23 +292,19 @@ def test_screened_gradients_are_those_of_zeno() -> None:
 
     log, rule = asynchronous(), UpdateRule(screen=screen)
     found = parameters_after(GradientReplay, log, rule)
-    wanted = corrected_one_at_a_time(log, judge)
+    wanted = PLAIN.one_at_a_time(log, correct=judge, **INNER)
     assert 0 < sum(passed) < len(passed)
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
 def test_no_parameters_are_kept_that_no_gradient_needs() -> None:
-    _, engine, batches = tabular()
-    optimizer = OptimizerChoice("sgd", **INNER)
-    rule = UpdateRule(compensation=Compensation())
-    corrected = GradientReplay(asynchronous(), engine, batches, optimizer, rule)
-    corrected.run(1e9)
-    assert not corrected._live
-    assert not corrected._pulled
-    log = log_of_turns(TURNS, 4, BATCH)
-    outer = OuterReplay(log, engine, batches, optimizer, UpdateRule(True, Outer(0.7), server=True))
-    outer.run(1e9)
-    assert not outer._live
+    turns = log_of_turns(TURNS, 4, BATCH), UpdateRule(True, Outer(0.7), server=True)
+    corrected = asynchronous(), UpdateRule(compensation=Compensation())
+    for kind, log, rule in ((GradientReplay, *corrected), (OuterReplay, *turns)):
+        replay = kind(log, PLAIN.engine, PLAIN.batches, OptimizerChoice("sgd", **INNER), rule)
+        replay.run(1e9)
+        assert not replay._live
+        assert not getattr(replay, "_pulled", None)
 
 
 def test_more_fragments_than_parameters_are_refused() -> None:

@@ -25,22 +25,19 @@ from simstrag.contract import (  # noqa: E402  # noqa: E402
 )
 from simstrag.ddp.policy_support import mechanism  # noqa: E402
 from simstrag.engine.recorder import Recorder  # noqa: E402
-from simstrag.engine.simulate import simulate_into  # noqa: E402
 from simstrag.engine.simulation import Simulation  # noqa: E402
-from simstrag.learning.gradient_log import GradientLog  # noqa: E402
 from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
 from simstrag.policies import load  # noqa: E402
 from tests.learning.test_outer_learning import (  # noqa: E402
-    BATCH,
     INNER,
+    PLAIN,
     RANKS,
     maker,
     parameters_after,
-    slope_at,
-    tabular,
 )
 from tests.support.outer_references import follow  # noqa: E402
+from tests.support.plain_training import BATCH, log_of  # noqa: E402
 from tests.support.strategies import Fixed, Script  # noqa: E402
 
 KEYS: dict[str, Any] = {
@@ -66,13 +63,6 @@ def run_of(policy: str | Policy, **changes: Any) -> Any:
     return simulate(Scenario(**KEYS | {"learner": {"batch": BATCH}} | changes), policy)
 
 
-def log_of(policy: str) -> GradientLog:
-    log = GradientLog()
-    plain = Scenario(**KEYS, learner={"batch": BATCH})
-    simulate_into(Recorder(keep_gradients=True, storage=log), plain, policy, 0)
-    return log
-
-
 @pytest.mark.parametrize("policy", NEW)
 def test_times_are_those_of_the_run_without_a_model(policy: str) -> None:
     plain, real = run_of(policy), run_of(policy, learner=REAL)
@@ -91,15 +81,13 @@ def test_times_are_those_of_the_run_without_a_model(policy: str) -> None:
     ],
 )  # fmt: skip
 def test_parameters_are_those_of_one_step_at_a_time(policy: str) -> None:
-    log, (_, engine, _) = log_of(policy), tabular()
-    plan = load(policy).plan(View(RANKS))
+    log, plan = log_of(policy, KEYS), load(policy).plan(View(RANKS))
     rule, outer = UpdateRule.of(plan), plan.outer
-    assert outer is not None
-    found = parameters_after(OuterReplay, log, rule)
     wanted = follow(
-        log, engine.initial, slope_at, fragments=rule.fragments, overlap=rule.overlap,
+        log, PLAIN.engine.initial, PLAIN.slope_at, fragments=rule.fragments, overlap=rule.overlap,
         alpha=outer.mix, inner=INNER, outer=maker(outer),
     )  # fmt: skip
+    found = parameters_after(OuterReplay, log, rule)
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
@@ -233,7 +221,6 @@ def test_a_real_learner_drops_no_contribution_that_a_rank_has_gone_on_from() -> 
 def test_momentum_of_async_local_sgd_is_delayed_by_as_many_updates_as_there_are_ranks() -> None:
     for policy, delay in (("", 3), (":nesterov=no", 1), (":delay=2", 2)):
         (outer,) = {load(f"async_local_sgd{policy}").plan(View(3)).outer}
-        assert outer is not None
         assert outer.delay == delay
 
 
@@ -246,19 +233,12 @@ def test_seconds_must_be_of_every_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "answer"),
-    [
-        ("diloco", "server"),
-        ("streaming_diloco", "server"),
-        ("async_local_sgd", "server"),
-        ("dc_asgd", "server"),
-        ("decoupled_diloco", "server"),
-        ("eager_sgd", "server"),
-        ("zeno", "server"),
-    ],
-)
-def test_real_ranks_take_a_policy_or_say_why_not(policy: str, answer: str) -> None:
-    assert mechanism(policy).startswith(answer)
+    "policy",
+    ["diloco", "streaming_diloco", "async_local_sgd", "dc_asgd", "decoupled_diloco", "eager_sgd",
+     "zeno"],
+)  # fmt: skip
+def test_real_ranks_take_a_policy_through_their_server(policy: str) -> None:
+    assert mechanism(policy).startswith("server")
 
 
 @pytest.mark.parametrize(

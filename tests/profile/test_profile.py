@@ -85,7 +85,6 @@ def refused(file: Path) -> str:
 def test_a_profile_is_read_with_the_hash_of_its_file(file: Path) -> None:
     file.write_text(json.dumps(GOOD))
     profile = Profile.read(file)
-    assert profile.step is not None
     assert profile.step.compute.value == 0.02
     assert profile.step.compute.kind == "measured"
     assert profile.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
@@ -100,7 +99,6 @@ def test_a_scenario_takes_its_constants_from_its_profile(file: Path) -> None:
     assert (inputs.allreduce.alpha, inputs.allreduce.bandwidth) == (1e-4, 1e9)
     assert (inputs.allreduce.bytes, inputs.allreduce.overlap) == (4e6, 0.0)
     assert (inputs.server.service, inputs.server.push, inputs.server.pull) == (0.003, 0.001, 0.002)
-    assert inputs.step.noise is not None
     drawn = inputs.step.noise.factors(noise.keys(0, [0])[0], 0, 10_000)
     assert (drawn.min(), drawn.max()) == pytest.approx((0.9, 1.1), abs=1e-3)
 
@@ -120,7 +118,6 @@ def test_a_profile_in_memory_stands_in_the_place_of_the_file(file: Path, tmp_pat
     assert in_memory.replaced(trace=slowed).inputs.profile == known
     in_memory.write(tmp_path)
     written = Scenario.read(tmp_path / "scenario.yaml").inputs.profile
-    assert written is not None
     assert written.text == known.text
 
 
@@ -273,8 +270,6 @@ def test_the_mean_of_the_noise_is_that_of_its_draws(file: Path) -> None:
     assert table.mean() != pytest.approx(1, abs=0.01)
     file.write_text(json.dumps(changed("step.noise.quantiles", table.tolist())))
     step = Profile.read(file).step
-    assert step is not None
-    assert step.noise is not None
     key = noise.keys(0, [0])[0]
     drawn = noise.quantiles(step.noise.quantiles).factors(key, 0, 200_000)
     assert drawn.mean() == pytest.approx(1, abs=0.004)

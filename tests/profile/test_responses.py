@@ -141,7 +141,6 @@ def test_a_translated_trace_is_still_the_one_that_was_recorded(profile: Path) ->
     scenario = Scenario.of(BASE | {"profile": profile.name, "trace": USED}, folder=profile.parent)
     inputs = scenario.inputs
     assert inputs.trace == Trace.from_rows(USED, source="scenario: trace")
-    assert inputs.contention is not None
     assert {row.kind for row in inputs.contention.rows} == {"slowdown"}
     run = simulate(scenario, "bsp")
     assert run.provenance["sha256"]["trace"] == inputs.trace.sha256

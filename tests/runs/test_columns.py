@@ -87,7 +87,6 @@ def test_a_column_comes_back_from_a_file_and_from_another_process(
     assert pickle.loads(pickle.dumps(column)) == values
     write_table(tmp_path, "t", {"a": column})
     table = read_table(tmp_path, "t")
-    assert table is not None
     assert table["a"] == values
 
 
@@ -117,7 +116,6 @@ def test_a_column_without_a_method_of_pandas_says_what_has_it() -> None:
 def test_a_table_shows_its_size_and_the_first_values_with_units(tmp_path: Any) -> None:
     write_table(tmp_path, "t", {"time": [k / 3 for k in range(9)], "members": [(0, 1)] * 9})
     table = read_table(tmp_path, "t")
-    assert table is not None
     assert repr(table).splitlines() == [
         "9 rows; frame() makes a DataFrame",
         "  time     [0, 0.333333, 0.666667, 1, 1.33333, 1.66667, ...] s",
@@ -181,7 +179,6 @@ def test_what_is_written_in_batches_is_read_as_one_table(
         for start in range(0, 10 * rows, rows):
             files.add("t", updates(start, rows))
         table = files.table("t")
-    assert table is not None
     assert table["version"] == list(range(10 * rows))
     assert table["members"][-1] == tuple(range(members))
     assert table["members"].sizes.tolist() == [members] * 10 * rows
@@ -203,7 +200,6 @@ def test_a_table_without_rows_is_written_with_its_columns(tmp_path: Any) -> None
 def test_a_column_is_read_when_it_is_asked_for(tmp_path: Any) -> None:
     write_table(tmp_path, "t", {"version": [0, 1, 2, 3], "members": [(0, 1)] * 4})
     table = read_table(tmp_path, "t")
-    assert table is not None
     assert table["version"] == [0, 1, 2, 3]
     (tmp_path / "t.parquet").unlink()
     assert table["version"] == [0, 1, 2, 3]

@@ -294,7 +294,6 @@ def test_a_run_says_what_computed_it(run: Run) -> None:
     recorded = run.provenance
     assert {"simstrag", "commit", "python", "numpy", "pyarrow", "simpy", "pandas"} < set(recorded)
     trace = SCENARIO.inputs.trace
-    assert trace is not None
     assert recorded["sha256"] == {"trace": trace.sha256, "profile": None}
 
 

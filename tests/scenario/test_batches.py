@@ -51,7 +51,6 @@ def test_a_batch_between_has_the_time_of_the_fit(profile: Profile) -> None:
 
 def test_reduced_precision_gains_there_what_both_fits_say(profile: Profile) -> None:
     gain = times_at(profile, 12).amp_ratio
-    assert gain is not None
     assert gain.value == pytest.approx((0.004 + 0.0055 * 12) / (0.003 + 0.0031 * 12))
     assert gain.kind == "fitted"
 
@@ -63,7 +62,6 @@ def test_a_batch_that_was_timed_has_its_own_measurement(profile: Profile) -> Non
         for precision in ("fp32", "bf16")
     )
     assert times.compute == full.mean
-    assert times.amp_ratio is not None
     assert times.amp_ratio.value == pytest.approx(full.seconds.value / amp.seconds.value)
     assert times.amp_ratio.kind == "measured"
 
@@ -71,7 +69,6 @@ def test_a_batch_that_was_timed_has_its_own_measurement(profile: Profile) -> Non
 def test_without_a_fit_of_reduced_precision_its_gain_stays(profile: Profile) -> None:
     data = json.loads(profile.text)
     data["batches"], data["cells"] = data["batches"][:1], data["cells"][:5]
-    assert profile.step is not None
     assert times_at(Profile.model_validate(data), 12).amp_ratio == profile.step.amp_ratio
 
 

@@ -36,7 +36,6 @@ def test_recorded_durations_alone_say_how_long_a_step_is() -> None:
 
 def test_durations_in_a_file_suffice_too_and_beside_a_profile_without_steps(tmp_path: Path) -> None:
     scenario = Scenario(workers=2, updates=1, trace=durations((1,), (4,)))
-    assert scenario.inputs.trace is not None
     scenario.inputs.trace.write(tmp_path / "mine.csv")
     profile = {"name": "net", "date": "", "command": "", "device": {}, "software": {}}
     (tmp_path / "net.json").write_text(json.dumps(profile))

@@ -30,7 +30,6 @@ def said(found: Diagnosis, label: str) -> str:
 
 
 def share(found: Diagnosis, kind: str) -> float:
-    assert found.losses is not None
     return found.losses.of(kind).share
 
 
@@ -85,7 +84,6 @@ def test_scattered_pauses_cost_what_they_cost() -> None:
 
 def test_pausing_together_saves_what_the_truth_says() -> None:
     found = read("cases/02-staggered-gc/steps.csv")
-    assert found.losses is not None
     assert found.losses.step == pytest.approx(1.8051, rel=1e-4)
     assert found.losses.of(SCATTERED).facts["together"] == pytest.approx(0.0486, abs=5e-4)
 
@@ -124,7 +122,6 @@ def test_a_slow_rank_is_named_with_since_when(
     name: str, who: str, slowdown: float, since: int, until: int
 ) -> None:
     found = read(name)
-    assert found.steps is not None
     (slow,) = found.steps.culprits
     assert said(found, "who").startswith(who)
     assert slow.slowdown == pytest.approx(slowdown, abs=0.03)
@@ -140,7 +137,6 @@ def test_steps_done_again_after_a_restart_are_lost_work() -> None:
 
 def test_compiling_at_the_start_is_no_straggler() -> None:
     found = read("cases/14-first-steps-compile/steps.csv")
-    assert found.losses is not None
     assert found.losses.start_up[0] == 2
     assert found.losses.start_up[1] == pytest.approx(80, rel=0.2)
     assert share(found, STRAGGLERS) == 0
@@ -148,7 +144,6 @@ def test_compiling_at_the_start_is_no_straggler() -> None:
 
 def test_a_node_is_named_when_all_its_ranks_are_slow() -> None:
     found = read("cases/16-whole-node-slow/steps.csv")
-    assert found.steps is not None
     (group,) = found.steps.groups
     assert (group.kind, group.name, len(group.members)) == ("node", "gpu02", 8)
     best = max(found.steps.fixes, key=lambda fix: fix.seconds)
@@ -176,10 +171,8 @@ def test_a_collective_is_known_by_what_it_does() -> None:
 def test_a_slow_rank_is_seen_behind_waiting_buckets() -> None:
     """The truth is 1.55 and .444 s; a dump leaves open how much of a step was slowed."""
     found = read("cases/10-flight-recorder")
-    assert found.steps is not None
     (slow,) = found.steps.culprits
     assert slow.rank == 2
-    assert found.losses is not None
     left = found.losses.step * (1 - share(found, STRAGGLERS))
     assert left == pytest.approx(0.444, rel=0.05)
     assert any("1.35 times" in each.what for each in found.unseen)
@@ -229,7 +222,6 @@ def test_cumulative_seconds_are_no_steps(tmp_path: Path) -> None:
     ]
     (tmp_path / "mine.csv").write_text("\n".join(["rank,step,elapsed", *rows]))
     found = diagnose(tmp_path / "mine.csv", compare=[])
-    assert found.losses is not None
     assert found.losses.step == pytest.approx(0.6, abs=0.02)
     assert said(found, "who").startswith("Rank 2 takes 1.5")
 
@@ -313,7 +305,6 @@ def test_half_of_the_ranks_slow_are_a_group() -> None:
         np.arange(200), np.arange(4), {"compute": seconds}, "drawn", "drawn", is_timed=False
     )
     found = diagnose(record, compare=["lb_bsp"], jobs=1)
-    assert found.steps is not None
     (group,) = found.steps.groups
     assert (group.kind, group.name) == ("group", "2 to 3")
     assert group.slowdown == pytest.approx(1.5, abs=0.02)

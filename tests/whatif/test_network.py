@@ -69,7 +69,6 @@ def test_clean_jobs_raise_no_alarm() -> None:
 def test_the_loss_is_that_of_the_run_in_the_mean_over_all_steps() -> None:
     transfer = np.where((np.arange(90) >= 30) & (np.arange(90) < 60), 0.3, 0.2)
     slow = slower_network(layout(transfer, np.random.default_rng(1)))
-    assert slow is not None
     assert (slow.since, slow.until) == (30, 59)
     assert slow.ratio == pytest.approx(1.5)
     assert slow.lost == pytest.approx(0.1 / 3)
@@ -79,7 +78,6 @@ def test_a_network_that_becomes_faster_was_slower_before() -> None:
     """The first half is the slow one; a loss is never negative."""
     transfer = np.where(np.arange(80) < 40, 0.3, 0.2)
     slow = slower_network(layout(transfer, np.random.default_rng(1)))
-    assert slow is not None
     assert (slow.since, slow.until) == (0, 39)
     assert slow.lost == pytest.approx(0.05)
 

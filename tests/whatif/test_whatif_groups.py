@@ -128,7 +128,6 @@ def test_a_pipeline_by_hand(tmp_path: Path) -> None:
 def naive(replay: JobReplay, recorded: Any) -> Any:
     """Seconds of each step, one rank after the other; recorded: shape (operations, replicas)."""
     layout = replay.layout
-    assert layout.group is not None
     _, ranks, steps = replay.work.shape
     order = np.lexsort((layout.kind, layout.communicates, layout.number))
     found = []

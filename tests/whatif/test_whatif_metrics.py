@@ -58,7 +58,6 @@ def test_the_top_worker_ideal_removes_more_than_the_slowdown(found: Metrics) -> 
 
 
 def test_an_ideal_last_stage_can_make_a_step_longer(found: Metrics) -> None:
-    assert found.last_stage is not None
     assert (found.last_stage.fixed, found.last_stage.only) == (16, 10)
     assert (found.last_stage.removed, found.last_stage.alone) == pytest.approx((-0.5, -0.5))
 
@@ -67,7 +66,6 @@ def test_a_late_first_operation_is_a_delay_and_no_slowdown() -> None:
     found = metrics(JobReplay.of(Layout.of(pipeline(late=1.45))))
     assert found.slowdown == pytest.approx(14.5 / IDEAL)
     assert found.replay_error == pytest.approx(15.95 / 14.5)
-    assert found.delays is not None
     by_kind = found.delays["kind"].whole
     assert by_kind.pop("first-op") == pytest.approx(15.95 / 14.5)
     assert list(by_kind.values()) == pytest.approx([1] * len(by_kind))

@@ -67,7 +67,6 @@ def test_a_rank_takes_its_own_seconds_and_the_all_reduce_the_rest(record: Path) 
     assert job.durations[:, 6].tolist() == [1, 1, 2]
     assert job.communication == pytest.approx(0.155)
     (scenario,) = job.readings
-    assert scenario.allreduce is not None
     assert scenario.allreduce.alpha == pytest.approx(0.155 / 4)
     assert scenario.inputs.allreduce.seconds([1, 1, 1]) == pytest.approx(0.155)
 
@@ -162,7 +161,6 @@ def test_the_scenario_of_a_pipeline_counts_in_micro_batches_and_keeps_its_bubble
     """Two stages of one chunk, four micro-batches: 1 of 5 micro-batch times is the bubble."""
     (scenario,) = scenario_of(drawn_pipeline(*np.full((2, 5, 3, 2, 4), 0.1))).readings
     assert (scenario.learner.batch, scenario.microbatches) == (4, 4)
-    assert scenario.step is not None
     assert scenario.step.fixed_share == pytest.approx(1 / 5)
     assert scenario.cost.gpus == 2
     assert scenario.placeholders == ()
