@@ -1,9 +1,9 @@
 """Writes the tables of keys into the pages on file formats: `python -m tools.format_tables`.
 
 A table stands below a comment that names a pydantic model or a sequence of column names, such as
-`<!-- simstrag.scenario.sections:StepSection -->`. Its names and meanings are the page's; allowed
-values and defaults are the code's. A key without a meaning, or a meaning without its key, is an
-error.
+`<!-- simstrag.scenario.sections:StepSection -->`. Its columns, names and meanings are the page's;
+allowed values and defaults are the code's. A key without a meaning, or a meaning without its key,
+is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGES = [
 TABLE = re.compile(r"(?m)^<!-- (simstrag\.[\w.]+):(\w+) -->\n((?:\|.*\n)+)")
 ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) (?<!\\)\|")
 TYPES = {
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "string": "text",
     "boolean": "`true`, `false`",
@@ -39,7 +39,7 @@ def allowed(schema: Mapping[str, Any]) -> str:
     """The values that a JSON schema allows, in words.
 
     >>> allowed({"anyOf": [{"minimum": 1, "type": "integer"}, {"type": "null"}]})
-    'whole number ≥ 1'
+    'integer ≥ 1'
     >>> allowed({"minimum": 0, "maximum": 1, "type": "number"})
     'number, 0 to 1'
     >>> allowed({"type": "array", "items": {"type": "string"}})
@@ -59,7 +59,7 @@ def allowed(schema: Mapping[str, Any]) -> str:
         if "prefixItems" in schema:
             return "pair of " + ", ".join(map(allowed, schema["prefixItems"]))
         each = allowed(schema.get("items", {}))
-        return f"list of {re.sub('number|mapping', lambda noun: noun[0] + 's', each)}"
+        return f"list of {re.sub('number|integer|mapping', lambda noun: noun[0] + 's', each)}"
     kind = TYPES.get(schema.get("type", ""), "mapping")
     if _is_stated(schema, "minimum") and _is_stated(schema, "maximum"):
         return f"{kind}, {schema['minimum']:g} to {schema['maximum']:g}"
@@ -72,8 +72,11 @@ def _is_stated(schema: Mapping[str, Any], key: str) -> bool:
     return key in schema and schema[key] < 2**63
 
 
-def table(subject: Any, explained: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """Header and rows in Markdown. Raises `ValueError` if names and meanings differ."""
+def table(subject: Any, explained: Mapping[str, str], given: str) -> list[tuple[str, ...]]:
+    """Header and rows in Markdown. Raises `ValueError` if names and meanings differ.
+
+    given: the present header; one without `allowed` has no such column.
+    """
     names = tuple(subject.model_fields) if _is_model(subject) else tuple(subject)
     missing, unknown = set(names) - explained.keys(), explained.keys() - set(names)
     if missing or unknown:
@@ -81,10 +84,11 @@ def table(subject: Any, explained: Mapping[str, str]) -> list[tuple[str, ...]]:
     if not _is_model(subject):
         return [("name", "meaning"), *((f"`{name}`", explained[name]) for name in names)]
     schema = subject.model_json_schema()["properties"]
-    return [
+    rows = [
         ("key", "meaning", "allowed", "default"),
         *((f"`{n}`", explained[n], allowed(schema[n]), _default(subject, n)) for n in names),
     ]
+    return rows if "allowed" in given else [(*row[:2], row[3]) for row in rows]
 
 
 def _is_model(subject: Any) -> bool:
@@ -116,8 +120,9 @@ def filled(page: str) -> str:
         module, name, rows = found.groups()
         subject = getattr(importlib.import_module(module), name)
         meanings = {key: re.sub(r"\\\|", "|", text) for key, text in ROW.findall(rows)}
+        header = rows.partition("\n")[0]
         try:
-            return f"<!-- {module}:{name} -->\n{markdown(table(subject, meanings))}\n"
+            return f"<!-- {module}:{name} -->\n{markdown(table(subject, meanings, header))}\n"
         except ValueError as error:
             raise ValueError(f"{module}:{name}: {error}") from None
 
