@@ -42,6 +42,7 @@ OWN = {
         "diagnosis.json", "report.html", "scenario.yaml", "scenario-host.yaml", "trace.csv",
         "trace.md",
     ),
+    "timeouts.json": ("timeouts.json", "report.html"),
 }  # fmt: skip
 """By marker: patterns of the files that are written with it into a folder."""
 
