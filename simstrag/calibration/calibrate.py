@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,6 +196,9 @@ class Calibration:
             if part not in PARTS:
                 known = ", ".join(PARTS)
                 raise InputError(f"there is no part '{part}'{nearest(part, PARTS)}; known: {known}")
+        minutes = request.minutes
+        if minutes is not None and not isinstance(minutes, Real):
+            raise InputError(f"minutes {minutes!r}: give a number, such as 10")
         device = find_device(request.device or "")
         workload = load(
             request.workload or DEFAULT_WORKLOAD["cpu" if device.name == "cpu" else "cuda"]

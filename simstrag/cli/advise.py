@@ -37,7 +37,14 @@ from simstrag.cli.options import (
 )
 from simstrag.cli.output import emit, mode, on_interrupt
 from simstrag.cli.progress import Count, show_count
-from simstrag.cli.read_inputs import SCENARIOS, TRACES, check_trace, partial_folder, read_scenario
+from simstrag.cli.read_inputs import (
+    SCENARIOS,
+    TRACES,
+    check_trace,
+    partial_folder,
+    read_scenario,
+    refuse_other,
+)
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 
@@ -178,6 +185,7 @@ def _advise_on_job(
     from simstrag.runs.run import check_directory
 
     check_directory(folder, "comparison.csv")
+    refuse_other(folder, path, advises=True)
     kept = partial_folder(folder)
     with on_interrupt(lambda _: _describe_kept(kept)):
         advice = search(scenario, **options, on_progress=show, keep=kept)

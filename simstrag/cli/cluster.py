@@ -17,14 +17,14 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
 )
-from simstrag.cli.options import Jobs, Verbose, argument, flag, out_option
+from simstrag.cli.options import Jobs, Seeds, Verbose, argument, flag, out_option
 from simstrag.cli.output import emit, mode
+from simstrag.cli.read_inputs import folder_of
 from simstrag.cli.sweep import (
     Address,
     Backend,
     Shard,
     draw_report,
-    folder_of,
     parse_shard,
     run_and_draw,
 )
@@ -44,6 +44,7 @@ def cluster(
     out: Annotated[
         Path | None, out_option("Folder of the results; reports/<study> by default.")
     ] = None,
+    seeds: Seeds = None,
     jobs: Jobs = None,
     backend: Backend = None,
     address: Address = None,
@@ -61,7 +62,7 @@ def cluster(
 
     sys.path.append(str(study.absolute().parent))
     run = partial(
-        run_cluster, study, folder_of(study, out), jobs=jobs, address=address,
+        run_cluster, study, folder_of(study, out), seeds=seeds, jobs=jobs, address=address,
         shard=parse_shard(shard),
     )  # fmt: skip
     result, page, warnings = run_and_draw(run, backend, draw)

@@ -18,7 +18,7 @@ from simstrag.cli.console import (
 from simstrag.cli.options import Jobs, Policies, ScenarioFile, Seeds, Verbose, flag, out_option
 from simstrag.cli.output import emit, mode, on_interrupt
 from simstrag.cli.progress import show_count, warn_of_hours
-from simstrag.cli.read_inputs import comparison_folder, partial_folder, read_scenario
+from simstrag.cli.read_inputs import folder_of, partial_folder, read_scenario, refuse_other
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def compare(
     if sensitivity and no_sensitivity:
         raise InputError("--sensitivity, --no-sensitivity: give one of them")
     case = read_scenario(scenario)
-    folder = comparison_folder(out, scenario)
+    folder = folder_of(scenario, out)
+    refuse_other(folder, scenario)
     tried = True if sensitivity else False if no_sensitivity else None
     alone = "without --sensitivity" if sensitivity else ""
     if tried is None and not case.learner.is_real:  # which is searched when asked alone

@@ -16,7 +16,7 @@ EXTRAS = {
 """The extra that installs each optional package, by the package's import name."""
 
 STUDIES = ("sweep", "cluster")
-KEYS = {"--seeds": "seeds", "--policy": "policies", "-p": "policies"}
+KEYS = {"--policy": "policies", "-p": "policies"}
 """Keys of the file of a study, by the options of other commands that say the same."""
 
 

@@ -118,7 +118,7 @@ TraceFile = Annotated[Path, argument("A CSV or parquet trace.", "TRACE")]
 Policy = Annotated[str, policy_option("Such as ssp:bound=5.")]
 Policies = Annotated[list[str] | None, policy_option("Instead of the scenario's; may be repeated.")]
 Seed = Annotated[int, option("Seed of all random numbers.", "N", "--seed", "-s", min=0)]
-Seeds = Annotated[int | None, option("Number of seeds instead of the scenario's.", "N", min=1)]
+Seeds = Annotated[int | None, option("Number of seeds, instead of the file's.", "N", min=1)]
 Jobs = Annotated[int | None, option("Processes; all cores by default.", "N", "--jobs", "-j", min=1)]
 Verbose = Annotated[
     bool, flag("Print all sentences, tables and cautions.", "--verbose", "-v", group=OUTPUT)

@@ -20,6 +20,7 @@ from typer.main import get_command
 from simstrag.cli.console import print_json, print_line, warn
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import OUTPUT, flag
+from simstrag.errors import InputError
 
 OTHER = "Options"
 """The title of options without a group."""
@@ -122,6 +123,8 @@ class Printing:
     def invoke(self, ctx: Any) -> Any:
         """Run it by its options; Ctrl-C says what is kept."""
         given = {name: ctx.params.pop(name) for name in self.modes}
+        if given.get("quiet") and ctx.params.get("verbose"):
+            raise InputError("--quiet, --verbose: give one of them")
         token = _MODE.set(OutputMode(**given))
         try:
             with on_interrupt(_describe_kept):

@@ -214,8 +214,8 @@ def warn_of_hours(scenario: Scenario, names: Sequence[str], runs: int, jobs: int
     warn([text] if text else [])
 
 
-def warn_of_hours_of_study(study: Path, parts: int, jobs: int | None) -> None:
-    """The same of a study, of which one of `parts` runs here."""
+def warn_of_hours_of_study(study: Path, seeds: int | None, parts: int, jobs: int | None) -> None:
+    """The same of a study, of which one of `parts` runs here; seeds: instead of the study's."""
     from simstrag.experiments.forecast import describe_hours_of_study
     from simstrag.experiments.study import Study
     from simstrag.processes.pool import core_count
@@ -223,7 +223,7 @@ def warn_of_hours_of_study(study: Path, parts: int, jobs: int | None) -> None:
     if mode().quiet:
         return
     with capture_warnings():
-        points = [point.scenario for point in Study.read(study).points()]
+        points = [point.scenario for point in Study.read(study).under(seeds).points()]
         text = describe_hours_of_study(points, (jobs or core_count()) * parts)
     warn([text] if text else [])
 

@@ -70,28 +70,30 @@ def find_import(path: Path) -> tuple[str, str] | None:
     return None if len(of_trace) > 2 or not header else import_command(path)
 
 
-def comparison_folder(out: Path | None, scenario: Path) -> Path:
-    """The folder for a comparison: `out`, or reports/<scenario>.
+def folder_of(file: Path, out: Path | None) -> Path:
+    """The folder for the results of a file: `out`, or reports/<name of the file>."""
+    return Path("reports") / file.stem if out is None else out
 
-    Raises `InputError` if reports/<scenario> is the comparison of another scenario file.
+
+def refuse_other(folder: Path, file: Path, *, advises: bool = False) -> None:
+    """Raise `InputError` where a folder to write holds the comparison of another file.
+
+    advises: whether advice on the file is written, not its comparison; neither replaces the other.
     """
     from simstrag.experiments.comparison import origin
 
-    if out is not None:
-        return out
-    folder = Path("reports") / scenario.stem
-    other = origin(folder)
-    if other is not None and other != scenario.resolve():
+    other, is_advice = origin(folder), (folder / "advice.json").exists()
+    if other is not None and (other != file.resolve() or is_advice != advises):
+        held = "advice on" if is_advice else "comparison of"
         raise InputError(
-            f"{folder}: holds the comparison of another scenario, {os.path.relpath(other)}; "
-            f"choose a folder for {scenario} with --out"
+            f"{folder}: holds the {held} {os.path.relpath(other)}; choose another folder for "
+            f"{file} with --out"
         )
-    return folder
 
 
 def results_folder(path: Path) -> Path:
     """A folder of results; of a scenario's or a study's file, reports/<name of the file>."""
-    folder = Path("reports") / path.stem
+    folder = folder_of(path, None)
     if path.suffix not in SCENARIOS or not path.is_file():
         return path
     if not folder.is_dir():

@@ -13,9 +13,10 @@ from warnings import warn
 import typer
 
 from simstrag.cli.console import capture_warnings, print_line
-from simstrag.cli.options import Jobs, argument, flag, option, out_option
+from simstrag.cli.options import Jobs, Seeds, argument, flag, option, out_option
 from simstrag.cli.output import emit, mode
 from simstrag.cli.progress import show_count, warn_of_hours_of_study
+from simstrag.cli.read_inputs import folder_of
 from simstrag.documents.file_io import require_path, write_atomically
 from simstrag.errors import InputError
 
@@ -46,6 +47,7 @@ def sweep(
     out: Annotated[
         Path | None, out_option("Folder of the results; reports/<study> by default.")
     ] = None,
+    seeds: Seeds = None,
     jobs: Jobs = None,
     backend: Backend = None,
     address: Address = None,
@@ -66,7 +68,13 @@ def sweep(
     if status or collect:
         _refuse_run_options(
             "--collect" if collect else "--status",
-            {"--jobs": jobs, "--backend": backend, "--address": address, "--shard": shard},
+            {
+                "--seeds": seeds,
+                "--jobs": jobs,
+                "--backend": backend,
+                "--address": address,
+                "--shard": shard,
+            },
         )
         if out is None:  # only the name of the study is used
             require_path(study)
@@ -78,8 +86,8 @@ def sweep(
         part = parse_shard(shard)
         sys.path.append(str(study.absolute().parent))
         if backend is None and not (folder / Sweep.MARKER).exists():  # nothing is finished
-            warn_of_hours_of_study(study, part[1] if part else 1, jobs)
-        run = partial(run_sweep, study, folder, jobs=jobs, address=address, shard=part)
+            warn_of_hours_of_study(study, seeds, part[1] if part else 1, jobs)
+        run = partial(run_sweep, study, folder, seeds=seeds, jobs=jobs, address=address, shard=part)
         result, page, warnings = run_and_draw(run, backend, _draw)
     total, outcomes = len(result.runs), result.outcomes()
     failed = {run: outcome["error"] for run, outcome in outcomes.items() if outcome["error"]}
@@ -100,11 +108,6 @@ def sweep(
     emit(document, shown, warnings, results=path, report=None if mode().quiet else page)
     if finished < total:
         raise typer.Exit(1)
-
-
-def folder_of(study: Path, out: Path | None) -> Path:
-    """The folder of a study's results."""
-    return Path("reports") / study.stem if out is None else out
 
 
 def run_and_draw(

@@ -11,7 +11,7 @@ from simstrag.cli.console import command_line, print_brief, print_paragraphs, pr
 from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count
 from simstrag.documents.file_io import write_atomically
-from simstrag.runs.run import plain
+from simstrag.runs.run import check_directory, plain
 from simstrag.scenario.scenario import Scenario
 
 
@@ -22,6 +22,7 @@ def advise_on_timeouts(
     """Print the timeouts that lose least, and write their page. name: of the job."""
     from simstrag.analysis.pages.timeouts_report import render
 
+    check_directory(folder, "timeouts.json")
     with show_count(after=10.0) as show:
         tried = SEEDS if seeds is None else seeds
         advice = timeouts(scenario, failures, seeds=tried, on_progress=show)

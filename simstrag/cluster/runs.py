@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -143,6 +143,7 @@ def cluster(
     study: ClusterStudy | Mapping[str, Any] | str | Path,
     folder: str | Path,
     *,
+    seeds: int | Sequence[int] | None = None,
     jobs: int | None = None,
     backend: str = "processes",
     address: str | None = None,
@@ -152,6 +153,7 @@ def cluster(
     """Run a cluster study under all its policies, placers, managers and seeds, into a folder.
 
     study: a `ClusterStudy`, its keys, or the path of a YAML file.
+    seeds: instead of the study's.
     jobs, backend, address, shard, on_progress: as of `simstrag.sweep`.
 
     Finished runs in the folder are not computed again.  Raises `InputError` before anything runs
@@ -173,6 +175,8 @@ def cluster(
     made = attribution(study if isinstance(study, (str, Path)) else None)
     if not isinstance(study, ClusterStudy):
         study = ClusterStudy.of(study) if isinstance(study, Mapping) else ClusterStudy.read(study)
+    if seeds is not None:
+        study = study.replaced(seeds=seeds)
     folder, report = ClusterResults.check(folder, shard), on_progress or (lambda *_: None)
     with open_backend(backend, address, jobs) as pool:
         whole = ClusterResults.begin(folder, _plan(study), study.declared, made)

@@ -61,8 +61,11 @@ def load_backend(name: str, address: str | None = None, jobs: int | None = None)
         raise InputError(
             f"backend {name} needs the package {package}; pip install 'simstrag[{name}]'"
         )
-    if address is None:
-        raise InputError(f"backend {name} needs the address of a cluster, such as {example}")
+    if not isinstance(address, str):
+        stated = "" if address is None else f", not {address!r}"
+        raise InputError(
+            f"backend {name} needs the address of a cluster, such as {example}{stated}"
+        )
     return DaskBackend(address) if name == "dask" else RayBackend(address)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simstrag.documents.file_io import path_of
 from simstrag.engine.summary import (
     BEYOND_WARNING,
     beyond_warning,
@@ -274,8 +275,7 @@ class Comparison:
         command: the command that the report shows; by default one that makes it from the folder.
         of: the file of the scenario, which `origin` finds again.
         """
-
-        made = self.made or attribution(of)
+        folder, made = path_of(folder, "a folder to write"), self.made or attribution(of)
 
         def fill(target: Path) -> None:
             self.scenario.write(target)
@@ -294,17 +294,17 @@ class Comparison:
             page = html_page(replace(self, made=made), command)
             (target / "report.html").write_text(page, encoding="utf-8")
             if of is not None:
-                path = os.path.relpath(Path(of).resolve(), Path(folder).resolve())
+                path = os.path.relpath(Path(of).resolve(), folder.resolve())
                 (target / ORIGIN).write_text(path + "\n", encoding="utf-8")
 
-        return write_directory(Path(folder), "comparison.csv", fill)
+        return write_directory(folder, "comparison.csv", fill)
 
     @classmethod
     def read(cls, folder: str | Path) -> Comparison:
         """From a folder that `write` wrote. Raises `InputError` where it is none."""
         import pandas as pd
 
-        folder = Path(folder)
+        folder = path_of(folder, "a comparison")
         turns = extremes = None
         try:
             names, made = (

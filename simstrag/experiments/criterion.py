@@ -15,6 +15,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,10 @@ class Criterion:
     quantile: float | None = None
 
     def __post_init__(self) -> None:
-        if self.quantile is not None and not 0.5 <= self.quantile < 1:
-            raise InputError(
-                f"quantile {self.quantile:g}: give one from 0.5 to below 1, such as 0.9"
-            )
+        if self.quantile is None:
+            return
+        if not (isinstance(self.quantile, Real) and 0.5 <= self.quantile < 1):
+            raise InputError(f"quantile {self.quantile}: give one from 0.5 to below 1, such as 0.9")
 
     def __str__(self) -> str:
         return "mean" if self.quantile is None else f"{100 * self.quantile:g} % quantile"

@@ -8,7 +8,7 @@ logarithmic scale.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,14 +55,15 @@ def sensitivity(
     policies: str | Sequence[str] | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
-    quantities: Sequence[str] | None = None,
+    quantities: str | Sequence[str] | None = None,
     jobs: int | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> pd.DataFrame:
     """How far each constant may be off before another policy has the best mean time.
 
     policies, seeds: they replace the scenario's.
-    quantities: keys of `QUANTITIES`; by default all that are not 0 in the scenario.
+    quantities: keys of `QUANTITIES`, a plain string being one; by default all that are not 0 in
+        the scenario.
     jobs: processes, all cores by default.
     on_progress: called as (done, total, what).
 
@@ -98,9 +99,11 @@ def sensitivity(
         return thresholds(Trials(scenario, runner, rows, scenario.seed_list), chosen).table
 
 
-def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
-    for name in names or ():
-        if name not in QUANTITIES:
+def _chosen(scenario: Scenario, given: Any) -> list[str]:
+    names = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
+    names = [] if given is None else names
+    for name in names:
+        if name not in tuple(QUANTITIES):
             raise InputError(f"'{name}' cannot be varied; {choices(name, QUANTITIES)}")
         if not value_of(scenario, name):
             if is_step_of_profile(scenario, name):
@@ -108,7 +111,7 @@ def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
             if kind_of(scenario, name) == DERIVED:
                 raise InputError(f"{name} follows from server.link: state it to vary it alone")
             raise InputError(f"{name} is 0, not stated or without effect here: nothing to multiply")
-    return list(names) if names else [name for name in QUANTITIES if value_of(scenario, name)]
+    return names or [name for name in QUANTITIES if value_of(scenario, name)]
 
 
 class ConstantTrial(NamedTuple):

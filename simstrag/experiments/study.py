@@ -112,6 +112,13 @@ class Study(Section):
         study._folder, study._source = Path(folder), source
         return study
 
+    def under(self, seeds: int | Sequence[int] | None) -> Study:
+        """This study under other seeds; itself for None."""
+        if seeds is None:
+            return self
+        keys = {name: getattr(self, name) for name in self.model_fields_set}
+        return Study.of(keys | {"seeds": seeds}, self._source, self._folder)
+
     def points(self) -> tuple[GridPoint, ...]:
         """Every combination of the values in the grid; the last key varies fastest.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -113,6 +113,7 @@ def sweep(
     study: Study | Mapping[str, Any] | str | Path,
     folder: str | Path,
     *,
+    seeds: int | Sequence[int] | None = None,
     jobs: int | None = None,
     backend: str = "processes",
     address: str | None = None,
@@ -122,6 +123,7 @@ def sweep(
     """Run every policy under every seed at every point of a study, and keep each run in a folder.
 
     study: a `Study`, its keys, or the path of a YAML file.
+    seeds: instead of the study's.
     jobs: processes, all cores by default; 1 is this process.
     backend: processes, dask or ray.
     address: the cluster's address.
@@ -147,6 +149,7 @@ def sweep(
     made = attribution(study if isinstance(study, (str, Path)) else None)
     if not isinstance(study, Study):
         study = Study.of(study) if isinstance(study, Mapping) else Study.read(study)
+    study = study.under(seeds)
     folder, report = Sweep.check(folder, shard), on_progress or (lambda *_: None)
     with open_backend(backend, address, jobs) as pool:
         report(0, 0, "reading")

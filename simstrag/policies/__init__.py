@@ -19,9 +19,11 @@ import copy
 import functools
 import importlib
 import inspect
+import os
 import pkgutil
 import sys
 from collections.abc import Iterable
+from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any, overload
@@ -52,6 +54,8 @@ HINTS = Hints(
 )  # fmt: skip
 WORLD = View(8, hints=HINTS)
 """The view for which a description shows the first plan."""
+READ = "__simstrag_read__"
+"""Of a user's module: `_state_of` its file when it was imported."""
 
 
 @functools.cache
@@ -247,13 +251,37 @@ def _user_module(module_name: str, name: str) -> ModuleType:
     if path is not None:
         module_name = _importable(path)
     try:
-        module = importlib.import_module(module_name)
+        module = _import(module_name)
     except (Exception, SystemExit) as error:  # any failure of a user's module is one line
         message = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"cannot import '{module_name}' for policy '{name}': {message}") from error
     if path is not None and not path.samefile(module.__file__ or ""):
         raise InputError(f"{path}: Python has another module '{module_name}'; rename the file")
     return module
+
+
+def _import(name: str) -> ModuleType:
+    """A user's module as its file is now: it is imported again where the file has changed."""
+    module = sys.modules.get(name)
+    if module is not None:
+        state = _state_of(module)
+        if name == "__main__" or vars(module).setdefault(READ, state) == state:
+            return module
+        del sys.modules[name]
+        # Python compares whole seconds with its compiled file's, and edits may be closer.
+        Path(cache_from_source(module.__file__ or "")).unlink(missing_ok=True)
+    module = importlib.import_module(name)
+    setattr(module, READ, _state_of(module))
+    return module
+
+
+def _state_of(module: ModuleType) -> tuple[int, int] | None:
+    """When a module's file was changed, in ns, and its bytes; None for no file of its own."""
+    try:
+        state = os.stat(getattr(module, "__file__", None) or "")
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_size
 
 
 def _importable(path: Path) -> str:

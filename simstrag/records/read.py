@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,8 @@ def read_record(
     form: name of the format, in place of the one by content.
     Raises `InputError` where a file is no record, and for two records of the same steps.
     """
+    if columns is not None and not _are_names(columns):
+        raise InputError(f'columns {columns!r}: give names by meaning, such as {{"rank": "gpu"}}')
     if not paths:
         raise InputError("give a file or a folder of a job")
     asked = [require_path(path_of(path, "the record of a job")) for path in paths]
@@ -65,6 +68,13 @@ def read_record(
     found += [each for p in folders for each in _of_folder(p, columns, form)]
     found += _of_files([LogFile.open(p) for p in asked if not p.is_dir()], columns, form)
     return functools.reduce(join, found)
+
+
+def _are_names(columns: Any) -> bool:
+    """Whether columns are given as names by meaning."""
+    return isinstance(columns, Mapping) and all(
+        isinstance(text, str) for pair in columns.items() for text in pair
+    )
 
 
 def _hosts(asked: Sequence[Path]) -> list[LogFile]:
@@ -149,7 +159,7 @@ def reader_named(name: str) -> Reader:
     """The reader of a format, or of a kind of table; raises `InputError` with the nearest name."""
     known = {reader.name: reader for reader in readers()}
     known["steps"] = known["step times"]
-    if name not in known:
+    if name not in tuple(known):
         listed = ", ".join(known)
         raise InputError(f"there is no format '{name}'{nearest(name, known)}; known: {listed}")
     return known[name]

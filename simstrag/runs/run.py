@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simstrag.documents.file_io import path_of
 from simstrag.errors import InputError
 from simstrag.runs.tables import RunTable, frame, read_table, write_table
 
@@ -41,6 +42,7 @@ OWN = {
         "diagnosis.json", "report.html", "scenario.yaml", "scenario-host.yaml", "trace.csv",
         "trace.md",
     ),
+    "timeouts.json": ("timeouts.json", "report.html"),
 }  # fmt: skip
 """By marker: patterns of the files that are written with it into a folder."""
 
@@ -161,7 +163,7 @@ class Run:
                 if columns is not None:
                     write_table(target, table, columns)
 
-        return write_directory(Path(folder), "run.json", fill)
+        return write_directory(path_of(folder, "a folder to write"), "run.json", fill)
 
     def note(self, folder: Path) -> None:
         """Write its `run.json`."""
@@ -178,7 +180,7 @@ class Run:
 
         Raises `InputError` where the folder is no run directory.
         """
-        folder = Path(folder)
+        folder = path_of(folder, "a run directory")
         try:
             data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             if not isinstance(data, dict) or data.get("format") != FORMAT:

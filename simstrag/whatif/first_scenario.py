@@ -108,6 +108,8 @@ def write_first_scenario(
     (2, 3)
     """
     trace = path_of(trace, "a trace")
+    if not isinstance(job, JobDescription):
+        raise InputError(f"job {job!r} is none; give JobDescription(...)")
     out = check_writable(path_of(out, "a scenario to write"))
     if os.path.lexists(out):
         raise InputError(f"{out}: is there already; choose another name with --out")

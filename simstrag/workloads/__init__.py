@@ -50,12 +50,12 @@ def load(text: str) -> Workload:
     Traceback (most recent call last):
     simstrag.errors.InputError: there is no workload 'mpl'; known: ... Did you mean 'mlp'?
     """
-    if ":" in text:
+    if isinstance(text, str) and ":" in text:
         return Workload(
             text, _import(text), USER_BATCHES, USER_BATCHES[2], "",
             real_data=True, user_defined=True,
         )  # fmt: skip
-    if text not in BUILT_IN:
+    if text not in tuple(BUILT_IN):
         raise InputError(
             f"there is no workload '{text}'; known: {', '.join(BUILT_IN)}, or your own as "
             f"module:function{nearest(text, tuple(BUILT_IN))}"

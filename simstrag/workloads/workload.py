@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.errors import InputError
@@ -72,7 +73,7 @@ class Workload:
         >>> load("mlp").with_batches((8, 2, 4)).nominal
         4
         """
-        if not batches or min(batches) < 1:
+        if not batches or not all(isinstance(each, Integral) and each >= 1 for each in batches):
             raise InputError(
                 f"batches {list(batches)} of '{self.name}': want at least one, each >= 1"
             )

@@ -92,10 +92,16 @@ def test_two_scenarios_of_one_name_do_not_overwrite_each_others_report(
     asked = ("--jobs", "1", "--seeds", "1", "-p", "bsp", "-q")
     assert call("compare", "case.yaml", *asked)[0] == 0
     assert call("compare", "other/case.yaml", *asked) == (
-        2, "", "error: reports/case: holds the comparison of another scenario, case.yaml; "
-        "choose a folder for other/case.yaml with --out\n",
+        2, "", "error: reports/case: holds the comparison of case.yaml; choose another folder for "
+        "other/case.yaml with --out\n",
     )  # fmt: skip
     assert call("compare", "other/case.yaml", *asked, "-o", "reports/other")[0] == 0
+    for command in ("compare", "advise"):
+        assert call(command, "case.yaml", "-o", "reports/other")[::2] == (
+            2, f"error: reports/other: holds the comparison of {Path('other/case.yaml')}; choose "
+            "another folder for case.yaml with --out\n",
+        )  # fmt: skip
+    assert call("advise", "other/case.yaml", "-o", "reports/other")[0] == 2
     (folder / "case.yaml").write_text(SCENARIO.replace("5120", "10240"))
     assert call("compare", "case.yaml", *asked)[0] == 0
 
@@ -539,7 +545,11 @@ MISTAKES = {
     "describe of nothing": (("trace", "describe", "none.csv"), {}, "none.csv"),
     "unknown command": (("compere", "case.yaml"), {}, "Did you mean 'compare'?"),
     "unknown command of a group": (("trace", "descibe"), {}, "Did you mean 'describe'?"),
-    "a study's own key": (("sweep", "a.yaml", "--seeds", "3"), {}, "set the key seeds:"),
+    "a study's own key": (("sweep", "a.yaml", "-p", "bsp"), {}, "set the key policies:"),
+    "all and nothing": (("compare", "case.yaml", "-q", "-v"), {}, "--quiet, --verbose: give one"),
+    "timeouts over a comparison": (
+        ("advise", "case.yaml", "--timeouts", "--out", "c"), {"c/x": ""}, "other files",
+    ),
     "unknown option": (("run", "case.yaml", "--police", "b"), {}, "Did you mean '--policy'?"),
     "a scenario beside": (("run", "cas.yaml"), {}, "Did you mean 'case.yaml'?"),
     "a trace beside": (

@@ -100,10 +100,28 @@ def test_a_gain_that_one_point_does_not_state_is_told_beside_the_others(
     )
 
 
+def test_a_study_of_fewer_seeds_continues_with_all(folder: Path, call: Call) -> None:
+    asked = ("sweep", "study.yaml", "--jobs", "1", "--out")
+    shown = call(*asked, "few", "--seeds", "1")[1]
+    assert shown.startswith(f"{RUNS // 2} of {RUNS // 2} runs are finished, 0 failed\n")
+    assert set(Sweep.read("few").frame()["seed"]) == {0}
+    first = {path: path.stat().st_mtime_ns for path in Path("few").glob("runs/*.json")}
+    call(*asked, "few")
+    assert {path: path.stat().st_mtime_ns for path in first} == first
+    call(*asked, "whole")
+    assert tables(folder / "few") == tables(folder / "whole")
+
+
 @pytest.mark.parametrize("asked", ["--status", "--collect"])
 @pytest.mark.parametrize(
     "option",
-    [("--shard", "1/2"), ("--backend", "processes"), ("--jobs", "1"), ("--address", "here:1")],
+    [
+        ("--shard", "1/2"),
+        ("--seeds", "2"),
+        ("--backend", "processes"),
+        ("--jobs", "1"),
+        ("--address", "here:1"),
+    ],
 )
 def test_who_runs_nothing_is_told_of_an_option_that_is_for_runs(
     folder: Path, call: Call, asked: str, option: tuple[str, str]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simstrag.cluster.runs import ClusterResults
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
 from simstrag.errors import InputError
@@ -67,6 +68,13 @@ def test_a_wrong_study_is_answered_in_one_line(
     code, out, err = call("cluster", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out"))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {tmp_path / 'mine.yaml'}: {answer}")
+
+
+def test_the_command_line_may_give_other_seeds(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(TEXT, encoding="utf-8")
+    asked = ("cluster", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out"), "-j", "1")
+    assert call(*asked, "--seeds", "2", "-q")[0] == 0
+    assert [run.seed for run in ClusterResults.read(tmp_path / "out").runs] == [0, 1]
 
 
 @pytest.mark.parametrize(

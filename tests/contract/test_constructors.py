@@ -13,6 +13,7 @@ import pytest
 import simstrag
 from simstrag import InputError
 from simstrag.cluster.runs import cluster
+from simstrag.experiments.sensitivity import sensitivity
 from simstrag.experiments.study import Study
 from simstrag.policies.bsp import Bsp
 from simstrag.policies.ssp import Ssp
@@ -90,6 +91,25 @@ MISTAKES: list[tuple[Make, str]] = [
     (lambda: simstrag.sweep({"scenario": CASE}, "/no", shard="1/2"), "shard '1/2': give (i, k), s"),
     (lambda: write_first_scenario(None, "a.yaml"), "None is no path; give that of a trace"),
     (lambda: write_first_scenario("a.csv", None), "None is no path; give that of a scenario to wr"),
+    (lambda: write_first_scenario("a.csv", "a.yaml", {}), "job {} is none; give JobDescription(.."),
+    (lambda: simstrag.diagnose("a.csv", columns=["x"]), "columns ['x']: give names by meaning, su"),
+    (lambda: simstrag.diagnose("a.csv", columns={"rank": 3}), "columns {'rank': 3}: give names by"),
+    (lambda: simstrag.diagnose(__file__, form=3), "there is no format '3'; known: operations of a"),
+    (lambda: simstrag.diagnose(__file__, form=["steps"]), "there is no format '['steps']'; known:"),
+    (lambda: simstrag.advise(JOB, quantile="x"), "quantile x: give one from 0.5 to below 1, such "),
+    (lambda: simstrag.sweep({"scenario": CASE}, "/no", backend=3), "there is no backend '3'; know"),
+    (
+        lambda: simstrag.sweep({"scenario": CASE}, "/no", backend="dask", address=3),
+        "backend dask needs the address of a cluster, such as tcp://10.0.0.1:8786, not 3",
+    ),
+    (lambda: sensitivity(JOB, quantities=3), "'3' cannot be varied; known: learner.c_tau, learner"),
+    (lambda: sensitivity(JOB, quantities="step.cv2"), "'step.cv2' cannot be varied; known: learne"),
+    (lambda: simstrag.watch(3), "3 is no path; give that of the folder of a run"),
+    (lambda: simstrag.Run.read(3), "3 is no path; give that of a run directory"),
+    (lambda: simstrag.Comparison.read(3), "3 is no path; give that of a comparison"),
+    (lambda: simstrag.calibrate(3), "there is no workload '3'; known: resnet18, transformer, "),
+    (lambda: simstrag.calibrate("mlp", minutes="x"), "minutes 'x': give a number, such as 10"),
+    (lambda: simstrag.calibrate("mlp", batches="ab"), "batches ['a', 'b'] of 'mlp': want at least"),
     (lambda: simstrag.simulate(JOB, seed=2**64), f"seed {2**64} must be below 2**64"),
 ]  # fmt: skip
 

@@ -668,6 +668,40 @@ def test_describing_a_policy_that_breaks_is_one_line(outside: str) -> None:
         describe("stranger:Raises")
 
 
+EDITED = """
+from dataclasses import dataclass
+from simstrag import Plan, Quorum
+
+@dataclass(frozen=True)
+class Edited:
+    def plan(self, view):
+        return Plan((Quorum(count=4),))
+"""
+
+
+@pytest.mark.parametrize(("jobs", "by"), [(1, "{}.py"), (1, "{}:Edited"), (2, "{}.py:Edited")])
+def test_an_edited_file_is_read_anew(
+    jobs: int, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / f"edited{jobs}{by.count('py')}{by.count(':')}.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    scenario = Scenario(workers=4, samples=2560, step={"compute": 0.1, "cv": 0.5}, seeds=2)
+    found = []
+    for count in (4, 1, 4):  # as many bytes, within a second
+        file.write_text(EDITED.replace("4", str(count)))
+        of = simstrag.compare(scenario, by.format(file.stem), jobs=jobs, keep=tmp_path / "kept")
+        found.append(of.runs["makespan"].tolist())
+        assert load(by.format(file.stem)).plan(View(4)).quorums[0].count == count
+    assert found[0] == found[2] != found[1]
+    file.write_text(EDITED.replace("Edited", "Renamed"))
+    assert type(load(file.name)).__name__ == "Renamed"
+    file.write_text("no python")
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"cannot import '{file.stem}' for policy"):
+            load(file.name)
+
+
 WARNING = """
 import warnings
 from simstrag import Plan, Review

@@ -66,8 +66,8 @@ class Watcher:
 
     def __init__(self, paths: Sequence[str | Path], gpu_price: float | None = None) -> None:
         check_numbers(gpu_price, None, compares=False)
-        self.folders = [Path(path) for path in paths]
         self._follower, self._price = follower(paths), gpu_price
+        self.folders = [Path(path) for path in paths]
         self._warnings: deque[Warned] = deque(maxlen=KEPT)
         self._said = set[str]()
         self._begin()

@@ -78,7 +78,7 @@ def report(
             "`simstrag compare`, `simstrag sweep`, `simstrag cluster`, `simstrag run --out` or "
             "`simstrag ddp --out` wrote"
         )
-    path = folder / "report.html" if out is None else Path(out)
+    path = folder / "report.html" if out is None else path_of(out, "a page to write")
     write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
     return path
 
