@@ -103,7 +103,7 @@ def _(found: WhatIf) -> str:
 
 @answer.register
 def _(found: Diagnosis) -> Any:
-    from simstrag.analysis.text.diagnosis_text import brief
+    from simstrag.analysis.text.diagnosis_lines import brief
 
     return brief(found, found.folder)
 
@@ -113,7 +113,7 @@ def _(found: Diagnosis) -> str:
     from simstrag.analysis.charts.whatif_charts import clock_map, heatmap
     from simstrag.analysis.pages.templates import fragment
     from simstrag.analysis.tables.whatif_tables import fixes_table
-    from simstrag.analysis.text.diagnosis_text import lines
+    from simstrag.analysis.text.diagnosis_lines import lines
 
     steps = found.steps
     pictures = [heatmap(steps)] if steps is not None else [clock_map(found.record)]

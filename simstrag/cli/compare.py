@@ -86,7 +86,7 @@ def compare_scenario(
     Returns the page of the report.
     """
     from simstrag.analysis.derived.ranking import standings
-    from simstrag.analysis.text.cautions import doubtful_constants, remarks
+    from simstrag.analysis.text.cautions import cautions, doubtful_constants
     from simstrag.experiments.compare import compare as run_comparison
     from simstrag.experiments.compare import count_runs
     from simstrag.experiments.runner import RunCache
@@ -116,7 +116,7 @@ def compare_scenario(
         "ranking": comparison.ranking.to_dict("records"),
         "thresholds": None if thresholds is None else thresholds.to_dict("records"),
         "placeholders": placeholders._asdict(),
-        "cautions": [each.to_dict() for each in remarks(standings(comparison))],
+        "cautions": [each.to_dict() for each in cautions(standings(comparison))],
         "warnings": warnings,
         "written": folder,
         "report": page,

@@ -78,6 +78,6 @@ def _policies(text: str | None) -> list[str] | None:
 
 
 def _print(found: Diagnosis, out: Path | None, verbose: bool) -> None:
-    from simstrag.analysis.text.diagnosis_text import brief, lines
+    from simstrag.analysis.text.diagnosis_lines import brief, lines
 
     print_lines(lines(found, out) if verbose else brief(found, out), unbroken="next")

@@ -42,7 +42,7 @@ def record(
 
 def _diagnose(folder: Path) -> None:
     """Print the short diagnosis, without policies, and the command that also tries these."""
-    from simstrag.analysis.text.diagnosis_text import brief
+    from simstrag.analysis.text.diagnosis_lines import brief
     from simstrag.whatif.diagnosis import diagnose
 
     lines = []

@@ -52,6 +52,7 @@ from simstrag.scenario.sections import (
     StepSection,
     WorkerSection,
 )
+from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, server_on_link
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, constant, offset, pace_of
@@ -360,6 +361,12 @@ class Scenario(Section):
         if self.worker is None:
             return self.rank_places
         return tuple(self.rank_places or range(self.ranks))[:: self.worker.ranks]
+
+    @property
+    def all_reduce_seconds(self) -> float:
+        """Exposed seconds of an all-reduce of all ranks."""
+        everybody = ranks_per_node(range(self.workers), self.network_places)
+        return self.inputs.allreduce.seconds(everybody)
 
     @property
     def network_places(self) -> tuple[int, ...] | None:

@@ -21,7 +21,8 @@ from simstrag.analysis.tables.comparison_tables import (
 from simstrag.analysis.tables.origins import origins_data
 from simstrag.analysis.tables.table import Number, csv_data
 from simstrag.analysis.text.answer import answer
-from simstrag.analysis.text.cautions import cautions, coverage, remarks, turnover
+from simstrag.analysis.text.cautions import cautions
+from simstrag.analysis.text.coverage import coverage, turnover
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import MISSING, estimate, number, percent, seconds
 from simstrag.analysis.text.remark import Severity
@@ -393,7 +394,7 @@ class TestCautions:
         assert "stale gradients" not in " ".join(cautions(small(policies=["bsp", "amp_all"])))
 
     def test_rows_are_for_json_and_the_most_severe_come_first(self, shown: Standings) -> None:
-        found = remarks(shown)
+        found = cautions(shown)
         assert [f.severity for f in found] == sorted(f.severity for f in found)
         (row,) = [f.to_dict() for f in found if f.kind == "model of progress"]
         assert json.loads(json.dumps(row)) == row
@@ -431,7 +432,7 @@ class TestCautions:
         assert found[1].startswith(words), "after that no step was slowed"
         assert sum(text.startswith(words) for text in found) == 1
         least = small(server=None, allreduce=None)
-        assert [f.severity for f in remarks(least) if str(f).startswith("Comm")] == [Severity.DOUBT]
+        assert [f.severity for f in cautions(least) if f.startswith("Comm")] == [Severity.DOUBT]
         assert words not in " ".join(cautions(small(server={"service": 1e-3}, **reduced)))
 
     def test_times_to_target_are_told_to_rest_on_a_model(self, shown: Standings) -> None:

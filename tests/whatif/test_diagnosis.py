@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import simstrag
-from simstrag.analysis.text.diagnosis_text import MOST, lines
+from simstrag.analysis.text.diagnosis_lines import MOST, lines
 from simstrag.errors import InputError
 from simstrag.records.record import Record
 from simstrag.whatif.diagnosis import Diagnosis, diagnose

@@ -12,7 +12,7 @@ import pytest
 from simstrag.analysis.charts.whatif_charts import MOST_LANES, worst_step
 from simstrag.analysis.pages.diagnosis_report import render
 from simstrag.analysis.tables.whatif_tables import fixes_table, kinds_table, workers_table
-from simstrag.analysis.text.diagnosis_text import lines
+from simstrag.analysis.text.diagnosis_lines import lines
 from simstrag.analysis.text.whatif_text import cause_text, part_text, sentences
 from simstrag.whatif import diagnosis
 from simstrag.whatif.analysis import WhatIf, analyse

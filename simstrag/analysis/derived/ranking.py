@@ -15,6 +15,7 @@ from simstrag.experiments.comparison import BASELINE, Comparison, costs_of_stale
 from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate, exact, within
 from simstrag.experiments.run_spread import RunSpread, predict_run
 from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.varied_constants import uses
 
 __all__ = [
     "NEGLIGIBLE", "TIMES", "Standing", "Standings", "as_accurate", "faster", "leads",
@@ -50,6 +51,10 @@ class Standing:
     mitigation: Mapping[str, Estimate]
     place: tuple[int, int] | None
     other: Mapping[str, float]
+
+    def uses(self, section: str) -> bool:
+        """Whether its updates spend time of a section of the scenario."""
+        return uses({"architecture": self.architecture}, section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,16 @@ class Standings:
             and self.comparison.scenario.inputs.trace is not None
             and sum(abs(delays[seed]) for seed in seeds) < NEGLIGIBLE * len(seeds)
         )
+
+    @property
+    def replays(self) -> bool:
+        """Whether the trace replays recorded durations, which give no mitigation."""
+        trace = self.comparison.scenario.inputs.trace
+        return trace is not None and trace.replays
+
+    def uses(self, section: str) -> bool:
+        """Whether updates of any policy spend time of a section of the scenario."""
+        return any(p.uses(section) for p in self.policies)
 
     def has_mitigation(self, p: Standing, name: str) -> bool:
         """Whether M says something: bsp by definition, and intervals up to `WIDEST`."""

@@ -41,7 +41,7 @@ def main() -> None:
 
 def advise_on(record: Record, price: float | None) -> dict[str, Any]:
     """The lines of a diagnosis, and what to run; a record that allows neither says why."""
-    from simstrag.analysis.text.diagnosis_text import lines
+    from simstrag.analysis.text.diagnosis_lines import lines
     from simstrag.errors import InputError
     from simstrag.whatif.diagnosis import diagnose
 

@@ -10,7 +10,7 @@ from simstrag.analysis.pages import page_footer
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import whatif_tables
 from simstrag.analysis.tables.table import csv_data
-from simstrag.analysis.text.diagnosis_text import headline, lines
+from simstrag.analysis.text.diagnosis_lines import headline, lines
 from simstrag.analysis.text.whatif_text import policy_sentences, sentences
 from simstrag.runs.run import provenance
 from simstrag.whatif.analysis import WhatIf
@@ -23,12 +23,13 @@ def render(found: Diagnosis, command: str | None = None) -> str:
     tables = {} if found.losses is None else {"losses": whatif_tables.losses_table(found.losses)}
     if found.hardware:
         tables["hardware"] = whatif_tables.hardware_table(found.hardware)
+    first = headline(found)
     shown: dict[str, Any] = {} if steps is None else _of_steps(steps)
     tables |= shown.pop("tables", {})
     return template("diagnosis.html").render(
         job=Path(record.source.split(" and ")[0]).name,
-        headline=headline(found),
-        lines=lines(found),
+        headline=first,
+        lines=[line for line in lines(found) if line.text != first],
         notes=list(record.notes),
         steps=steps,
         clocks=whatif_charts.clock_map(record),

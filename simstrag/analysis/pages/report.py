@@ -25,7 +25,8 @@ from simstrag.analysis.tables.origins import origins_data, origins_table
 from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
-from simstrag.analysis.text.cautions import cautions, turnover
+from simstrag.analysis.text.cautions import cautions
+from simstrag.analysis.text.coverage import turnover
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.gain_text import saved as saved_share
 from simstrag.analysis.text.lanes import CHANGED

@@ -9,7 +9,6 @@ import numpy as np
 
 from simstrag.analysis.derived.ranking import TIMES, Standing, Standings, as_accurate
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.cautions import replays
 from simstrag.analysis.text.number_format import MISSING, join
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
@@ -57,7 +56,7 @@ def place_cell(place: tuple[int, int] | None) -> Number:
 
 
 def _control(s: Standings) -> str:
-    return MEDIAN_CONTROL if replays(s) else CONTROL
+    return MEDIAN_CONTROL if s.replays else CONTROL
 
 
 def _ranking_notes(s: Standings) -> Iterable[str]:
@@ -93,7 +92,7 @@ def explain_dashes(s: Standings) -> Iterable[str]:
     if any(math.isnan(p.mitigation[n].value) for p in reached for n in s.times):
         reason = (
             "the trace replays recorded durations, and a run without contention does not have them"
-            if replays(s)
+            if s.replays
             else "contention delays bsp by less than 0.5 % of its time without contention, so there"
             " is nothing to mitigate"
         )

@@ -11,7 +11,6 @@ from simstrag.analysis.text.number_format import MISSING, number, seconds, with_
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import DECLARED, DERIVED, kind_of, value_of
-from simstrag.timing.collectives import ranks_per_node
 
 WORDS = {
     "compute": ("step in full precision, idle machine", "s"),
@@ -159,7 +158,7 @@ def _section(scenario: Scenario, section: str, names: Sequence[str]) -> Iterator
 
 def _all_reduce_of_all(scenario: Scenario) -> Origin:
     a, n = scenario.inputs.allreduce, scenario.workers
-    exposed = a.seconds(ranks_per_node(range(n), scenario.network_places))
+    exposed = scenario.all_reduce_seconds
     ring = "2(n-1) alpha + 2(n-1)/n bytes/bandwidth, " if a.algorithm == "ring" else ""
     kind = f"computed by the {a.algorithm.replace('_', '-')} formula"
     what = f"exposed all-reduce of all {n} ranks"

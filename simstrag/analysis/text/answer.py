@@ -14,14 +14,8 @@ from simstrag.analysis.derived.comparison_decision import ComparisonDecision, de
 from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.bill_text import describe_bill, name_of_node, prose
 from simstrag.analysis.text.brief import Brief
-from simstrag.analysis.text.cautions import (
-    NOTHING,
-    contended,
-    coverage,
-    ignored,
-    slow_network,
-)
 from simstrag.analysis.text.comparison_brief import brief, describe_turns
+from simstrag.analysis.text.coverage import NOTHING, contended, coverage, slow_network
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -197,7 +191,7 @@ def _keep(d: ComparisonDecision) -> str:
         if d.safest.best != BASELINE:
             why = f"is not shown to differ from it by more than {ERROR}; run more seeds"
         return f"{keep} What is faster here ({join(gains)}) {why}."
-    if comparable := [name for name in sooner if not ignored(s, name)]:
+    if comparable := [name for name in sooner if name not in s.incomparable]:
         most = next(p for p in others if p.policy == comparable[0])
         return f"{keep} The gain of {most.policy}, {describe_gain(s, most)}, is below {ERROR}."
     if sooner:
@@ -207,7 +201,7 @@ def _keep(d: ComparisonDecision) -> str:
         return f"{keep} What is faster ({join(sooner)}) {why}."
     most = min(others, key=lambda p: p.difference[s.decides].value)
     undecided = ""
-    if not is_slight(s, most) and not ignored(s, most.policy):
+    if not is_slight(s, most) and most.policy not in s.incomparable:
         undecided = (
             f" {s.seeds} seeds are too few to tell: {most.policy} saves {describe_gain(s, most)}, "
             "and more may show it."

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from simstrag.analysis.text.cautions import REDUCING, SERVING, assumed_response
 from simstrag.analysis.text.number_format import number
 from simstrag.analysis.text.remark import say
 from simstrag.profile.responses import MOST, law_of
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.varied_constants import uses, value_of
 from simstrag.timing.collectives import ranks_per_node
 
 FORMULAS = {
@@ -141,7 +141,7 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[Row]:
 
 def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[Row]:
     a = scenario.inputs.allreduce
-    if REDUCING & _used(runs) and (a.alpha or a.bytes):
+    if _use(runs, "allreduce") and (a.alpha or a.bytes):
         yield "all-reduce", {"formula": FORMULAS[a.algorithm], "overlap": a.overlap}
     free = [
         run.policy
@@ -175,7 +175,7 @@ def _nodes(scenario: Scenario) -> Iterator[Row]:
 def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[Row]:
     """The time between a gradient and its update at a parameter server."""
     server, load = scenario.inputs.server, scenario.server_load
-    if SERVING & _used(runs):
+    if _use(runs, "server"):
         yield "server", {"job": server.job}
     if len(server.shards) > 1:
         yield "shards", {
@@ -198,9 +198,9 @@ def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[Row]:
         yield "no host work", {"factor": load.host}
 
 
-def _used(runs: Sequence[Run]) -> set[str]:
-    """The architectures of all policies; one policy may have several."""
-    return {way for run in runs for way in run.summary["architecture"].split(" + ")}
+def _use(runs: Sequence[Run], section: str) -> bool:
+    """Whether updates of any run spend time of a section of the scenario."""
+    return any(uses(run.summary, section) for run in runs)
 
 
 def _learning(scenario: Scenario, runs: Sequence[Run]) -> Iterator[Row]:
@@ -224,7 +224,7 @@ def _contention(scenario: Scenario) -> Iterator[Row]:
     yield "deaf contention", {}
     if (severity := scenario.contention.severity) != 1:
         yield "severity", {"severity": severity}
-    if assumed := assumed_response(scenario):
+    if assumed := value_of(scenario, "contention.response"):
         yield "response", {
             "loads": sorted(scenario.inputs.loads), "law": law_of(assumed), "most": MOST,
             "response": assumed,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from simstrag.analysis.derived.comparison_decision import Bill
 from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings
-from simstrag.analysis.text.cautions import NOTHING, contended, replays
+from simstrag.analysis.text.coverage import NOTHING, contended
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import MISSING, capital, estimate, join
 from simstrag.experiments.paired_statistics import Estimate
@@ -47,7 +47,7 @@ def summarize_bill(s: Standings, bill: Bill | None) -> str:
 
 
 def _who(s: Standings) -> str:
-    return "Stragglers" if replays(s) else "Contention"
+    return "Stragglers" if s.replays else "Contention"
 
 
 def _converted(s: Standings, bill: Bill) -> Iterator[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from simstrag.analysis.derived.ranking import Standings
+from simstrag.analysis.text.coverage import slowed
 from simstrag.analysis.text.number_format import capital, join
 from simstrag.analysis.text.profile_text import caution
 from simstrag.analysis.text.remark import Remark, Sentences, Severity, rows, say
@@ -15,15 +16,11 @@ from simstrag.analysis.text.sensitivity_text import (
     conditions,
     explain_lost_lead,
     explain_untested,
-    leader,
 )
 from simstrag.experiments.comparison import BASELINE
 from simstrag.profile.profile import Profile
-from simstrag.profile.responses import law_of
-from simstrag.scenario.beyond_measured import doubts
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import THROUGH, kind_of, value_of
-from simstrag.timing.collectives import ranks_per_node
+from simstrag.scenario.varied_constants import kind_of
 
 BEYOND = 0.05
 """Report time beyond the trace above this share of computing."""
@@ -31,16 +28,6 @@ OVERSHOOT = 0.005
 """Report overshoot above this share of the work."""
 LASTING = 0.2
 """Report the lag-1 autocorrelation of noise from this value on."""
-STRETCHED = {
-    "gpu": "the computing device's part of a step",
-    "host": "the part of a step that reduced precision cannot shorten",
-    "net": "pushes, pulls and all-reduces",
-    "step": "the whole step",
-}
-"""The part of training that a row of each resource slows."""
-REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
-"""The architectures that take an all-reduce, and those that take the server."""
-NOTHING = "the trace slows nothing"
 STALE = (
     "No target is declared, so times are of a number of samples and not of progress: {who} applied "
     "stale gradients, and may need more samples for the same progress. Declare a target to compare "
@@ -119,23 +106,12 @@ Row = tuple[str, Mapping[str, Any]]
 """The kind of a caution, and its values."""
 
 
-def remarks(s: Standings) -> list[Remark]:
+def cautions(s: Standings) -> list[Remark]:
     """What a reader must know before relying on the answer, most severe first."""
     return rows(CAUTIONS, (
         *_runs(s), *_worth(s), *_progress(s), *_trace(s), *_profile(s), *_lead(s),
         *_reduced_precision(s), *_deadlines(s),
     ))  # fmt: skip
-
-
-def cautions(s: Standings) -> list[str]:
-    """The sentences of `remarks`."""
-    return [*map(str, remarks(s))]
-
-
-def deciding(s: Standings) -> list[str]:
-    """The cautions that can change the choice."""
-    own = [str(each) for each in remarks(s) if each.severity is DECIDES]
-    return [*own, *doubts(s.comparison.scenario)]
 
 
 def _runs(s: Standings) -> Iterator[Row]:
@@ -148,21 +124,24 @@ def _runs(s: Standings) -> Iterator[Row]:
     if made.unused_noise:
         yield "unused noise", {"text": capital(made.unused_noise)}
     free = ["the server"] * _free_server(s)
-    if free and _reduces(scenario):
+    if free and scenario.all_reduce_seconds:
         yield "free server", {"which": free}
-    elif free := ["an all-reduce"] * bool(_used(s) & REDUCING and not _reduces(scenario)) + free:
+    elif (
+        free := ["an all-reduce"] * bool(s.uses("allreduce") and not scenario.all_reduce_seconds)
+        + free
+    ):
         yield "free communication", {"which": free}
-    slowed, pulls = _slowed(s), inputs.server.push or inputs.server.pull
+    contended, pulls = slowed(s), inputs.server.push or inputs.server.pull
     reasons = {
         "host": "" if inputs.step.host else "host_share is 0",
         "gpu": "" if inputs.step.gpu else "host_share is 1",
-        "net": "" if _reduces(scenario) or pulls else "no transfer takes any time",
+        "net": "" if scenario.all_reduce_seconds or pulls else "no transfer takes any time",
     }
     for resource, why in reasons.items():
-        if resource in slowed and why:
+        if resource in contended and why:
             yield "no effect", {"resource": resource, "why": why}
-    if slowed:
-        yield "resource", {"which": slowed}
+    if contended:
+        yield "resource", {"which": contended}
     if s.seeds > 1 and len(s.policies) > 2:
         yield "many intervals", {}
 
@@ -194,17 +173,6 @@ def _by_reason(reasons: Mapping[str, str]) -> dict[str, str]:
     for name, why in reasons.items():
         found.setdefault(why, []).append(name)
     return {why: join(names) for why, names in found.items()}
-
-
-def ignored(s: Standings, policy: str) -> str:
-    """Why a policy's deciding time is not of the same learning as bsp's; empty where it is."""
-    return s.incomparable.get(policy, "")
-
-
-def _reduces(scenario: Scenario) -> float:
-    """Seconds of an all-reduce of all ranks."""
-    everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
-    return scenario.inputs.allreduce.seconds(everybody)
 
 
 def _lead(s: Standings) -> Iterator[Row]:
@@ -314,33 +282,10 @@ def _deadlines(s: Standings) -> Iterator[Row]:
         yield "uncut", {"who": whole, "does": does}
 
 
-def slow_network(s: Standings) -> str:
-    """Sentences where an all-reduce takes longer than a step; else empty."""
-    scenario, step = s.comparison.scenario, s.comparison.scenario.inputs.step.clean
-    network, hidden = _reduces(scenario), scenario.inputs.allreduce.overlap
-    if network <= step:
-        return ""
-    text = (
-        "The network is the bottleneck of bsp, not its slowest worker: an all-reduce takes "
-        "{network:s}, a step {step:s}."
-    )
-    if hidden and network / (1 - hidden) * hidden > step:
-        text += (
-            " That is after backward hides {hidden:%2} of it (allreduce.overlap), more than a step "
-            "can hide."
-        )
-    return say(text, network=network, step=step, hidden=hidden)
-
-
-def _used(s: Standings) -> set[str]:
-    """The architectures of all policies."""
-    return {way for p in s.policies for way in p.architecture.split(" + ")}
-
-
 def _free_server(s: Standings) -> bool:
     """Whether some policy goes through a server that takes no time."""
     server = s.comparison.scenario.inputs.server
-    return bool(_used(s) & SERVING) and not (server.service or server.push or server.pull)
+    return s.uses("server") and not (server.service or server.push or server.pull)
 
 
 def _trace(s: Standings) -> Iterator[Row]:
@@ -351,96 +296,5 @@ def _trace(s: Standings) -> Iterator[Row]:
         ends = [f"{100 * share:.0f}" for share in (min(beyond.values()), max(beyond.values()))]
         who = "all policies" if len(beyond) == len(shares) > 1 else join([*beyond])
         yield "beyond trace", {"shares": " to ".join(dict.fromkeys(ends)), "who": who}
-    if replays(s):
+    if s.replays:
         yield "replay", {}
-
-
-def replays(s: Standings) -> bool:
-    """Whether the trace replays recorded durations, which give no mitigation."""
-    trace = s.comparison.scenario.inputs.trace
-    return trace is not None and trace.replays
-
-
-# -- sentences that other parts use --------------------------------------------------------------
-
-
-def contended(s: Standings) -> str:
-    """The resources that the trace slows, as a clause."""
-    trace = s.comparison.scenario.inputs.trace
-    rows = () if trace is None else trace.rows
-    busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
-    texts = [f"{STRETCHED[resource]} ({resource})" for resource in _slowed(s)]
-    busy -= {*_slowed(s)}
-    if busy:
-        what = "transfers" if busy == {"net"} else "steps" + " and transfers" * ("net" in busy)
-        texts.append(f"{what} by the utilisation of {join(sorted(busy))}")
-    if any(r.kind == "delay" and r.value > 0 for r in rows):
-        texts.append("messages by a delay of each")
-    if texts and (response := assumed_response(s.comparison.scenario)):
-        texts[-1] += f", as is assumed: a load u by {law_of(response)}"
-    if replays(s):
-        recorded = "the contention is in the recorded step times themselves"
-        return f"the trace slows {join(texts)}, and {recorded}" if texts else recorded
-    return f"the trace slows {join(texts)}" if texts else NOTHING
-
-
-def assumed_response(scenario: Scenario) -> float:
-    """The assumed law of the trace's utilisations; 0 for none."""
-    return value_of(scenario, "contention.response")
-
-
-def _slowed(s: Standings) -> list[str]:
-    """The resources that the trace slows by factors, or by loads under an assumed law."""
-    inputs = s.comparison.scenario.inputs
-    rows = () if inputs.trace is None else inputs.trace.rows
-    slowed = {r.resource for r in rows if r.kind == "slowdown" and r.value != 1}
-    if assumed_response(s.comparison.scenario):
-        busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
-        slowed |= inputs.loads & busy
-    return [resource for resource in STRETCHED if resource in slowed]
-
-
-def coverage(s: Standings) -> str:
-    """The coverage of the intervals, as a clause."""
-    scenario, n = s.comparison.scenario, s.seeds
-    if n < 2 and not s.certain:
-        return "there are no intervals, because there is one seed"
-    if n < 2:
-        return "nothing is random here, so one seed is enough, and intervals have no width"
-    if not s.spread:
-        return (
-            f"the {n} seeds are one and the same run, because nothing is random here, so the "
-            "intervals have no width and cover nothing"
-        )
-    training = "initial parameters, the samples drawn and " if scenario.learner.is_real else ""
-    more = " and the pace of as many runs (noise.pace)" if scenario.pace else ""
-    other = "trace" if scenario.pace else "day"
-    noise = f"{training}the noise of step times in {n} seeds{more}"
-    if scenario.inputs.trace is None:
-        return f"the intervals cover {noise} without a contention trace"
-    if scenario.trace_per_seed == "shift" and scenario.inputs.trace.end:
-        moments = f"{training}{n} starting moments in this one trace{more}"
-        return f"the intervals cover {moments}, not other traces"
-    over = "over one fixed trace, so they say nothing about another"
-    return f"the intervals cover {noise} {over} {other}"
-
-
-def warn_of_stale(names: Sequence[str]) -> str:
-    """What times to a number of samples ignore of policies with stale gradients."""
-    return say(STALE, who=names)
-
-
-def turnover(s: Standings) -> str:
-    """Who has the best mean at each cost of staleness tried; the table has all others."""
-    if s.comparison.scenario.learner.is_real:
-        return "A real model learned, so no time here depends on it."
-    if not s.costs:
-        return (
-            "No target is declared, so there is no time to it: c_tau changes progress and goodput, "
-            "but not the time that a number of samples takes."
-        )
-    leaders: dict[str, list[str]] = {}
-    for c in s.costs:
-        leaders.setdefault(leader(s, c), []).append(f"{c:g}")
-    where = [f"{name} at c_tau {join(costs)}" for name, costs in leaders.items()]
-    return f"The best mean is that of {join([*leaders] if len(leaders) == 1 else where)}."

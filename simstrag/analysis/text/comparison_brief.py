@@ -11,15 +11,17 @@ from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import LINES, Brief, height
-from simstrag.analysis.text.cautions import deciding
+from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.gain_text import ERROR, is_slight, saved
 from simstrag.analysis.text.lanes import CHANGED, EXAMPLES
 from simstrag.analysis.text.number_format import MISSING, join, percent, plural
+from simstrag.analysis.text.remark import Severity
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.analysis.text.spread_text import describe_one_run
 from simstrag.contract.policy import LANES
 from simstrag.experiments.placeholders import Placeholders
-from simstrag.scenario.varied_constants import QUANTITIES, name_of, uses, value_of
+from simstrag.scenario.beyond_measured import doubts
+from simstrag.scenario.varied_constants import QUANTITIES, name_of, value_of
 
 MOST, FEW = 2, 3
 """Constants and placeholders that a short answer names."""
@@ -38,9 +40,9 @@ def brief(d: ComparisonDecision, action: str, unseen: str) -> Brief:
     unseen: the part of the trace that no run reaches; empty where runs see most of it.
     """
     facts = (describe_one_run(d.s, d.safe), summarize_bill(d.s, d.bill))
-    cautions = tuple(_cautions(d, unseen))
+    doubtful = tuple(_cautions(d, unseen))
     found, shorter = (
-        Brief(action, facts, lanes_table(d), describe_turns(d, most), cautions)
+        Brief(action, facts, lanes_table(d), describe_turns(d, most), doubtful)
         for most in (MOST, 1)
     )
     return shorter if height([found.turning]) > 2 or found.lines > LINES else found
@@ -94,7 +96,7 @@ def _needs(d: ComparisonDecision, p: Standing) -> str:
         return f"nothing: the gain is below {ERROR}"
     needed = {
         "batches of different sizes": effects.rebatched,
-        "a parameter server": uses({"architecture": p.architecture}, "server"),
+        "a parameter server": p.uses("server"),
         "reduced precision that costs no accuracy": effects.reduced,
         "harmless stale gradients": p.policy in s.stale and (not s.costs or _loses(d, p.policy)),
     }
@@ -139,7 +141,8 @@ def _turn(d: ComparisonDecision, key: str, choices: Mapping[float, str]) -> str:
 
 def _cautions(d: ComparisonDecision, unseen: str) -> Iterator[str]:
     """What can change the answer, the most important first: the first sentence of each."""
-    found = [unseen, *deciding(d.s)]
+    decide = [each for each in cautions(d.s) if each.severity is Severity.DECIDES]
+    found = [unseen, *decide, *doubts(d.s.comparison.scenario)]
     if d.placeholders.stated and d.placeholders.decisive != ():
         found.insert(0, _placeholders(d.placeholders))
     return (text.partition(". ")[0].rstrip(".") for text in found if text)

@@ -1,16 +1,16 @@
-"""A diagnosis in labelled lines: who was slow, what was lost, why, and what would help."""
+"""The sentences of a diagnosis: who was slow, what was lost, why, and what would help.
+
+`diagnosis_lines` chooses those that have room.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.text.brief import LINES, WIDTH, height
 from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import (
     capital,
@@ -38,23 +38,8 @@ from simstrag.whatif.fixes import STEPS, describe_worker
 from simstrag.whatif.hardware import HardwareCause, gone, healthy_facts, rank_of
 from simstrag.whatif.losses import COMMON, DRIFT, NETWORK, SCATTERED, STRAGGLERS, WORTH, Loss
 
-MOST = 25
-"""Most lines of the whole."""
-LONG = {"caution": 4, "who": 4, "why": 4, "fix": 3, "policy": 4}
-"""Most lines of a label in the whole; of any other there are few."""
-NEXT = "next"
-"""The label of commands."""
-INDENT = 9
-"""Width of the labels of a short answer."""
-ORDER = (
-    "hang", "who", "lost", "why", "fix", "policy", "unseen", "caution", "to see", "record", "next",
-)  # fmt: skip
-"""Labels of the short answer, as they stand."""
-IMPORTANCE = (
-    "hang", "who", "lost", "fix", "next", "policy", "unseen", "caution", "to see", "policy", "why",
-    "lost", "who", "policy", "caution", "record",
-)  # fmt: skip
-"""A label gives the short answer its next text each time that it stands here, if that fits."""
+MOST_NAMED = 4
+"""Most texts on who was slow; the whole says how many more there are."""
 SLIGHT = 0.005
 """Least share of the time that a policy saves to be said: less is the transient of its start."""
 UNITS = {
@@ -88,56 +73,7 @@ GROUPS = {
 """A node, a place of a mesh or the slower half, with how slow it is."""
 
 
-class DiagnosisLine(NamedTuple):
-    """A line of a diagnosis: what it is about, and a sentence."""
-
-    label: str
-    text: str
-
-
-def lines(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...]:
-    """All that a diagnosis says, in at most `MOST` lines.
-
-    out: the folder that the diagnosis was written to.
-    """
-    texts = _texts(found, out)
-    said = _first(texts, {label: LONG.get(label, MOST) for label in texts}, "in --json")
-    return tuple(said if len(said) <= MOST else [*said[: MOST - 2], *said[-2:]])
-
-
-def brief(found: Diagnosis, out: Path | None = None) -> tuple[DiagnosisLine, ...]:
-    """The lines to act on: at most `LINES` with the path of the report.
-
-    out: the folder that the diagnosis was written to.
-    """
-    texts, taken = _texts(found, out), dict.fromkeys(ORDER, 0)
-    for label in IMPORTANCE:
-        tried = taken | {label: min(taken[label] + 1, len(texts[label]))}
-        if _height(_first(texts, tried)) <= LINES - (out is not None):
-            taken = tried
-    return tuple(_first(texts, taken))
-
-
-def _first(
-    texts: Mapping[str, list[str]], taken: Mapping[str, int], rest: str = "with --verbose"
-) -> list[DiagnosisLine]:
-    """The first texts of each label, with a note of how many there are more, and where."""
-    said = []
-    for label, count in taken.items():
-        shown, more = texts[label][:count], len(texts[label]) - count
-        if shown and more > 0 and label != NEXT:
-            shown[-1] += f" ({more} more {rest})"
-        said += [DiagnosisLine(label, text) for text in shown]
-    return said
-
-
-def _height(said: list[DiagnosisLine]) -> int:
-    """Lines that they take on a terminal; a command has to stand as it is typed."""
-    commands = [math.ceil((INDENT + len(text)) / WIDTH) for label, text in said if label == NEXT]
-    return sum(commands) + height([text for label, text in said if label != NEXT], INDENT)
-
-
-def _texts(found: Diagnosis, out: Path | None) -> dict[str, list[str]]:
+def texts(found: Diagnosis, out: Path | None) -> dict[str, list[str]]:
     """What is to say, by label, in the order of the whole."""
     named, hidden = [*_named(found)], _hidden(found)
     return {
@@ -152,16 +88,8 @@ def _texts(found: Diagnosis, out: Path | None) -> dict[str, list[str]]:
         "fix": [*_fixes(found)],
         "policy": [*_policies(found)],
         "to see": [f"{each.what.partition(':')[0]}: {each.remedy}." for each in found.unseen],
-        NEXT: [*found.commands(out)],
+        "next": [*found.commands(out)],
     }
-
-
-def headline(found: Diagnosis) -> str:
-    """Who was slow and what was lost, in one sentence."""
-    who = next(iter([*_named(found), *_hidden(found)]), "")
-    lost = next(iter(_lost(found)), "")
-    is_named = found.steps is None or bool(found.steps.culprits)
-    return found.record.hang or (who if is_named else lost) or who or lost or _covers(found)
 
 
 def _sentence(text: str) -> str:
@@ -335,7 +263,7 @@ def _longest(steps: WhatIf) -> str:
 
 def _who_of_nodes(found: Diagnosis) -> Iterator[str]:
     """Nodes that clocks, episodes or extremes name."""
-    if len(found.hardware) > LONG["who"]:
+    if len(found.hardware) > MOST_NAMED:
         slow = len({each.node for each in found.hardware})
         yield f"{slow} of {len(found.record.nodes)} GPUs are slow at times; the costliest:"
     for cause in found.hardware:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, faster
-from simstrag.analysis.text.cautions import ignored
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -18,7 +17,7 @@ from simstrag.analysis.text.number_format import join, number, percent, seconds
 from simstrag.analysis.text.remark import say
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.experiments.comparison import BASELINE
-from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, uses, value_of
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, value_of
 
 CHANGED = {"A": "nothing", "B": "some gradients", "C": "the algorithm"}
 """What a lane changes in training."""
@@ -52,7 +51,7 @@ def describe_lane(d: ComparisonDecision, lane: str, names: PolicyNames) -> str:
         "It declares lane {}, but is in this one, because an update has less than half of the "
         "samples of all workers.": declared if declared != lane else "",
         "Over the same settings it {}.": _regret(d, best.policy),
-        "But {}.": ignored(s, best.policy),
+        "But {}.": s.incomparable.get(best.policy),
         "No difference from it is shown for {}.": join([
             p.policy for p in d.lanes[lane]
             if p is not best and not faster(s.between(best.policy, p.policy))
@@ -92,7 +91,7 @@ def _needs(d: ComparisonDecision, p: Standing) -> Iterator[str]:
     scenario = s.comparison.scenario
     if e.rebatched:
         yield "workers that take batches of different sizes"
-    if uses({"architecture": p.architecture}, "server"):
+    if p.uses("server"):
         server = scenario.inputs.server
         takes = f"needs {seconds(server.job)} for a gradient"
         if not (server.service or server.push or server.pull):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Mapping, Sized
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from simstrag.analysis.text.number_format import join, number, percent, plural, seconds
 
@@ -25,16 +25,12 @@ Sentences = Mapping[Severity, Mapping[str, str]]
 """The template of each kind, by severity, see `say`; a kind has one severity."""
 
 
-class Remark(NamedTuple):
-    """What to know of a result: how severe, of which kind, and with which values."""
+class Remark(str):
+    """A sentence on a result, with its severity, its kind and the values in it."""
 
     severity: Severity
     kind: str
     values: Mapping[str, Any]
-    template: str
-
-    def __str__(self) -> str:
-        return say(self.template, **self.values)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -47,7 +43,11 @@ class Remark(NamedTuple):
 def rows(of: Sentences, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Remark]:
     """The remarks with these kinds and values, in the order of the table: the most severe first."""
     severity = {kind: each for each, templates in of.items() for kind in templates}
-    every = [Remark(at := severity[kind], kind, values, of[at][kind]) for kind, values in found]
+    every = []
+    for kind, values in found:
+        remark = Remark(say(of[severity[kind]][kind], **values))
+        remark.severity, remark.kind, remark.values = severity[kind], kind, values
+        every.append(remark)
     order = [*severity]
     return sorted(every, key=lambda each: order.index(each.kind))
 

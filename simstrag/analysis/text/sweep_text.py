@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
-from simstrag.analysis.text.cautions import warn_of_stale
+from simstrag.analysis.text.cautions import STALE
 from simstrag.analysis.text.gain_text import ERROR, PolicyNames
 from simstrag.analysis.text.number_format import capital, join, percent
 from simstrag.analysis.text.remark import say
@@ -135,7 +135,7 @@ def _worth(found: SweepCells) -> Iterator[str]:
         return
     cells = [cell for cell in found.cells if times[cell.number] == "makespan"]
     if stale := dict.fromkeys(p.policy for cell in cells for p in cell.ranking if p.stale):
-        yield warn_of_stale([*stale])
+        yield say(STALE, who=[*stale])
     if "time_to_target" in times:
         yield "Times to target come from a model of progress; nothing was trained."
 

@@ -10,7 +10,6 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.number_format import estimate, number, plural
 from simstrag.analysis.text.remark import say
-from simstrag.experiments.paired_statistics import Estimate
 
 FEW = 4
 """Settings of a short answer."""
@@ -40,8 +39,8 @@ def settings_table(advice: TimeoutAdvice, named: bool = False) -> Table:
     rows = tuple(
         (
             names.get(setting, "beside it"), Number.of(setting.detection),
-            Number.of(setting.quorum), str(setting.workers), _cell(advice.loss(setting)),
-            "" if setting == advice.choice else _cell(advice.excess(setting), sign=True),
+            Number.of(setting.quorum), str(setting.workers), Number.estimate(advice.loss(setting)),
+            "" if setting == advice.choice else Number.estimate(advice.excess(setting), sign=True),
         )
         for setting in shown
     )  # fmt: skip
@@ -52,11 +51,6 @@ def settings_table(advice: TimeoutAdvice, named: bool = False) -> Table:
     seeds = len(advice.lost[advice.choice])
     note = f"Simulated, with 95 % intervals over {seeds} seeds, paired where they are differences."
     return Table(headers, rows, notes=(note,))
-
-
-def _cell(found: Estimate, sign: bool = False) -> Number:
-    text = estimate(*found, sign=sign)
-    return Number(text, found.value, (found.low, found.high))
 
 
 def _action(advice: TimeoutAdvice) -> str:
