@@ -24,6 +24,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # a worker takes seconds to start: tests ask for them
 os.environ["COLUMNS"] = "100"  # of the terminal, also where there is none
+os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch looks the loopback's name up in the DNS
 
 sys.dont_write_bytecode = False  # hundreds of processes would compile this package, each for itself
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import re
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from simstrag.ddp.server.client import Client  # noqa: E402
 from simstrag.ddp.server.listener import CHALLENGE, MAGIC  # noqa: E402
 
 PATIENCE = 300.0
+STALL_LIMIT = 5
 STRANGERS = 80
 LOOPBACK = ("127.0.0.1", "::1")
 
@@ -90,8 +93,9 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A job of two ranks of this policy that would train for minutes; the last test ends it."""
     command = [
         sys.executable, "-m", "simstrag", "ddp", "digits", "--ranks", "2", "--policy",
-        request.param, "--on-fault", "continue", "--stall-limit", "5", "--samples", "1000000",
-        "--precision", "full", "--out", str(tmp_path_factory.mktemp("job") / "run"),
+        request.param, "--on-fault", "continue", "--stall-limit", f"{STALL_LIMIT}",
+        "--samples", "1000000", "--precision", "full",
+        "--out", str(tmp_path_factory.mktemp("job") / "run"),
     ]  # fmt: skip
     launcher = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
@@ -109,15 +113,22 @@ def test_a_job_on_one_machine_listens_on_the_loopback_alone_and_publishes_no_sec
     entries = job.wait_until(r"server(/\d+)?")
     assert {host for host, _ in job.listening()} <= set(LOOPBACK)
     words = {word for content in entries.values() for word in re.findall(rb"\w{16,}", content)}
-    for port in {port for _, port in job.listening()}:
-        with socket.create_connection(("127.0.0.1", port), PATIENCE) as stranger:
-            stranger.settimeout(3.0)
-            greeting = b""
-            with contextlib.suppress(OSError):
-                greeting = stranger.recv(CHALLENGE.size)
-        for word in words if greeting.startswith(MAGIC) else ():
-            with pytest.raises(ConnectionError, match="does not take rank 0 in"):
-                Client(f"127.0.0.1:{port}:{word.decode()}", 0, PATIENCE)
+    with contextlib.ExitStack() as opened:
+        strangers = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+            for port in {port for _, port in job.listening()}
+        ]
+        assert wait(strangers, PATIENCE)
+        time.sleep(1.0)  # for others that greet
+        ports = [
+            each.getpeername()[1]
+            for each in wait(strangers, 0.0)
+            if each.recv(CHALLENGE.size).startswith(MAGIC)
+        ]
+    assert ports
+    for port, word in itertools.product(ports, words):
+        with pytest.raises(ConnectionError, match="does not take rank 0 in"):
+            Client(f"127.0.0.1:{port}:{word.decode()}", 0, PATIENCE)
     assert job.launcher.poll() is None
 
 
@@ -151,12 +162,12 @@ def test_a_stranger_that_rewrites_all_keys_and_floods_all_ports_runs_nothing_of_
     for each in threads:
         each.start()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        job.launcher.wait(15.0)
+        job.launcher.wait(STALL_LIMIT + 1.0)
     over.set()
     for each in threads:
         each.join()
     with contextlib.suppress(subprocess.TimeoutExpired):  # it may be about to end
-        job.launcher.wait(5.0)
+        job.launcher.wait(2.0)
     if job.launcher.poll() is None:
         os.killpg(job.launcher.pid, signal.SIGINT)
     said, _ = job.launcher.communicate(timeout=PATIENCE)

@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 RANK = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn
-from tests.support.virtual_time import virtual_time
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 if "wrapped" in sys.argv:
+    from tests.support.virtual_time import virtual_time
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
     with virtual_time() as clock:
         for _ in range(int(sys.argv[2])):

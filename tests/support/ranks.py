@@ -1,7 +1,7 @@
 """Functions run on real ranks: processes that stay, with a fresh process group for each function.
 
-Importing torch is most of what starting a rank costs, so one set of ranks serves all tests of a
-session, through the fixture `ranks`.  A test uses the first few of them:
+Importing torch is most of what starting a rank costs, so one set of ranks, forked from one process,
+serves all tests of a session, through the fixture `ranks`.  A test uses the first few of them:
 
     from tests.support.ranks import Ranks, ranks
 
@@ -18,47 +18,29 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable
-from multiprocessing import Pipe
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simstrag.processes.affinity import cores, pin
-from simstrag.processes.children import die_with_parent
+from tests.support.fork_server import Child, ForkServer
 
 __all__ = ["RankError", "Ranks", "ranks"]
 
 LIMIT = 240.0
 """Seconds after which all ranks are killed, unless a test says otherwise."""
 
-STARTING = 480.0
-"""Seconds in which the processes must have imported torch, on however busy a machine."""
-
-IMPORTED = ("simstrag.ddp.wrapping", "simstrag.ddp.collector.record")
-"""Modules that a rank has before its first function: importing takes seconds on a busy machine,
-and would be taken for a stall there."""
-
 GRACE = 10.0
 """Seconds in which the others may still answer when one has failed."""
-
-ROOT = str(Path(__file__).parents[2])
-
-PROGRAM = (
-    "import sys; sys.path[:] = {path!r}; "
-    "from tests.support.ranks import serve; serve({fd}, {parent})"
-)
 
 
 class RankError(AssertionError):
@@ -74,8 +56,8 @@ class Ranks:
 
     def __init__(self, most: int = 4) -> None:
         self.most = most
-        self._pipes: list[Connection] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._forks: ForkServer | None = None
+        self._processes: list[Child] = []
         self._store: Any = None
         self._runs = 0
 
@@ -92,13 +74,13 @@ class Ranks:
         self._runs += 1
         order = (function, world, arguments, self._store.port, self._runs, limit)
         try:
-            for pipe in self._pipes[:world]:
-                pipe.send_bytes(pickle.dumps(order))
+            for process in self._processes[:world]:
+                process.pipe.send_bytes(pickle.dumps(order))
             results, failures = self._answers(world, limit)
             if len(results) + len(failures) < world:
-                self.close()
+                self._stop()
         except BaseException:
-            self.close()
+            self._stop()
             raise
         if failures:
             raise RankError("".join(f"\nrank {r}: {failures[r]}" for r in sorted(failures)))
@@ -106,45 +88,39 @@ class Ranks:
 
     def close(self) -> None:
         """Kill all; none is left."""
+        self._stop()
+        if self._forks is not None:
+            self._forks.close()
+            self._forks = None
+
+    def _stop(self) -> None:
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.wait()
-        for pipe in self._pipes:
-            pipe.close()
+            process.pipe.close()
         self._processes.clear()
-        self._pipes.clear()
         self._store = None
 
     def _start(self) -> None:
         if self._processes:
             return
+        self._forks = self._forks or ForkServer.start()
         from torch.distributed import TCPStore
 
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        for rank in range(self.most):
-            ours, theirs = Pipe()
-            program = PROGRAM.format(path=[*sys.path, ROOT], fd=theirs.fileno(), parent=os.getpid())
-            self._pipes.append(ours)
-            self._processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-P", "-c", program, str(rank)],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-                )
-            )
-            theirs.close()
         try:
-            self._answers(self.most, STARTING)
+            for rank in range(self.most):
+                self._processes.append(self._forks.fork(serve, rank))
+            self._answers(self.most, LIMIT)
         except BaseException:
-            self.close()
+            self._stop()
             raise
 
     def _answers(self, world: int, limit: float) -> tuple[dict[int, Any], dict[int, str]]:
         """What ranks return and what failed; with a failure, some may not have answered."""
         until = time.monotonic() + limit
-        waiting = {self._pipes[rank]: rank for rank in range(world)}
+        waiting = {self._processes[rank].pipe: rank for rank in range(world)}
         results: dict[int, Any] = {}
         failures: dict[int, str] = {}
         while waiting:
@@ -163,30 +139,22 @@ class Ranks:
                 until = min(until, time.monotonic() + GRACE)
         if waiting and not failures:
             for rank in waiting.values():  # each says on stderr where it is
-                self._processes[rank].send_signal(signal.SIGUSR1)
+                self._processes[rank].signal(signal.SIGUSR1)
             time.sleep(0.3)
             raise RankError(f"ranks {sorted(waiting.values())} gave no answer in {limit:g} s")
         return results, failures
 
 
-def serve(descriptor: int, parent: int) -> None:
+def serve(forks: ForkServer, pipe: Connection, rank: int) -> None:
     """What the process of a rank does: it runs functions as they come."""
-    die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)
-    rank = int(sys.argv[1])
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     pin(cores()[rank % len(cores())])
-    pipe = Connection(descriptor)
-    import torch
-
-    for module in IMPORTED:
-        importlib.import_module(module)
-    torch.set_num_threads(1)
     if rank == 0:  # which starts servers
         from simstrag.ddp import modes
         from tests.support import warm_server
 
-        modes.start_server = warm_server.start_server  # type: ignore[assignment]
+        modes.start_server = partial(warm_server.start_server, forks)  # type: ignore[assignment]
     warnings.simplefilter("error")
     pipe.send_bytes(pickle.dumps((True, "ready")))
     with contextlib.suppress(EOFError):
