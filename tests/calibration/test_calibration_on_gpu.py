@@ -6,6 +6,7 @@ Launching a step takes 3 ms and computing it 1 ms a sample; batches above 16 fin
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from simstrag.calibration.cells import MeasurementCell, Series  # noqa: E402
 from simstrag.calibration.samples import read  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
+from simstrag.profile.profile import Profile  # noqa: E402
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402
 
 LAUNCH, SAMPLE, MEMORY = 0.003, 0.001, 16
@@ -52,8 +54,15 @@ def kernels(_: AnatomyBench, cell: MeasurementCell) -> tuple[Series, dict[str, A
     return {"kernel": (SAMPLE * cell.batch,) * 5}, {"process": -1}
 
 
-@pytest.fixture(autouse=True)
-def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    """A patch for all tests of the module."""
+    with pytest.MonkeyPatch.context() as patched:
+        yield patched
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _gpu(patch: pytest.MonkeyPatch) -> None:
     gpu = PlayedGpu()
 
     def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -82,11 +91,11 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
                 bench.span = 0.02
         return benches
 
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(Workload, "build", lambda each: each.make())  # would seed the GPU
-    monkeypatch.setattr(training_jobs, "TrainingTask", Task)
-    monkeypatch.setattr(AnatomyBench, "visit", kernels)
-    monkeypatch.setattr("simstrag.calibration.measurement_rounds.measure_paces", lambda: {0: 1e-3})
+    patch.setattr(torch.cuda, "device_count", lambda: 1)
+    patch.setattr(Workload, "build", lambda each: each.make())  # would seed the GPU
+    patch.setattr(training_jobs, "TrainingTask", Task)
+    patch.setattr(AnatomyBench, "visit", kernels)
+    patch.setattr("simstrag.calibration.measurement_rounds.measure_paces", lambda: {0: 1e-3})
     for name, value in {
         "find_device": lambda _: gpu,
         "load": lambda _: played,
@@ -94,9 +103,9 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         "choose_precisions": lambda *_: Precisions("fp32", "bf16", False, float("nan")),
         "build_benches": short,
     }.items():
-        monkeypatch.setattr(module, name, value)
+        patch.setattr(module, name, value)
     for where in (module, steps):
-        monkeypatch.setattr(where, "available_precisions", lambda _: PRECISIONS)
+        patch.setattr(where, "available_precisions", lambda _: PRECISIONS)
 
 
 def calibration(folder: Path, minutes: float | None = 5.0, *batches: int) -> Calibration:
@@ -104,19 +113,26 @@ def calibration(folder: Path, minutes: float | None = 5.0, *batches: int) -> Cal
     return Calibration(request, folder)
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+    """A calibration that has run."""
+    found = calibration(tmp_path_factory.mktemp("first"))
+    found.run()
+    return found
+
+
 def test_the_smallest_batch_that_fills_the_gpu_is_nominal_and_stays_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: Calibration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 samples take 4 ms, 1.3 times the launching; 8 take 8 ms."""
-    first = calibration(tmp_path / "x")
-    profile = first.run()
+    profile = Profile.read(first.folder / "profile.json")
     assert profile.workload is not None
     assert profile.workload.batch == 8
     assert "the device bounds a step of batch 8: a step takes 8 ms in fp32, its launching 3 ms" in (
         first.remarks()
     )
     monkeypatch.setattr(module, "filling_batch", lambda *_: 2)
-    assert calibration(tmp_path / "x").run() == profile
+    assert calibration(first.folder).run() == profile
 
 
 def test_a_batch_of_ones_own_is_nominal_and_a_remark_says_what_bounds_it(tmp_path: Path) -> None:
@@ -127,10 +143,9 @@ def test_a_batch_of_ones_own_is_nominal_and_a_remark_says_what_bounds_it(tmp_pat
 
 
 def test_batches_without_memory_are_skipped_and_every_other_cell_has_three_visits(
-    tmp_path: Path,
+    first: Calibration,
 ) -> None:
-    calibration(tmp_path / "x").run()
-    samples = read(tmp_path / "x")
+    samples = read(first.folder)
     skipped = {visit.cell for visit in samples.visits if visit.skipped}
     assert {cell.batch for cell in skipped} == {32, 64}
     assert len(skipped) == 2 * 2 * len(PRECISIONS)
