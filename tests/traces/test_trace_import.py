@@ -226,7 +226,7 @@ LATE = 1.0
 
 
 def profiled(rank: int, world: int, folder: Path, how: str) -> None:
-    """Five steps of a small model under PyTorch's profiler, whose file each rank leaves."""
+    """Three steps of a small model under PyTorch's profiler, whose file each rank leaves."""
     import torch
     import torch.distributed as dist
 
@@ -234,10 +234,10 @@ def profiled(rank: int, world: int, folder: Path, how: str) -> None:
     model = torch.nn.Linear(64, 64)
     if how == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
-    schedule = torch.profiler.schedule(wait=0, warmup=2, active=5, repeat=1)
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
     cpu = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=cpu, schedule=schedule) as profile:
-        for _ in range(7):
+        for _ in range(4):
             time.sleep(LATE * rank)  # the input of rank 1 is slow, and rank 0 waits for it
             model.zero_grad()
             model(torch.ones(8, 64)).sum().backward()
@@ -257,9 +257,9 @@ def test_a_real_profile_tells_the_slow_rank_from_the_one_that_waits(
     ranks.run(profiled, 2, tmp_path, how)
     found = kineto(tmp_path / "rank0.json", tmp_path / "rank1.json")
     fast, slow = (sorted(v for _, v in values(found.trace, k, "step", "duration")) for k in (0, 1))
-    assert len(fast) == len(slow) == 5
+    assert len(fast) == len(slow) == 3
     assert min(slow) > LATE  # it slept for so long in each step
-    assert fast[2] < LATE / 2  # the median: its steps took as long, but it was waiting
+    assert fast[1] < LATE / 2  # the median: its steps took as long, but it was waiting
     assert [line.partition(":")[0] for line in found.scenario] == [
         "allreduce",
         "samples",
@@ -465,7 +465,7 @@ def test_what_an_importer_prints_and_writes_runs_unchanged(
 
 
 @pytest.mark.usefixtures("no_page")
-@pytest.mark.parametrize("name", WITH_LOGS)
+@pytest.mark.parametrize("name", [name for name in WITH_LOGS if name not in KINDS.values()])
 def test_the_command_after_an_import_runs_and_names_the_comparison(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
