@@ -18,6 +18,7 @@ from simstrag.scenario.scenario import Scenario
 from tests.support import reference, stories
 from tests.support.stories import Engine, tell, world
 from tests.support.strategies import Fixed, Script
+from tests.support.trace_rows import slowed
 
 Gradients = dict[tuple[int, int], Any]
 
@@ -372,9 +373,7 @@ def test_contention_in_the_middle_of_a_step_stretches_its_later_micro_batches(
             "step": {"compute": 4},
             "microbatches": 4,
             "learner": {"batch": 10},
-            "trace": [
-                {"time": 2, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0},
-            ],
+            "trace": [slowed(0, 2.0, time=2)],
         }
     )
     policy = load("dropcompute:theta=3")
