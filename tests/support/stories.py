@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from simstrag.contract import Plan, Policy
+from simstrag.contract import ALL, Plan, Policy, Quorum, Via
 from simstrag.scenario.scenario import Scenario
 from tests.support import reference
 from tests.support.strategies import Fixed
@@ -105,6 +105,11 @@ def world(durations: list[list[float]], updates: int, **keys: Any) -> Scenario:
     rows = recorded(durations) + [slowed(rank, value, resource="net") for rank, value in net]
     keys = {"step": {"compute": 1.0}, "trace": rows} | keys
     return Scenario.of({"workers": len(durations), "updates": updates} | keys)
+
+
+def served(ranks: Any = ALL, **quorum: Any) -> Plan:
+    """A plan of one quorum at the server."""
+    return Plan((Quorum(ranks, via=Via.SERVER, **quorum),))
 
 
 def tell(engine: Engine, scenario: Scenario, policy: Policy | Plan) -> Callable[[str], None]:
