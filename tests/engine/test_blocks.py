@@ -24,6 +24,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.traces.generate import generate
 from tests.support.strategies import Script, failing, plans, scenarios, scripts, uneven
 from tests.support.strategies import policies as drawn_policies
+from tests.support.trace_rows import slowed
 
 quickly = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -191,10 +192,9 @@ def test_blocks_show_what_views_show(
 def test_ranks_that_take_more_steps_than_there_is_room_for_end_the_block(
     blocks_from_the_start: Counter[str],
 ) -> None:
-    slow = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 400.0}
     scenario = Scenario.of(
-        {"workers": 3, "updates": 9000, "step": {"compute": 0.1, "cv": 0.1}, "trace": [slow],
-         "learner": {"batch": 1}},
+        {"workers": 3, "updates": 9000, "step": {"compute": 0.1, "cv": 0.1},
+         "trace": [slowed(0, 400.0)], "learner": {"batch": 1}},
     )  # fmt: skip
     alone = replace(policies.load("asgd").plan(View(3)), review=Review(updates=16))
     script = Script(((0, alone), (8000, policies.load("bsp").plan(View(3)))))

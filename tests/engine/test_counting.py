@@ -9,6 +9,7 @@ import simstrag
 from simstrag import Plan, Quorum, Review, Scenario, Via, View, policies
 from simstrag.errors import InputError, StallError
 from tests.support.strategies import Fixed, Script
+from tests.support.trace_rows import slowed
 
 STEP = {"compute": 0.5}
 
@@ -16,12 +17,6 @@ STEP = {"compute": 0.5}
 def scenario(**changes: Any) -> Scenario:
     data = {"workers": 2, "updates": 4, "step": STEP, "learner": {"batch": 10}}
     return Scenario.of(data | changes)
-
-
-def slowed(rank: int, value: float, time: float = 0.0, resource: str = "gpu") -> dict[str, Any]:
-    return {
-        "time": time, "node": rank, "resource": resource, "kind": "slowdown", "value": value,
-    }  # fmt: skip
 
 
 @dataclass

@@ -15,14 +15,12 @@ from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
+from tests.support.trace_rows import slowed
 
 STEP = {"compute": 0.1, "cv": 0.05, "amp_ratio": 1.5}
 SCENARIO = Scenario(workers=4, updates=6, step=STEP)
 EVERY = Review(updates=1)
-SLOW_FOR_A_WHILE = [
-    {"time": time, "node": 1, "resource": "gpu", "kind": "slowdown", "value": value}
-    for time, value in ((1, 3), (4, 1))
-]
+SLOW_FOR_A_WHILE = [slowed(1, 3, time=1), slowed(1, 1, time=4)]
 
 
 class Says:
@@ -129,10 +127,10 @@ def test_a_comparison_that_goes_on_and_is_read_back_keeps_them(tmp_path: Path) -
 
 
 def test_suspicions_are_counted_against_who_was_slow_in_truth() -> None:
-    slow = [{"time": 0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 3}]
     suspects = Plan(suspects=frozenset({1, 2}), review=EVERY)
     run = simulate(
-        SCENARIO.replaced(trace=slow), Says(suspects, suspects, Plan(suspects=frozenset({0})))
+        SCENARIO.replaced(trace=[slowed(1, 3)]),
+        Says(suspects, suspects, Plan(suspects=frozenset({0}))),
     )
     counted = {name: run.summary[name] for name in ("hits", "false_alarms", "misses")}
     assert counted == {"hits": 2, "false_alarms": 2 + 4, "misses": 4}

@@ -27,14 +27,11 @@ from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.contention import Contention
 from simstrag.trace.trace import Trace
+from tests.support.trace_rows import slowed
 
 WORKERS, MOST = 6, 400
 RANKS = [0, 2, 5]
-SLOW = [
-    {"time": time, "node": node, "resource": "gpu", "kind": "slowdown", "value": value}
-    for node in (2, 3)
-    for time, value in ((7.0 * k + node, 1 + 2 * (k % 2)) for k in range(40))
-]
+SLOW = [slowed(node, 1 + 2 * (k % 2), time=7.0 * k + node) for node in (2, 3) for k in range(40)]
 WORLD = Scenario(
     workers=WORKERS, samples=WORKERS * 128 * 600, trace=SLOW, trace_end="loop",
     step={"compute": 0.2, "cv": 0.2, "amp_ratio": 0.6},

@@ -18,27 +18,21 @@ from simstrag.policies import load, names
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from tests.support.strategies import Fixed
+from tests.support.trace_rows import slowed
 
 N, BATCH = 6, 64
 
 
-def slowed(rank: int, factor: float, start: float, end: float, resource: str) -> list[Any]:
-    return [
-        {"time": t, "node": rank, "resource": resource, "kind": "slowdown", "value": value}
-        for t, value in ((start, factor), (end, 1.0))
-    ]
-
-
 def scenario(workers: int = N, rounds: int = 24, **sections: Any) -> Scenario:
     """`rounds` gradients of each rank, noisy steps of 1 s, two ranks contended for a while."""
-    contention = slowed(0, 3.0, 5.0, 20.0, "gpu") + slowed(1, 2.0, 2.0, 30.0, "net")
+    contention = [slowed(1, 2.0, 2.0, "net"), slowed(0, 3.0, 5.0), slowed(0, 1.0, 20.0)]
     return Scenario.of(
         {
             "workers": workers,
             "samples": rounds * workers * BATCH,
             "step": {"compute": 1.0, "cv": 0.3},
             "learner": {"batch": BATCH},
-            "trace": sorted(contention, key=lambda row: float(row["time"])),
+            "trace": [*contention, slowed(1, 1.0, 30.0, "net")],
         }
         | sections
     )

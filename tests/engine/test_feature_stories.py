@@ -16,8 +16,9 @@ from simstrag.errors import PlanError
 from simstrag.policies import load
 from simstrag.scenario.scenario import Scenario
 from tests.support import reference, stories
-from tests.support.stories import Engine, tell, world
+from tests.support.stories import Engine, served, tell, world
 from tests.support.strategies import Fixed, Script
+from tests.support.trace_rows import slowed
 
 Gradients = dict[tuple[int, int], Any]
 
@@ -271,12 +272,8 @@ def test_of_equal_arrivals_the_highest_rank_joins_the_next_update(engine: Engine
 def test_a_mark_to_join_ends_when_gradients_are_filed_anew(engine: Engine) -> None:
     # Two of three: 2.0 is late at 2.  From version 1 on three are needed, and 2.0, now unmarked,
     # counts: the update at 4 is of all three.
-    join = Plan((Quorum(count=2, via=Via.SERVER, late=Late.JOIN),))
-    tell(
-        engine,
-        world([[2], [2], [3]], updates=2),
-        Script(((0, join), (1, Plan((Quorum(via=Via.SERVER),))))),
-    )("""
+    join = served(count=2, late=Late.JOIN)
+    tell(engine, world([[2], [2], [3]], updates=2), Script(((0, join), (1, served()))))("""
         0  start 0.0 1.0 2.0 on 0
         2  update 0.0 1.0 to 1
         2  start 0.1 1.1 on 1
@@ -286,12 +283,8 @@ def test_a_mark_to_join_ends_when_gradients_are_filed_anew(engine: Engine) -> No
 
 def test_a_mark_that_was_taken_off_lets_the_gradient_close_an_update(engine: Engine) -> None:
     # The same, but from version 1 on one is enough: 2.0 closes an update by itself at 3.
-    join = Plan((Quorum(count=2, via=Via.SERVER, late=Late.JOIN),))
-    tell(
-        engine,
-        world([[2], [2], [3]], updates=2),
-        Script(((0, join), (1, Plan((Quorum(count=1, via=Via.SERVER),))))),
-    )("""
+    join = served(count=2, late=Late.JOIN)
+    tell(engine, world([[2], [2], [3]], updates=2), Script(((0, join), (1, served(count=1)))))("""
         0  start 0.0 1.0 2.0 on 0
         2  update 0.0 1.0 to 1
         2  start 0.1 1.1 on 1
@@ -372,9 +365,7 @@ def test_contention_in_the_middle_of_a_step_stretches_its_later_micro_batches(
             "step": {"compute": 4},
             "microbatches": 4,
             "learner": {"batch": 10},
-            "trace": [
-                {"time": 2, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0},
-            ],
+            "trace": [slowed(0, 2.0, time=2)],
         }
     )
     policy = load("dropcompute:theta=3")

@@ -16,6 +16,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from tests.support import reference
+from tests.support.trace_rows import recorded, slowed
 
 COLUMNS = ("time", "version", "members", "n_own", "samples", "progress")
 
@@ -50,10 +51,7 @@ def test_noise_goes_on_where_a_block_of_it_ends() -> None:
 
 def test_who_would_have_ended_after_a_breakpoint_and_is_aborted_is_as_slow_as_before() -> None:
     factors = ((0, 0, 4.0), (9.5, 0, 1.0), (2.5, 1, 2.0))
-    rows = [
-        {"time": t, "node": r, "resource": "step", "kind": "slowdown", "value": v}
-        for t, r, v in factors
-    ]
+    rows = [slowed(r, v, t, "step") for t, r, v in factors]
     scenario = Scenario(workers=3, updates=12, step={"compute": 1.0}, trace=rows)
     agree(scenario, "backup:b=1")
     assert simulate(scenario, "backup:b=1").summary["makespan"] == 15.5
@@ -69,7 +67,7 @@ def test_all_cross_breakpoints_together_where_a_trace_was_sampled(
 ) -> None:
     slowdowns = 1 + np.random.default_rng(0).integers(0, 4, (60, 9)) / 4
     rows = [
-        {"time": k * every, "node": rank, "resource": "gpu", "kind": "slowdown", "value": value}
+        slowed(rank, value, k * every)
         for k, row in enumerate(slowdowns.tolist())
         for rank, value in enumerate(row)
     ]
@@ -82,20 +80,20 @@ def test_all_cross_breakpoints_together_where_a_trace_was_sampled(
 
 
 def test_recorded_steps_leave_the_noise_of_others_alone() -> None:
-    recorded = {"time": 0, "node": 0, "resource": "step", "kind": "duration", "value": 0.1}
-    agree(case(2, 2600, trace=[recorded], trace_end="loop"), "ssp:bound=3")
+    agree(case(2, 2600, trace=recorded([[0.1]]), trace_end="loop"), "ssp:bound=3")
 
 
 def test_in_long_runs_with_many_breakpoints_the_short_ways_agree_with_the_long_one() -> None:
     draw = np.random.default_rng(5)
     rows = [
-        {
-            "time": round(float(time), 3), "node": int(draw.integers(6)),
-            "resource": str(draw.choice(["step", "gpu", "host"])), "kind": "slowdown",
-            "value": float(draw.choice([1.0, 1.5, 3.0, 8.0])),
-        }
+        slowed(
+            int(draw.integers(6)),
+            resource=str(draw.choice(["step", "gpu", "host"])),
+            value=float(draw.choice([1.0, 1.5, 3.0, 8.0])),
+            time=round(float(time), 3),
+        )
         for time in np.sort(draw.uniform(0, 60, 120))
-    ]  # fmt: skip
+    ]
     for end in ("hold", "loop"):
         scenario = case(6, 1500, trace=rows, trace_end=end)
         for policy in (
@@ -129,8 +127,7 @@ def test_a_lone_rank_waits_for_nobody_at_the_server_either() -> None:
 
 
 def test_steps_that_were_aborted_by_the_hundred_are_forgotten() -> None:
-    slow = {"time": 0, "node": 2, "resource": "gpu", "kind": "slowdown", "value": 1e6}
-    agree(case(3, 4 * 3 + SPARE + 200, trace=[slow]), "backup")
+    agree(case(3, 4 * 3 + SPARE + 200, trace=[slowed(2, 1e6)]), "backup")
 
 
 def test_jobs_that_were_withdrawn_by_the_hundred_are_forgotten() -> None:
@@ -163,7 +160,7 @@ def test_a_sample_of_updates_is_even_bounded_and_holds_the_last() -> None:
 
 
 def test_an_oracle_that_asks_beyond_the_trace_meets_the_mistake_of_the_trace() -> None:
-    rows = [{"time": 0, "node": 0, "resource": "step", "kind": "duration", "value": 0.125}]
+    rows = recorded([[0.125]])
     scenario = Scenario(workers=1, updates=2, trace=rows, trace_end="error", step={"compute": 0.1})
     with pytest.raises(InputError, match="the trace records 1 durations") as raised:
         simulate(scenario, "star_h_oracle")

@@ -15,6 +15,7 @@ from simstrag.errors import PlanError
 from simstrag.scenario.scenario import Scenario
 from tests.support import reference
 from tests.support.strategies import Fixed
+from tests.support.trace_rows import recorded
 
 BATCH = 32
 GAIN = 2.0
@@ -83,14 +84,10 @@ def judged(
     spec: str, seconds: list[list[float]], samples: int, updates: int | None = None
 ) -> reference.Result:
     """What the reference engine makes of a world of these steps and of free communication."""
-    rows = [
-        {"time": float(step), "node": rank, "resource": "step", "kind": "duration", "value": value}
-        for rank, own in enumerate(seconds)
-        for step, value in enumerate(own)
-    ]
     limit = {"samples": samples} if updates is None else {"updates": updates}
     scenario = Scenario(
-        workers=len(seconds), **limit, step={"compute": 1.0, "amp_ratio": GAIN}, trace=rows,
+        workers=len(seconds), **limit, step={"compute": 1.0, "amp_ratio": GAIN},
+        trace=recorded(seconds),
         learner={"batch": BATCH, "noise_scale": 500},
     )  # fmt: skip
     return reference.simulate(scenario, policies.load(spec))

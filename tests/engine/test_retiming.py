@@ -25,6 +25,7 @@ from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
 from tests.support.strategies import Fixed, plans, policies, scenarios
+from tests.support.trace_rows import slowed
 
 Speeds = tuple[float, list[float], list[float], list[float], float, float]
 """Seconds since the last change; slowdowns of host, gpu and net of each rank; of the server; pause.
@@ -140,13 +141,7 @@ def test_speeds_that_change_are_those_of_a_trace_that_says_the_same(
     })  # fmt: skip
     times = itertools.accumulate(change[0] for change in changes)
     rows = [
-        {
-            "time": time,
-            "node": node,
-            "resource": resource,
-            "kind": "slowdown",
-            "value": values[node],
-        }
+        slowed(node, values[node], time, resource)
         for time, (_, *those, _, _) in zip(times, changes, strict=True)
         for resource, values in zip(("host", "gpu", "net"), those, strict=True)
         for node in range(n)

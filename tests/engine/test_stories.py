@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simstrag.contract import Late, Plan, Precision, Quorum, Review, Via
-from tests.support.stories import Engine, tell, world
+from tests.support.stories import Engine, served, tell, world
 from tests.support.strategies import Script
 
 
@@ -15,11 +15,7 @@ def test_drop_throws_the_third_of_three_away_and_lets_it_go_on_at_its_own_finish
     # Two of three gradients make an update.  Rank 2 takes 3 s and is late for every update: at 3
     # its gradient is dropped and it goes on alone.  At 6 it finishes together with the others and
     # is marked since 4: its finish is processed before the closing, so it starts on version 2.
-    tell(
-        engine,
-        world([[2], [2], [3]], updates=3),
-        Plan((Quorum(count=2, via=Via.SERVER, late=Late.DROP),)),
-    )("""
+    tell(engine, world([[2], [2], [3]], updates=3), served(count=2, late=Late.DROP))("""
         0  start 0.0 1.0 2.0 on 0
         2  update 0.0 1.0 to 1
         2  start 0.1 1.1 on 1
@@ -40,7 +36,7 @@ def test_a_gradient_dropped_between_closing_and_update_waits_for_the_update(
     tell(
         engine,
         world([[2], [2], [3]], updates=2, server={"service": 1}),
-        Plan((Quorum(count=2, via=Via.SERVER, late=Late.DROP),)),
+        served(count=2, late=Late.DROP),
     )("""
         0  start 0.0 1.0 2.0 on 0
         4  update 0.0 1.0 to 1
@@ -53,7 +49,7 @@ def test_a_gradient_dropped_between_closing_and_update_waits_for_the_update(
 def test_a_mark_of_drop_does_nothing_in_a_quorum_that_queues(engine: Engine) -> None:
     # 2.0 is marked at 1; from version 1 on late gradients queue.  At 2 all three arrive: 0.1 and
     # 1.1 close, 2.0 stays and is the first of the next closing, at 3.
-    drop, queue = (Plan((Quorum(count=2, via=Via.SERVER, late=late),)) for late in _DROP_QUEUE)
+    drop, queue = (served(count=2, late=late) for late in _DROP_QUEUE)
     tell(engine, world([[1], [1], [2]], updates=3), Script(((0, drop), (1, queue))))("""
         0  start 0.0 1.0 2.0 on 0
         1  update 0.0 1.0 to 1
@@ -91,7 +87,7 @@ def test_abort_cancels_a_push_under_way(engine: Engine) -> None:
     tell(
         engine,
         world([[2], [2]], updates=2, server={"push": 1}, net={1: 2}),
-        Plan((Quorum(count=1, via=Via.SERVER, late=Late.ABORT),)),
+        served(count=1, late=Late.ABORT),
     )("""
         0  start 0.0 1.0 on 0
         3  update 0.0 to 1
@@ -225,7 +221,7 @@ def test_a_new_plan_files_a_running_step_at_its_finish(engine: Engine) -> None:
     tell(
         engine,
         world([[1], [2], [4]], updates=5, server={"service": 1}),
-        Script(((0, Plan((Quorum(count=2),))), (1, Plan((Quorum(count=1, via=Via.SERVER),))))),
+        Script(((0, Plan((Quorum(count=2),))), (1, served(count=1)))),
     )("""
         0  start 0.0 1.0 2.0 on 0
         2  update 0.0 1.0 to 1
@@ -246,7 +242,7 @@ def test_push_service_and_pull_follow_each_other(engine: Engine) -> None:
     tell(
         engine,
         world([[3], [4]], updates=4, server={"service": 1, "push": 1, "pull": 2}),
-        Plan((Quorum(count=1, via=Via.SERVER),)),
+        served(count=1),
     )("""
         2  start 0.0 1.0 on 0
         7  update 0.0 to 1
@@ -283,11 +279,7 @@ def test_a_leader_pushes_and_pulls_for_its_quorum(engine: Engine) -> None:
 def test_a_queue_closes_twice_in_one_instant(engine: Engine) -> None:
     # Four gradients arrive at 1 and two make an update: closed twice at once, four jobs of 1 s.
     # 0.1 and 1.1 arrive at 4 and close at once, but queue behind 3.0.
-    tell(
-        engine,
-        world([[1]] * 4, updates=3, server={"service": 1}),
-        Plan((Quorum(count=2, via=Via.SERVER),)),
-    )("""
+    tell(engine, world([[1]] * 4, updates=3, server={"service": 1}), served(count=2))("""
         0  start 0.0 1.0 2.0 3.0 on 0
         3  update 0.0 1.0 to 1
         3  start 0.1 1.1 on 1
@@ -303,9 +295,7 @@ def test_of_equal_arrivals_the_highest_rank_is_late_and_its_job_withdrawn(
     # All arrive at 1, two are needed: rank 2 is aborted though it is done, and the server, which
     # takes its next job after the closing, spends 1 s on each of the two others only.
     tell(
-        engine,
-        world([[1]] * 3, updates=2, server={"service": 1}),
-        Plan((Quorum(count=2, via=Via.SERVER, late=Late.ABORT),)),
+        engine, world([[1]] * 3, updates=2, server={"service": 1}), served(count=2, late=Late.ABORT)
     )("""
         0  start 0.0 1.0 2.0 on 0
         3  update 0.0 1.0 to 1

@@ -20,6 +20,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.scenario.scenario import Scenario
 from tests.support.strategies import Fixed, Script, churning, failing, policies, uneven
+from tests.support.trace_rows import recorded
 
 CALLS = ("begin", "receive", "replan", "change", "regroup", "halt", "restart", "saved")
 
@@ -113,11 +114,7 @@ PLANS = (
 
 def uneven_world(**keys: Any) -> Scenario:
     """Four ranks of different speeds; all that is sent takes time."""
-    rows = [
-        {"time": k, "node": rank, "resource": "step", "kind": "duration", "value": seconds}
-        for rank, steps in enumerate(([1, 1], [1, 2], [3, 2], [1.25, 4]))
-        for k, seconds in enumerate(steps)
-    ]
+    rows = recorded(([1, 1], [1, 2], [3, 2], [1.25, 4]))
     server = {"push": 0.25, "pull": 0.125, "service": 0.125}
     return Scenario.of({
         "workers": 4, "updates": 8, "step": {"compute": 1}, "trace": rows, "server": server,

@@ -15,6 +15,7 @@ from simstrag.policies.cgp import group_by_speed
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from tests.support.stories import Engine, tell, world
+from tests.support.trace_rows import slowed
 
 ONE = {"learner": {"batch": 1}}
 TWO_SPEEDS: list[list[float]] = [[1], [1], [2]]
@@ -192,10 +193,7 @@ def test_equal_groups_are_the_same_plan() -> None:
 
 
 def test_a_group_follows_a_rank_whose_contention_ends() -> None:
-    rows = [
-        {"time": time, "node": 0, "resource": "gpu", "kind": "slowdown", "value": value}
-        for time, value in ((20, 3.0), (60, 1.0))
-    ]
+    rows = [slowed(0, 3.0, time=20), slowed(0, 1.0, time=60)]
     scenario = Scenario.of(
         {"workers": 4, "samples": 100 * 4 * 128, "step": {"compute": 1.0, "cv": 0.02}}
         | {"trace": rows, "server": {"service": 0.01}}
@@ -213,9 +211,7 @@ def test_a_group_follows_a_rank_whose_contention_ends() -> None:
 
 
 def noisy(**sections: Any) -> Scenario:
-    rows = [
-        {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0},
-    ]
+    rows = [slowed(0, 2.0)]
     data = {"workers": 5, "updates": 60, "step": {"compute": 1.0, "cv": 0.3}, "trace": rows}
     return Scenario.of(data | {"allreduce": {"alpha": 0.01}} | sections)
 

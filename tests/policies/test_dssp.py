@@ -16,6 +16,7 @@ from simstrag.policies import load
 from simstrag.scenario.scenario import Scenario
 from tests.support.stories import Engine, tell, world
 from tests.support.strategies import SEEN, Watching
+from tests.support.trace_rows import slowed
 
 CONTENDED = Scenario.of(
     {
@@ -24,7 +25,7 @@ CONTENDED = Scenario.of(
         "step": {"compute": 1.0, "cv": 0.3},
         "server": {"service": 0.02, "push": 0.02, "pull": 0.03},
         "trace": [
-            {"time": time, "node": node, "resource": "gpu", "kind": "slowdown", "value": value}
+            slowed(node, value, time)
             for time, node, value in ((5, 0, 3), (30, 0, 1), (30, 1, 2.5), (70, 1, 1), (70, 2, 6))
         ],
     }

@@ -20,14 +20,14 @@ from simstrag.policies.estimators.slow_ranks import worth_leaving
 from simstrag.scenario.scenario import Scenario
 from tests.support.stories import Engine, tell, world
 from tests.support.strategies import SEEN, Watching
+from tests.support.trace_rows import slowed
 
 PAIRS: dict[str, Any] = {"learner": {"batch": 2}}
 
 
-def slowed(until: float, value: float = 2.0, workers: int = 4, **keys: Any) -> Scenario:
+def one_slow(until: float, value: float = 2.0, workers: int = 4, **keys: Any) -> Scenario:
     """Steps of one second; those of rank 1 take `value` times as long until a time."""
-    rows = [{"time": t, "node": 1, "resource": "step", "kind": "slowdown", "value": v}
-            for t, v in ((0, value), (until, 1.0))]  # fmt: skip
+    rows = [slowed(1, value, resource="step"), slowed(1, 1.0, until, "step")]
     given = {"workers": workers, "updates": 100, "step": {"compute": 1.0}, "trace": rows}
     return Scenario.of(given | {"learner": {"batch": 3}} | keys)
 
@@ -134,7 +134,7 @@ def test_given_ranks_do_not_even_begin(engine: Engine) -> None:
 
 @pytest.mark.parametrize("policy", ["drain", "hot_spare", "fewer", "fewer:ranks=0+1"])
 def test_the_mathematics_of_training_is_that_of_bsp(policy: str) -> None:
-    scenario = slowed(30, learner={"batch": 3, "noise_scale": 50})
+    scenario = one_slow(30, learner={"batch": 3, "noise_scale": 50})
     run = simulate(scenario, policy, record_gradients=True)
     bsp = simulate(scenario, "bsp")
     assert list(run.updates["progress"]) == list(bsp.updates["progress"])
@@ -145,7 +145,7 @@ def test_the_mathematics_of_training_is_that_of_bsp(policy: str) -> None:
 
 
 def test_without_redistribution_an_update_is_smaller_by_the_missing_samples() -> None:
-    run = simulate(slowed(1000), "drain:redistribute=no,wait=1000", record_gradients=True)
+    run = simulate(one_slow(1000), "drain:redistribute=no,wait=1000", record_gradients=True)
     weights = run.frame("gradients").groupby("update")["weight"].sum()
     assert list(weights.round(9)) == [1.0] * 7 + [0.75] * 93
     assert run.summary["makespan"] == 7 * 2 + 93 * 1
@@ -154,8 +154,8 @@ def test_without_redistribution_an_update_is_smaller_by_the_missing_samples() ->
 def test_steps_of_before_a_rank_was_out_do_not_count_against_it() -> None:
     """All steps that the view shows of it when its probe begins are slow."""
     SEEN.clear()
-    simulate(slowed(20), Watching(load("drain")))
-    run = simulate(slowed(20), "drain")
+    simulate(one_slow(20), Watching(load("drain")))
+    run = simulate(one_slow(20), "drain")
     found = {key: run.summary[key] for key in ("drains", "probes", "readmissions")}
     assert found == {"drains": 1, "probes": 1, "readmissions": 1}
     # 7 updates of 2 s, 20 of 4/3 s, and all others, the probe among them, are of all ranks
@@ -167,10 +167,10 @@ def test_steps_of_before_a_rank_was_out_do_not_count_against_it() -> None:
 
 def test_a_rank_that_costs_less_than_it_does_is_kept() -> None:
     # Without one of 4 ranks an update takes 4/3 s; 1.3 s with it.
-    assert simulate(slowed(1000, 1.3), "drain").summary["drains"] == 0
-    assert simulate(slowed(1000, 1.4), "drain").summary["drains"] == 1
+    assert simulate(one_slow(1000, 1.3), "drain").summary["drains"] == 0
+    assert simulate(one_slow(1000, 1.4), "drain").summary["drains"] == 1
     # with 2 samples each the largest share of 8 among 3 is 3, and takes 1.5 s
-    assert simulate(slowed(1000, 1.4, learner={"batch": 2}), "drain").summary["drains"] == 0
+    assert simulate(one_slow(1000, 1.4, learner={"batch": 2}), "drain").summary["drains"] == 0
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,8 @@ def test_the_others_do_more_without_it(paces: list[float], least: int, leaving: 
 
 
 def test_two_ranks_that_are_slow_are_drained_together_and_probed_together() -> None:
-    rows = [{"time": 0, "node": k, "resource": "step", "kind": "slowdown", "value": 4}
-            for k in (0, 3)]  # fmt: skip
-    run = simulate(slowed(0, workers=6, trace=rows, learner={"batch": 2}), "drain:wait=50")
+    rows = [slowed(k, 4, resource="step") for k in (0, 3)]
+    run = simulate(one_slow(0, workers=6, trace=rows, learner={"batch": 2}), "drain:wait=50")
     # 7 updates of 4 s, 50 of 6/4 s, a probe of 3, and 40 of 6/4 s
     assert run.summary["makespan"] == 7 * 4 + 50 * 1.5 + 3 * 4 + 40 * 1.5
     assert (run.summary["drains"], run.summary["probes"]) == (2, 2)
@@ -206,9 +205,8 @@ def suspected(run: Run) -> list[tuple[int, list[int]]]:
 
 def test_a_slow_rank_that_may_not_leave_again_stays_a_suspect() -> None:
     """In its probe rank 1 takes 1.3 s instead of 2; without it an update takes 4/3 s."""
-    rows = [{"time": t, "node": 1, "resource": "step", "kind": "slowdown", "value": v}
-            for t, v in ((0, 2.0), (20, 1.3), (60, 1.0))]  # fmt: skip
-    run = simulate(slowed(0, trace=rows), "drain")
+    rows = [slowed(1, v, t, "step") for t, v in ((0, 2.0), (20, 1.3), (60, 1.0))]
+    run = simulate(one_slow(0, trace=rows), "drain")
     found = {key: run.summary[key] for key in ("drains", "probes", "readmissions")}
     assert found == {"drains": 1, "probes": 1, "readmissions": 1}
     # it is out from update 7 to 27, and as fast as the others in two of three updates at 44
@@ -216,17 +214,16 @@ def test_a_slow_rank_that_may_not_leave_again_stays_a_suspect() -> None:
 
 
 def test_a_rank_that_was_slow_is_suspected_while_it_rests() -> None:
-    run = simulate(slowed(1000), "hot_spare:rest=10")
+    run = simulate(one_slow(1000), "hot_spare:rest=10")
     assert suspected(run) == [(0, []), (7, [1]), (17, [])]
 
 
 def test_spares_that_all_have_been_slow_rest_first() -> None:
     # Rank 0 leaves after 7 updates, the spare 3 after 7 more; no rank is ready before update 107.
-    rows = [{"time": 0, "node": k, "resource": "step", "kind": "slowdown", "value": 2}
-            for k in (0, 3)]  # fmt: skip
-    run = simulate(slowed(0, trace=rows), "hot_spare")
+    rows = [slowed(k, 2, resource="step") for k in (0, 3)]
+    run = simulate(one_slow(0, trace=rows), "hot_spare")
     assert run.summary["swaps"] == 1
-    assert simulate(slowed(0, trace=rows), "hot_spare:rest=0").summary["swaps"] == 14
+    assert simulate(one_slow(0, trace=rows), "hot_spare:rest=0").summary["swaps"] == 14
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,9 @@ from simstrag.policies import load
 from simstrag.policies.estimators.modes import FEATURES, KIND, ModeNetwork, describe, modes
 from simstrag.policies.star_ml import SHIPPED
 from simstrag.scenario.scenario import Scenario
+from tests.support.trace_rows import slowed
 
-SLOW = [{"time": 0, "node": 3, "resource": "step", "kind": "slowdown", "value": 2.0}]
+SLOW = [slowed(3, 2.0, resource="step")]
 SCENARIO = {
     "workers": 4, "updates": 10, "seeds": 2, "step": {"compute": 0.1},
     "learner": {"batch": 8, "noise_scale": 320, "c_tau": 1.0},

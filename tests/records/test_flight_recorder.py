@@ -108,7 +108,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-QUICK = ("three buckets", "one bucket", "two ranks", "noticed within 2 ms")
+QUICK = ("one bucket", "two ranks", "noticed within 2 ms")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ruamel.yaml import YAML
 
 import simstrag
 from simstrag.errors import InputError
@@ -62,7 +63,11 @@ def test_two_commands_lead_from_a_log_to_a_decision(
     code, ranking, _ = call(*compare, "--seeds", "1", "-p", "bsp", "-p", "lb_bsp")
     assert code == 0
     assert "lb_bsp" in ranking
-    trace = Trace.read(re.search(r"^trace: (.*)$", imported, re.MULTILINE)[1])  # type: ignore[index]
+    path = re.search(r"^trace: (.*)$", imported, re.MULTILINE)[1]  # type: ignore[index]
+    trace, case = Trace.read(path), Scenario.read(compare[1])
+    stated = YAML(typ="safe").load("\n".join(scenario_of(path)))
+    assert case.learner.batch == stated["learner"]["batch"]
+    assert case.step is None or case.step.compute == stated["step"]["compute"]
     if KINDS[name] == "kineto":
         assert trace.nodes == (0, 1, 2, 3)
         return

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from simstrag.contract import Plan, Policy
+from simstrag.contract import ALL, Plan, Policy, Quorum, Via
 from simstrag.scenario.scenario import Scenario
 from tests.support import reference
 from tests.support.strategies import Fixed
+from tests.support.trace_rows import recorded, slowed
 
 Step = tuple[int, int]
 
@@ -100,19 +101,15 @@ def world(durations: list[list[float]], updates: int, **keys: Any) -> Scenario:
 
     A key `net` is a dict of rank to the slowdown of its network.
     """
-    rows = [
-        {"time": k, "node": rank, "resource": "step", "kind": "duration", "value": seconds}
-        for rank, steps in enumerate(durations)
-        for k, seconds in enumerate(steps)
-    ]
-    rows += [
-        {"time": 0, "node": rank, "resource": "net", "kind": "slowdown", "value": slowdown}
-        for rank, slowdown in keys.pop("net", {}).items()
-    ]
-    step = keys.pop("step", {"compute": 1.0})
-    return Scenario.of(
-        {"workers": len(durations), "updates": updates, "step": step, "trace": rows, **keys}
-    )
+    net = keys.pop("net", {}).items()
+    rows = recorded(durations) + [slowed(rank, value, resource="net") for rank, value in net]
+    keys = {"step": {"compute": 1.0}, "trace": rows} | keys
+    return Scenario.of({"workers": len(durations), "updates": updates} | keys)
+
+
+def served(ranks: Any = ALL, **quorum: Any) -> Plan:
+    """A plan of one quorum at the server."""
+    return Plan((Quorum(ranks, via=Via.SERVER, **quorum),))
 
 
 def tell(engine: Engine, scenario: Scenario, policy: Policy | Plan) -> Callable[[str], None]:

@@ -24,6 +24,7 @@ from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.trace import RESOURCES, Trace
 from tests.support import stepwise
 from tests.support.strategies import traces
+from tests.support.trace_rows import slowed
 
 STEP = Step(host=0.3, gpu=0.7, amp_ratio=1.4)
 NODES = (None, (0, 0, 3, 2), (3, 1, 1, 9))
@@ -180,8 +181,7 @@ def test_another_process_gets_the_columns_and_nothing_made_of_them(
 @pytest.mark.parametrize(("severity", "makespan"), [(0, 1.0), (0.5, 1.5), (1, 2.0), (2, 3.0)])
 def test_severity_scales_what_a_slowdown_adds(severity: float, makespan: float) -> None:
     """Ten steps of .1 s at a slowdown of 2."""
-    rows = [{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
-    case = {"workers": 4, "updates": 10, "step": {"compute": 0.1}, "trace": rows}
+    case = {"workers": 4, "updates": 10, "step": {"compute": 0.1}, "trace": [slowed(0, 2.0)]}
     run = simulate(Scenario.of(case | {"contention": {"severity": severity}}), "bsp")
     assert run.summary["makespan"] == pytest.approx(makespan)
 

@@ -20,13 +20,10 @@ from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
 from simstrag.trace.trace import Trace
 from tests.support.strategies import Fixed
+from tests.support.trace_rows import slowed
 
 STEP = {"launch": {"full": 2.0, "amp": 2.5}, "device": {"full": 3.0, "amp": 1.0}}
 ENGINES = pytest.mark.parametrize("engine", ["native", "plain"])
-
-
-def slowed(resource: str, value: float, since: float = 0.0) -> dict[str, Any]:
-    return {"time": since, "node": 0, "resource": resource, "kind": "slowdown", "value": value}
 
 
 def seconds(engine: str, policy: str = "bsp", **keys: Any) -> float:
@@ -40,13 +37,13 @@ def seconds(engine: str, policy: str = "bsp", **keys: Any) -> float:
     ("rows", "full", "amp"),
     [
         ([], 3.0, 2.5),  # computing; launching, which is dearer in reduced precision
-        ([slowed("host", 2.0)], 4.0, 5.0),  # launching is the longer one now
-        ([slowed("host", 1.25)], 3.0, 3.125),  # 2.5 s of launching hide behind 3 s
-        ([slowed("gpu", 2.0)], 6.0, 2.5),  # 2 s of computing hide behind launching
-        ([slowed("gpu", 3.0)], 9.0, 3.0),
-        ([slowed("step", 2.0)], 6.0, 5.0),  # both streams
-        ([slowed("gpu", 2.0, since=1.5)], 4.5, 2.5),  # half the computing at half the speed
-        ([slowed("host", 5.0, since=1.0)], 6.0, 8.5),  # 1 s, then 1 or 1.5 s five times as long
+        ([slowed(0, 2.0, resource="host")], 4.0, 5.0),  # launching is the longer one now
+        ([slowed(0, 1.25, resource="host")], 3.0, 3.125),  # 2.5 s of launching hide behind 3 s
+        ([slowed(0, 2.0)], 6.0, 2.5),  # 2 s of computing hide behind launching
+        ([slowed(0, 3.0)], 9.0, 3.0),
+        ([slowed(0, 2.0, resource="step")], 6.0, 5.0),  # both streams
+        ([slowed(0, 2.0, 1.5)], 4.5, 2.5),  # half the computing at half the speed
+        ([slowed(0, 5.0, 1.0, "host")], 6.0, 8.5),  # 1 s, then 1 or 1.5 s five times as long
     ],
 )
 def test_a_step_ends_when_the_later_of_its_streams_does(
@@ -65,7 +62,7 @@ def test_the_streams_of_a_step_do_the_work_that_was_asked_for_by_quadrature() ->
         times = np.sort(draws.uniform(0, 4, 6))
         values = draws.uniform(1, 4, (3, 6))
         rows = [
-            {"time": t, "node": 0, "resource": name, "kind": "slowdown", "value": v}
+            slowed(0, v, t, name)
             for name, row in zip(("step", "host", "gpu"), values, strict=True)
             for t, v in zip(times, row, strict=True)
         ]
@@ -152,46 +149,46 @@ def makespans(step: dict[str, Any], row: dict[str, Any], *policies: str) -> list
 
 def test_korel_leaves_a_launch_bound_rank_in_full_precision() -> None:
     """Its launching takes 40 ms beside a load on the host, and 48 ms with the casts of AMP."""
-    bsp, korel = makespans(LAUNCH_BOUND, slowed("host", 2.0), "bsp", "korel")
+    bsp, korel = makespans(LAUNCH_BOUND, slowed(0, 2.0, resource="host"), "bsp", "korel")
     assert korel == bsp == pytest.approx(1000 * 0.04)
 
 
 def test_korel_switches_a_rank_whose_device_is_slowed() -> None:
     """Its 60 ms become 30; all but the first dozen steps, and probes every 200, are that long."""
-    bsp, korel = makespans(FILLED, slowed("gpu", 2.0), "bsp", "korel")
+    bsp, korel = makespans(FILLED, slowed(0, 2.0), "bsp", "korel")
     assert bsp == pytest.approx(1000 * 0.06)
     assert korel == pytest.approx(1000 * 0.03, rel=0.02)
 
 
 def test_reduced_precision_on_all_ranks_slows_launch_bound_ones() -> None:
     """By the casts that are launched: 24 ms instead of 20."""
-    bsp, amp_all = makespans(LAUNCH_BOUND, slowed("gpu", 1.5), "bsp", "amp_all")
+    bsp, amp_all = makespans(LAUNCH_BOUND, slowed(0, 1.5), "bsp", "amp_all")
     assert (bsp, amp_all) == pytest.approx((1000 * 0.02, 1000 * 0.024))
 
 
 def test_lb_bsp_takes_no_samples_from_a_rank_that_launching_slows() -> None:
     """Fewer samples would leave its 40 ms of launching as they are."""
-    bsp, lb_bsp = makespans(LAUNCH_BOUND, slowed("host", 2.0), "bsp", "lb_bsp")
+    bsp, lb_bsp = makespans(LAUNCH_BOUND, slowed(0, 2.0, resource="host"), "bsp", "lb_bsp")
     assert lb_bsp == bsp
 
 
 def test_lb_bsp_helps_where_a_load_slows_the_device_beyond_launching() -> None:
     """Launching takes 31 ms, three devices 30 and one 90: all could be done after 36."""
     step = {"launch": 0.031, "device": 0.03}
-    bsp, lb_bsp = makespans(step, slowed("gpu", 3.0), "bsp", "lb_bsp")
+    bsp, lb_bsp = makespans(step, slowed(0, 3.0), "bsp", "lb_bsp")
     assert bsp == pytest.approx(1000 * 0.09)
     assert lb_bsp == pytest.approx(1000 * 4 / (3 / 0.03 + 1 / 0.09), rel=0.02)
 
 
 def test_lb_bsp_shares_samples_by_what_devices_take() -> None:
     """One device takes 60 ms a batch, three take 30: all are done after 4 / (3/30 + 1/60) ms."""
-    _, lb_bsp = makespans(FILLED, slowed("gpu", 2.0), "bsp", "lb_bsp")
+    _, lb_bsp = makespans(FILLED, slowed(0, 2.0), "bsp", "lb_bsp")
     assert lb_bsp == pytest.approx(1000 * 4 / (3 / 0.03 + 1 / 0.06), rel=0.02)
 
 
 def test_lb_bsp_gives_samples_back_when_the_device_is_free_again() -> None:
     """At a share of 1/4 launching takes longer than the device, so the shares rise in steps."""
-    rows = [slowed("gpu", 8.0), slowed("gpu", 1.0, since=20.0)]
+    rows = [slowed(0, 8.0), slowed(0, 1.0, 20.0)]
     step = {"launch": 0.02, "device": 0.03}
     case = {"workers": 4, "updates": 2000, "step": step, "trace": rows, "learner": {"batch": 64}}
     run = simulate(Scenario.of(case), "lb_bsp")
@@ -202,7 +199,7 @@ def test_lb_bsp_gives_samples_back_when_the_device_is_free_again() -> None:
 def test_advice_on_launch_bound_steps_is_to_launch_less_first() -> None:
     case = Scenario.of({
         "workers": 4, "samples": 4 * 64 * 50, "step": LAUNCH_BOUND, "learner": {"batch": 64},
-        "trace": [slowed("host", 2.0)], "seeds": 2,
+        "trace": [slowed(0, 2.0, resource="host")], "seeds": 2,
     })  # fmt: skip
     found = advise(case, ["lb_bsp", "amp_all"], jobs=1)
     assert found.launching == pytest.approx(0.75)  # 10 ms of the device instead of 40 of launching
@@ -216,7 +213,7 @@ def test_advice_on_launch_bound_steps_is_to_launch_less_first() -> None:
 def test_advice_on_steps_that_fill_the_device_says_nothing_of_launching() -> None:
     case = Scenario.of({
         "workers": 4, "samples": 4 * 64 * 50, "step": FILLED, "learner": {"batch": 64},
-        "trace": [slowed("gpu", 2.0)], "seeds": 2,
+        "trace": [slowed(0, 2.0)], "seeds": 2,
     })  # fmt: skip
     found = advise(case, ["lb_bsp"], jobs=1)
     assert found.launching is None
@@ -238,7 +235,7 @@ def test_a_sweep_varies_what_the_device_takes_in_reduced_precision() -> None:
 
 def test_launching_is_no_advice_where_seeds_alone_differ() -> None:
     """.1 ms beside 50: bsp without launching takes as long under the same seeds."""
-    rows = [slowed("gpu", 3.0, since=k) | {"value": 1 + 2 * (k % 2)} for k in range(20)]
+    rows = [slowed(0, 1 + 2 * (k % 2), time=k) for k in range(20)]
     case = Scenario.of({
         "workers": 4, "samples": 4 * 64 * 40, "trace": rows, "trace_end": "loop",
         "step": {"launch": 1e-4, "device": 0.05}, "learner": {"batch": 64},

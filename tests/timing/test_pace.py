@@ -16,8 +16,9 @@ from simstrag.policies import load
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.noise import Noise, lognormal, pace_of
 from tests.support import reference
+from tests.support.trace_rows import recorded, slowed
 
-SLOW = [{"time": 0.5, "node": 0, "resource": "step", "kind": "slowdown", "value": 2.0}]
+SLOW = [slowed(0, 2.0, 0.5, "step")]
 STEPS: dict[str, dict[str, Any]] = {
     "without noise": {},
     "noise": {"step": {"compute": 0.1, "cv": 0.2}},
@@ -100,11 +101,7 @@ def test_a_pace_is_a_share(value: float, words: str) -> None:
 
 
 def test_recorded_durations_keep_their_pace() -> None:
-    rows = [
-        {"time": k, "node": node, "resource": "step", "kind": "duration", "value": 1.0 + node}
-        for k in range(5)
-        for node in range(2)
-    ]
+    rows = recorded([[1.0] * 5, [2.0] * 5])
     case = Scenario(workers=2, samples=2 * 128 * 5, trace=rows, noise={"pace": 0.2})
     run = simulate(case, "bsp")
     assert run.summary["makespan"] == 10.0

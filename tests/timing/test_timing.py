@@ -16,6 +16,7 @@ from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, lognormal
 from simstrag.timing.timing import Timing
 from simstrag.trace.trace import Trace
+from tests.support.trace_rows import slowed
 
 STEP = Step(host=0.3, gpu=0.7, amp_ratio=1.66)
 
@@ -469,7 +470,7 @@ def test_without_slowdowns_nothing_ends_by_the_clock() -> None:
 
 
 def test_nodes_that_no_row_of_the_trace_is_about_are_refused() -> None:
-    rows = [{"time": 0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
+    rows = [slowed(1, 2.0)]
     message = r"no rank is on any of its nodes \(1\), they are on 0, 5"
     with pytest.raises(InputError, match=message):
         Contention.of(Trace.from_rows(rows), workers=4, nodes=[0, 0, 5, 5])

@@ -10,6 +10,7 @@ import pytest
 from simstrag import InputError, Scenario, compare
 from simstrag.engine.simulate import simulate
 from simstrag.timing.worker import WorkerRanks, schedule
+from tests.support.trace_rows import recorded, slowed
 
 PIPELINE = {
     "workers": 2, "updates": 1, "microbatches": 2, "step": {"compute": 6},
@@ -20,10 +21,7 @@ PIPELINE = {
 
 def scenario(*rows: tuple[int, str, float], **more: Any) -> Scenario:
     """`PIPELINE` with a rank's resource slowed by a factor all the time."""
-    trace = [
-        {"time": 0, "node": node, "resource": resource, "kind": "slowdown", "value": value}
-        for node, resource, value in rows
-    ]
+    trace = [slowed(node, value, resource=resource) for node, resource, value in rows]
     return Scenario(**(PIPELINE | ({"trace": trace} if rows else {}) | more))
 
 
@@ -103,19 +101,12 @@ def test_reduced_precision_shortens_the_device_work_of_every_rank(engine: str) -
 
 def test_a_slowdown_holds_for_the_part_of_the_step_that_it_lasts() -> None:
     """7.5 s at 15 s a step are half of it; the rest takes half of 9 s."""
-    rows = [(0, 2.0), (7.5, 1.0)]
-    trace = [
-        {"time": t, "node": 3, "resource": "gpu", "kind": "slowdown", "value": v} for t, v in rows
-    ]
+    trace = [slowed(3, 2.0), slowed(3, 1.0, time=7.5)]
     assert makespan(scenario(trace=trace)) == pytest.approx(12)
 
 
 def test_recorded_durations_of_ranks_make_the_step_of_their_worker() -> None:
-    seconds = {0: (6, 6), 1: (6, 12), 2: (12, 6), 3: (6, 6)}
-    trace = [
-        {"time": k, "node": rank, "resource": "step", "kind": "duration", "value": own[k]}
-        for rank, own in seconds.items() for k in (0, 1)
-    ]  # fmt: skip
+    trace = recorded([(6, 6), (6, 12), (12, 6), (6, 6)])
     case = scenario(trace=trace, updates=2)
     assert case.timing(0).contention.durations == {0: (9, 15), 1: (13, 9)}
     assert makespan(case) == 13 + 15

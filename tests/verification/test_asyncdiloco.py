@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simstrag import Run, Scenario, simulate
+from tests.support.trace_rows import slowed
 
 SECONDS = (0.58, 0.75, 1.51, 3.33)
 SYNC = {80: 66.60, 160: 133.20, 240: 199.80, 320: 266.40, 400: 333.00}
@@ -22,10 +23,7 @@ STEPS, BATCH = 20, 32
 
 def run_of(seconds: tuple[float, ...], policy: str, steps: int) -> Run:
     """A run of workers of these seconds a step, until all together took so many steps."""
-    trace = [
-        {"time": 0, "node": node, "resource": "step", "kind": "slowdown", "value": each}
-        for node, each in enumerate(seconds)
-    ]
+    trace = [slowed(node, each, resource="step") for node, each in enumerate(seconds)]
     return simulate(
         Scenario(
             workers=len(seconds), samples=steps * BATCH, step={"compute": 1.0}, trace=trace,

@@ -14,6 +14,7 @@ import pytest
 
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
+from tests.support.trace_rows import slowed
 
 N = 8
 SLOW = {
@@ -59,10 +60,7 @@ def seconds(
     slow: str, t_g: float, c_tau: float, policy: str, charged: bool = True, seeds: int = FEW
 ) -> float:
     """Mean time to the target over seeds."""
-    rows = [
-        {"time": 0, "node": rank, "resource": "step", "kind": "slowdown", "value": value}
-        for rank, value in SLOW[slow].items()
-    ]
+    rows = [slowed(rank, value, resource="step") for rank, value in SLOW[slow].items()]
     world = Scenario.of(
         {
             "workers": N,

@@ -21,6 +21,7 @@ from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing import noise
 from tests.support.strategies import Fixed
+from tests.support.trace_rows import slowed
 
 ONE_PERCENT = 0.01
 PACES = (1.0, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0)
@@ -32,10 +33,7 @@ def scenario(
 ) -> Scenario:
     """Steps of one second, stretched on rank i by `paces[i]` throughout."""
     sections["step"] = {"compute": 1.0} | sections.get("step", {})
-    rows = [
-        {"time": 0, "node": rank, "resource": "step", "kind": "slowdown", "value": pace}
-        for rank, pace in enumerate(paces)
-    ]
+    rows = [slowed(rank, pace, resource="step") for rank, pace in enumerate(paces)]
     return Scenario.of({"workers": workers, "updates": updates, "trace": rows or None} | sections)
 
 

@@ -11,6 +11,7 @@ import pytest
 from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
+from tests.support.trace_rows import slowed
 
 N, BATCH = 8, 128
 SLOWDOWN = 3.0
@@ -18,7 +19,6 @@ SLOWDOWN = 3.0
 
 def world(resource: str | None, host_share: float = 0.3) -> Scenario:
     """Rank 0 is contended throughout; the same communication for all-reduce and server."""
-    row = {"time": 0, "node": 0, "resource": resource, "kind": "slowdown", "value": SLOWDOWN}
     return Scenario.of(
         {
             "workers": N,
@@ -27,7 +27,7 @@ def world(resource: str | None, host_share: float = 0.3) -> Scenario:
             "allreduce": {"alpha": 0.02},
             "server": {"service": 0.01, "push": 0.2, "pull": 0.2},
             "learner": {"batch": BATCH},
-            "trace": [row] if resource else None,
+            "trace": [slowed(0, SLOWDOWN, resource=resource)] if resource else None,
         }
     )
 

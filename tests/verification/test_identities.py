@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,19 +13,9 @@ from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import compare
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
+from tests.support.trace_rows import slowed
 
 N, BATCH = 8, 128
-
-
-def slowed(
-    factor: float, start: float, end: float = math.inf, resource: str = "gpu"
-) -> list[dict[str, Any]]:
-    """Rank 0 is slowed from `start` to `end` seconds."""
-    changes = [(start, factor)] + ([(end, 1.0)] if end < math.inf else [])
-    return [
-        {"time": time, "node": 0, "resource": resource, "kind": "slowdown", "value": value}
-        for time, value in changes
-    ]
 
 
 def scenario(rounds: int, trace: list[dict[str, Any]] | None = None, **sections: Any) -> Scenario:
@@ -36,7 +25,7 @@ def scenario(rounds: int, trace: list[dict[str, Any]] | None = None, **sections:
     return Scenario.of(work | {"learner": {"batch": BATCH}} | sections)
 
 
-FREE = scenario(40, slowed(3.0, 5.0, 20.0), step={"cv": 0.3})
+FREE = scenario(40, [slowed(0, 3.0, 5.0), slowed(0, 1.0, 20.0)], step={"cv": 0.3})
 """Without any cost of communication."""
 
 
@@ -90,7 +79,7 @@ GPU_CASES = [(1.25, 1.36), (1.5, 1.66), (2.0, 1.66), (3.0, 2.26), (4.0, 1.36)]
 def test_with_free_switches_a_probe_costs_one_step_and_the_formula_is_exact(
     c: float, rho: float, steps: int
 ) -> None:
-    world = scenario(BEFORE + steps, slowed(c, BEFORE), step={"amp_ratio": rho})
+    world = scenario(BEFORE + steps, [slowed(0, c, BEFORE)], step={"amp_ratio": rho})
     instant = (c - max(1, c / rho)) / (c - 1)
     lost = LATENCY + steps // 201
     bsp, korel = (simulate(world, policy).summary["makespan"] for policy in ("bsp", "korel"))
@@ -106,7 +95,10 @@ DECLARED = {
     "samples": 4 * 128 * 30,
     "step": {"compute": 0.1, "cv": 0.2, "amp_ratio": 1.5},
     "server": {"service": 0.005, "push": 0.002, "pull": 0.002},
-    "trace": slowed(2.5, 0.5, 2.0) + slowed(3.0, 1.0, 3.0, "net"),
+    "trace": [
+        *(slowed(0, 2.5, 0.5), slowed(0, 1.0, 2.0)),
+        *(slowed(0, 3.0, 1.0, "net"), slowed(0, 1.0, 3.0, "net")),
+    ],
     "trace_per_seed": "shift",
     "seeds": [4, 9],
 }

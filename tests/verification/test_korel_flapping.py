@@ -22,6 +22,7 @@ import pytest
 from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
+from tests.support.trace_rows import recorded
 
 N, STEPS, FIRST, END = 8, 4000, 1000, 3000
 """Rank 0 is contended in steps FIRST..END-1."""
@@ -35,12 +36,7 @@ def scenario(seed: int, slowdown: float) -> Scenario:
     normal = np.random.default_rng(seed).standard_normal((STEPS, N))
     seconds = COMPUTE * np.exp(sigma * normal - sigma * sigma / 2)  # noise of mean 1
     seconds[FIRST:END, 0] *= slowdown
-    rows = [
-        {"time": k, "node": rank, "resource": "step", "kind": "duration", "value": value}
-        for k, of_step in enumerate(seconds.tolist())
-        for rank, value in enumerate(of_step)
-    ]
-    step = {"compute": COMPUTE, "amp_ratio": RHO}
+    step, rows = {"compute": COMPUTE, "amp_ratio": RHO}, recorded(seconds.T.tolist())
     return Scenario.of({"workers": N, "updates": STEPS, "step": step, "trace": rows})
 
 

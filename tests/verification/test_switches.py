@@ -13,6 +13,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from tests.support.strategies import Switching
+from tests.support.trace_rows import slowed
 
 N = 6
 HINTS = Hints(batch=16, samples=30 * N * 16, noise_scale=100.0)
@@ -38,10 +39,7 @@ WORLD = Scenario.of(
         "server": {"service": 0.05},
         "allreduce": {"alpha": 0.01},
         "learner": {"batch": 16, "noise_scale": 100},
-        "trace": [
-            {"time": 0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 1.7},
-            {"time": 0, "node": 4, "resource": "step", "kind": "slowdown", "value": 2.6},
-        ],
+        "trace": [slowed(1, 1.7), slowed(4, 2.6, resource="step")],
     }
 )
 
