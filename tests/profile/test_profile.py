@@ -193,8 +193,7 @@ def test_what_is_no_json_of_a_mapping_is_refused(file: Path, text: bytes) -> Non
     assert refused(file).startswith(message)
 
 
-@refusals(
-    """
+@refusals("""
 [nam, x] | unknown key 'nam'. Did you mean 'name'?; known: format, name,
 [step.amp_rat, {value: 1, kind: measured}] | unknown key 'step.amp_rat'. Did you mean 'amp_ratio'?; known
 [step.compute.vale, 1] | unknown key 'step.compute.vale'. Did you mean 'value'?; known:
@@ -227,13 +226,11 @@ def test_what_is_no_json_of_a_mapping_is_refused(file: Path, text: bytes) -> Non
 [responses.0.resource, cpu] | responses.0.resource is 'cpu': must be 'gpu',
 [collectives.0.byts, 1] | unknown key 'collectives.0.byts'
 [held_out.0.median, -0.1] | held_out.0.median is -0.1: must be 0 or more
-""",
-    "entry, message",
-)  # noqa: E501 - a row of the table is a line
+""")  # noqa: E501 - a row of the table is a line
 def test_what_cannot_be_is_named_with_its_field_and_value(
-    file: Path, entry: tuple[str, Any], message: str
+    file: Path, given: tuple[str, Any], message: str
 ) -> None:
-    path, value = entry
+    path, value = given
     whole = json.loads(full_profile().text)
     data = changed(path, value, whole if path.partition(".")[0] in PARTS else GOOD)
     file.write_text(json.dumps(data))
