@@ -162,7 +162,8 @@ def test_a_server_is_asked_for_the_gradients_that_come_whichever_rank_is_slowed(
     assert service == pytest.approx([10 * 0.01 * running.updates / 40], rel=0.02)
 
 
-def test_two_workers_of_one_device_take_turns_or_slow_each_other_by_a_fitted_law() -> None:
+def test_two_workers_of_one_device_take_turns() -> None:
+    """Or they slow each other by a fitted law of colocation."""
     two = {"count": 2, "nodes": ONE_GPU, "workers_per_gpu": 2}
     turns = simulate_cluster(plain({"compute": 0.1}, **two)).jobs
     assert [job["end"] for job in turns] == pytest.approx([20.0] * 2)
@@ -196,8 +197,8 @@ def test_a_job_starts_at_the_very_moment_at_which_another_leaves_its_devices() -
     assert first["queueing"] == 0
 
 
-def test_a_load_of_others_multiplies_from_when_on_it_begins() -> None:
-    """A job of 10 s; alone is alone: without others, too."""
+def test_a_load_of_others_multiplies() -> None:
+    """From when on it begins, a job of 10 s; alone is alone: without others, too."""
     (job,) = simulate_cluster(plain({"compute": 0.1}, nodes=ONE_GPU, trace=[slow(2.0)])).jobs
     assert (job["end"], job["slowdown"]) == pytest.approx((20.0, 2.0))
     (job,) = simulate_cluster(plain({"compute": 0.1}, nodes=ONE_GPU, trace=[slow(3.0, 5)])).jobs
