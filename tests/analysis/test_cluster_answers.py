@@ -17,19 +17,6 @@ from simstrag.cluster.runs import cluster
 from simstrag.cluster.utilisation import UTILISATION
 from tests.analysis.test_cluster_report import CERTAIN
 from tests.cluster.test_managers import NOISY
-from tests.support.commands import Call
-
-
-def test_rows_of_other_jobs_are_not_printed_without_a_warning(call: Call, tmp_path: Path) -> None:
-    """At 30 s the two jobs that share a core have not ended: packed has 1 job, spread all 3."""
-    study, out = tmp_path / "study.yaml", str(tmp_path / "out")
-    study.write_text(json.dumps(CERTAIN | {"horizon": 30.0}))
-    code, _, err = call("cluster", str(study), "--jobs", "1", "--out", out)
-    assert (code, err[: err.index(",")]) == (
-        0, "warning: only 1 to 3 of 3 jobs ended by the horizon",
-    )  # fmt: skip
-    study.write_text(json.dumps(CERTAIN | {"horizon": 100.0}))
-    assert call("cluster", str(study), "--jobs", "1", "--out", out)[2] == ""
 
 
 def test_a_folder_keeps_nothing_to_read_of_another_study(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from simstrag.analysis.tables.cluster_tables import (
 )
 from simstrag.analysis.text.cluster_text import cautions, sentences
 from simstrag.cluster.runs import COLUMNS, cluster
-from tests.analysis.test_report import Page
+from tests.support.html_page import Page
 
 CERTAIN: dict[str, Any] = {
     "nodes": [{"count": 2, "gpus": 4, "cores": 1.0}],

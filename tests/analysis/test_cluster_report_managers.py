@@ -19,8 +19,8 @@ from simstrag.analysis.tables.cluster_tables import (
 from simstrag.analysis.text.cluster_text import sentences
 from simstrag.cluster.runs import cluster
 from simstrag.cluster.study import ClusterStudy
-from tests.analysis.test_report import Page
 from tests.cluster.test_managers import NOISY
+from tests.support.html_page import Page
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +53,10 @@ def test_the_answer_says_what_donors_lost_at_most(managed: Combinations) -> None
     assert re.search(r"3 jobs lost [\d.]+ s to delays, each at most [\d.]+ % of its", text)
     assert "never more per iteration than granted (3 delays counted)." in text
     assert re.search(r"; 0 requests were granted, \d+ refused; no job lost time", text)
-    Page(render(managed.results))
 
 
 def test_every_listed_job_has_a_page_that_its_name_leads_to(managed: Combinations) -> None:
-    text = render(managed.results)
-    page = Page(text)
+    page = Page(render(managed.results))
     links = [a[1:] for a in page.addresses if a.startswith("#run")]
     assert len(links) == 2 * 2  # of both drawn runs
     assert set(links) <= set(page.ids)

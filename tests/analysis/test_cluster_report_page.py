@@ -19,8 +19,8 @@ from simstrag.analysis.pages.report import report
 from simstrag.analysis.text.cluster_text import cautions, sentences
 from simstrag.errors import InputError
 from tests.analysis.test_cluster_report import CERTAIN, run
-from tests.analysis.test_report import Page
 from tests.support.commands import Call
+from tests.support.html_page import Page
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +28,20 @@ def certain(tmp_path_factory: pytest.TempPathFactory) -> Combinations:
     return run(tmp_path_factory.mktemp("certain"))
 
 
-def test_the_page_is_whole_and_loads_nothing(certain: Combinations) -> None:
-    page = Page(render(certain.results))
+@pytest.fixture(scope="module")
+def text(certain: Combinations) -> str:
+    return render(certain.results)
+
+
+def test_the_page_is_whole_and_loads_nothing(certain: Combinations, text: str) -> None:
+    page = Page(text)
     assert [a for a in page.addresses if not a.startswith(("#", "data:image/png"))] == []
     assert len(set(page.ids)) == len(page.ids)
     for sentence in sentences(certain):
         assert sentence in page.text
 
 
-def test_versions_and_the_study_come_last(certain: Combinations) -> None:
-    text = render(certain.results)
+def test_versions_and_the_study_come_last(text: str) -> None:
     ids = ("paying", "workloads", "nodes", "jobs", "use", "every", "asked", "again")
     places = [text.index('class="answer"'), *(text.index(f'id="{name}"') for name in ids)]
     assert places == sorted(places)
@@ -114,18 +118,23 @@ def test_cluster_writes_the_page_and_report_draws_it_again(
     assert Path("page.html").read_text() == first
 
 
-def test_the_command_says_that_its_rows_are_of_different_jobs(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At 30 s the two jobs that share a core when packed have not ended."""
-    monkeypatch.chdir(tmp_path)
-    Path("study.yaml").write_text(json.dumps(CERTAIN | {"horizon": 30}))
-    _, out, _ = call("cluster", "study.yaml", "--jobs", "1", "--out", "s", "--verbose")
+@pytest.mark.usefixtures("no_page")
+def test_rows_of_other_jobs_are_not_printed_without_a_warning(call: Call, tmp_path: Path) -> None:
+    """At 30 s the two jobs that share a core have not ended: packed has 1 job, spread all 3."""
+    study = tmp_path / "study.yaml"
+    asked = ("cluster", str(study), "--jobs", "1", "--out", str(tmp_path / "out"), "--verbose")
+    study.write_text(json.dumps(CERTAIN | {"horizon": 30.0}))
+    code, out, err = call(*asked)
+    assert (code, err[: err.index(",")]) == (
+        0, "warning: only 1 to 3 of 3 jobs ended by the horizon",
+    )  # fmt: skip
     assert "some jobs had not ended at the horizon: a row is of the jobs that ended in it" in out
-    Path("study.yaml").write_text(json.dumps(CERTAIN))
-    assert "horizon" not in call("cluster", "study.yaml", "--jobs", "1", "--out", "t", "-v")[1]
+    study.write_text(json.dumps(CERTAIN | {"horizon": 100.0}))
+    _, out, err = call(*asked)
+    assert (err, "had not ended" in out) == ("", False)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_shard_writes_the_page_once_all_runs_have_ended(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

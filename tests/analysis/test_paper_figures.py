@@ -22,20 +22,8 @@ from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
-from simstrag.scenario.scenario import Scenario
+from tests.support.slowed_comparison import scenario
 
-SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
-SCENARIO = {
-    "workers": 4,
-    "samples": 4 * 128 * 60,
-    "target_progress": 20.0,
-    "step": {"compute": 0.05, "amp_ratio": 1.6, "cv": 0.04},
-    "allreduce": {"alpha": 1e-4},
-    "server": {"service": 5e-4},
-    "trace": [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}],
-    "policies": ["bsp", "bsp:via=server", "asgd", "backup", "korel"],
-    "seeds": 3,
-}
 GREY = to_hex("0.72")
 CURVE = {"learner": {"curve": [[0, 0.1], [10, 0.6], [60, 0.9]]}}
 ALL: dict[str, Callable[[Comparison], Axes]] = {
@@ -46,15 +34,6 @@ ALL: dict[str, Callable[[Comparison], Axes]] = {
     "tradeoff": paper_figures.tradeoff,
     "timeline": lambda c: paper_figures.timeline(c.examples["backup"], c.scenario),
 }
-
-
-def scenario(**changes: object) -> Scenario:
-    return Scenario.of({k: v for k, v in (SCENARIO | changes).items() if v is not None})
-
-
-@pytest.fixture(scope="module")
-def comparison() -> Comparison:
-    return compare(scenario(), jobs=1)
 
 
 @pytest.fixture(scope="module")

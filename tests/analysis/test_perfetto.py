@@ -25,9 +25,10 @@ from simstrag.errors import InputError
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
-from tests.support import reference
+from tests.support import reference, slowed_runs
+from tests.support.contention import durations
+from tests.support.slowed_runs import WORKERS, scenario
 
-WORKERS = 4
 POLICIES = [
     "bsp", "bsp:via=server", "asgd", "ssp", "ssp:bound=0", "backup", "backup:b=2,late=drop",
     "backup:via=allreduce", "korel", "k_async:x=3", "lgc", "dssp", "star_dynamic", "star_h",
@@ -45,29 +46,8 @@ REQUIRED = {
 """Keys that the trace-event format asks of each phase; a thread-scoped instant says so in `s`."""
 
 
-def scenario(**changes: object) -> Scenario:
-    rows = [(1.0, 1, "gpu", 2.5), (1.5, 2, "host", 1.5), (2.0, 1, "gpu", 1.0), (2.0, 0, "net", 4.0)]
-    data = {
-        "workers": WORKERS,
-        "samples": WORKERS * 128 * 50,
-        "microbatches": 4,
-        "step": {
-            "compute": 0.05, "host_share": 0.2, "amp_ratio": 1.5, "cv": 0.05, "amp_switch": 0.01,
-        },
-        "allreduce": {"alpha": 2e-4},
-        "server": {"service": 0.003, "push": 0.002, "pull": 0.001},
-        "trace": [
-            {"time": time, "node": node, "resource": resource, "kind": "slowdown", "value": value}
-            for time, node, resource, value in rows
-        ],
-    }  # fmt: skip
-    return Scenario.of(data | changes)
-
-
-def run_of(policy: str, gradients: bool = True, **changes: object) -> tuple[Run, Timing]:
-    made = scenario(**changes)
-    run = simulate(made, policy, 3, record_steps=True, record_gradients=gradients)
-    return run, made.timing(3)
+def run_of(policy: str) -> tuple[Run, Timing]:
+    return slowed_runs.run_of(policy, gradients=True)
 
 
 @pytest.fixture
@@ -229,16 +209,12 @@ class Pairs(Policy):
         return Plan((replace(first, window=self.window), second), review=Review(updates=1))
 
 
-def jobs_of(policy: Policy, updates: int, durations: tuple[float, ...]) -> tuple[list[Any], Run]:
-    """(rank, from, to) of the jobs that are shown, half a second each; durations: of each rank."""
-    rows = [
-        {"time": 0, "node": rank, "resource": "step", "kind": "duration", "value": seconds}
-        for rank, seconds in enumerate(durations)
-    ]
-    made = Scenario.of({
-        "workers": 4, "updates": updates, "step": {"compute": 1.0}, "trace": rows,
-        "server": {"service": 0.5},
-    })  # fmt: skip
+def jobs_of(policy: Policy, updates: int, seconds: tuple[float, ...]) -> tuple[list[Any], Run]:
+    """(rank, from, to) of the jobs that are shown, half a second each; seconds: of each rank."""
+    made = Scenario(
+        workers=4, updates=updates, step={"compute": 1.0}, server={"service": 0.5},
+        trace=durations(*((each,) for each in seconds)),
+    )  # fmt: skip
     run = simulate(made, policy, record_steps=True)
     steps, timing = steps_of(run), made.timing(0)
     served = phases_of(run, steps, timing).served
@@ -260,17 +236,11 @@ def test_jobs_behind_one_that_was_dropped_in_service_are_not_shown() -> None:
 
 
 def test_a_case_that_can_be_counted_by_hand(written: Callable[..., Any]) -> None:
-    durations = [
-        {"time": k, "node": node, "resource": "step", "kind": "duration", "value": 1.0 + node}
-        for node in (0, 1)
-        for k in range(2)
-    ]
-    made = Scenario.of({
-        "workers": 2, "updates": 2, "step": {"compute": 1.0}, "trace": durations,
-        "allreduce": {"alpha": 0.25},
-    })  # fmt: skip
-    run = simulate(made, "bsp", record_steps=True)
-    file, said = written(run, made.timing(0))
+    made = Scenario(
+        workers=2, updates=2, step={"compute": 1.0}, trace=durations((1.0,) * 2, (2.0,) * 2),
+        allreduce={"alpha": 0.25},
+    )  # fmt: skip
+    file, said = written(simulate(made, "bsp", record_steps=True), made.timing(0))
     second = 1_000_000
     assert slices(file, "full") == [
         (1000, 0, second), (1000, 2.5 * second, 3.5 * second),
@@ -294,8 +264,7 @@ def test_a_case_that_can_be_counted_by_hand(written: Callable[..., Any]) -> None
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_fate_that_is_derived_is_the_one_that_was_kept(policy: str) -> None:
-    kept, _ = run_of(policy)
-    derived, _ = run_of(policy, gradients=False)
+    (kept, _), (derived, _) = run_of(policy), slowed_runs.run_of(policy)
     steps = steps_of(kept)
     pairs = zip(fates_of(kept, steps), fates_of(derived, steps), strict=True)
     for true, told in pairs:
@@ -396,11 +365,8 @@ def test_a_suspicion_lasts_from_the_plan_with_it_to_the_plan_without(
         (perfetto.SUSPECT_0 + 3, at[5], at[-1]),
     ]
     assert {e["args"]["update"] for e in file["traceEvents"] if e["name"] == "suspected"} == {4, 6}
-
-
-def test_who_judges_nobody_has_no_track_of_suspects(written: Callable[..., Any]) -> None:
-    file, _ = written(*run_of("bsp"))
-    assert not any(e["pid"] == perfetto.SUSPECTS for e in file["traceEvents"])
+    unsuspecting, _ = written(*run_of("bsp"))
+    assert not any(e["pid"] == perfetto.SUSPECTS for e in unsuspecting["traceEvents"])
 
 
 def test_a_window_opens_with_the_plan_in_force(
@@ -483,6 +449,7 @@ def test_a_file_never_has_more_events_than_it_may(
 
 def test_equal_runs_give_equal_bytes_gzipped_or_not(tmp_path: Path) -> None:
     for name in ("one.json", "two.json", "one.json.gz", "two.json.gz"):
+        slowed_runs.run_of.cache_clear()
         run, timing = run_of("star_h")
         write_timeline(run, tmp_path / name, timing)
     data = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -543,24 +510,19 @@ def test_a_run_without_steps_is_told_how_to_keep_them(tmp_path: Path) -> None:
 def test_an_impossible_window_is_refused(
     window: tuple[float, float], wrong: str, tmp_path: Path
 ) -> None:
-    run, timing = run_of("bsp")
     with pytest.raises(InputError, match=wrong):
-        write_timeline(run, tmp_path / "run.json", timing, window)
+        write_timeline(run_of("bsp")[0], tmp_path / "run.json", run_of("bsp")[1], window)
 
 
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     run, timing = run_of("bsp")
     (tmp_path / "run.json").mkdir()
+    (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"run\.json: cannot be written: Is a directory"):
         write_timeline(run, tmp_path / "run.json", timing)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
-    run, timing = run_of("bsp")
-    (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"file.run\.json: cannot be written: "):
         write_timeline(run, tmp_path / "file" / "run.json", timing)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "run.json"]
 
 
 # -- asked for on the command line

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import types
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +25,11 @@ from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
 from simstrag.scenario.scenario import Scenario
+from tests.support.html_page import Page
+from tests.support.slowed_comparison import TRACE, scenario
 
-SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
-TRACE = [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}]
-VOID = {"meta", "br", "hr", "img", "link", "input", "path", "use", "rect", "line", "image"}
 EVIL = "<script>alert(1)</script>"
 COMMAND = "simstrag compare demo.yaml --seeds 3 && echo '<done>'"
-
-
-def scenario(**changes: object) -> Scenario:
-    data = {
-        "workers": 4,
-        "samples": 4 * 128 * 60,
-        "target_progress": 20.0,
-        "step": {"compute": 0.05, "amp_ratio": 1.6, "cv": 0.04},
-        "allreduce": {"alpha": 1e-4},
-        "server": {"service": 5e-4},
-        "trace": TRACE,
-        "policies": ["bsp", "bsp:via=server", "asgd", "backup", "korel"],
-        "seeds": 3,
-    }
-    return Scenario.of({k: v for k, v in (data | changes).items() if v is not None})
 
 
 def small(**changes: object) -> Comparison:
@@ -63,52 +46,6 @@ def sheets_in(page: str) -> dict[str, Any]:
     """What the page can save, by name."""
     found: dict[str, Any] = json.loads(sheets_text(page))
     return found
-
-
-class Page(HTMLParser):
-    """Checks that tags close, and gathers ids, addresses and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.ids: list[str] = []
-        self.addresses: list[str] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open == [], f"not closed: {self.open}"
-        self.text = " ".join(self.text.split())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            if name.split(":")[-1] in ("href", "src", "srcset", "action", "data", "poster"):
-                self.addresses.append(value or "")
-            if name.startswith("on"):
-                raise AssertionError(f"a handler: {name}")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.text += data
-
-
-@pytest.fixture(scope="module")
-def comparison() -> Comparison:
-    return compare(scenario(), jobs=1)
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +123,6 @@ class TestTrue:
                 ends = (row[name], row[f"{name}_low"], row[f"{name}_high"])
                 assert estimate(*ends, percent=scale == 100) in page.text
 
-    def test_identical_policies_show_no_difference(self) -> None:
-        found = small(allreduce=None, server=None, policies=["bsp", "bsp:via=server"])
-        text = str(found.answer)
-        assert "hange nothing: no policy is shown to be faster than" in text
-
     def test_curves_that_are_not_drawn_are_named_with_the_reason(self, page: Page) -> None:
         text = explain_missing_curves(standings(small(policies=["bsp", "p_reduce", "local_sgd"])))
         why = "p_reduce and local_sgd (it averages private models)"
@@ -246,12 +178,7 @@ class TestTrue:
         assert f"get the parameters at no cost; {name} would pay" in backup
 
     def test_a_profile_tells_measured_from_fitted_from_assumed(self, tmp_path: Path) -> None:
-        (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
-        data = {
-            "workers": 4, "samples": 4 * 128 * 10, "profile": "profile.json", "seeds": 2,
-            "policies": ["bsp", "amp_all"],
-        }  # fmt: skip
-        text = Page(render(compare(Scenario.of(data, folder=tmp_path), jobs=1))).text
+        text = Page(render(with_profile(tmp_path))).text
         for word in ("measured", "fitted", "assumed", "99.0 ms to 0.101 s", "timed by hand"):
             assert word in text
         assert "successive steps of a rank have an autocorrelation of 0.31" in text
@@ -260,12 +187,7 @@ class TestTrue:
         assert "stand-in" in text
 
     def test_measured_noise_that_is_not_simulated_is_a_caution(self, tmp_path: Path) -> None:
-        (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
-        data = {
-            "workers": 4, "samples": 4 * 128 * 10, "profile": "profile.json", "seeds": 2,
-            "policies": ["bsp", "amp_all"], "noise": {"lag1": 0},
-        }  # fmt: skip
-        found = compare(Scenario.of(data, folder=tmp_path), sensitivity=False, jobs=1)
+        found = with_profile(tmp_path, noise={"lag1": 0})
         made = " ".join(assumptions(found.scenario, [found.examples["bsp"]]))
         assert "independent of the steps before" in made
         text = " ".join(cautions(standings(found)))
@@ -273,12 +195,13 @@ class TestTrue:
 
     @pytest.mark.usefixtures("no_page")
     def test_it_reads_back_what_was_written(
-        self, comparison: Comparison, page: Page, tmp_path: Path
+        self, bare: Comparison, bare_report: str, tmp_path: Path
     ) -> None:
-        comparison.write(tmp_path / "out")
+        bare.write(tmp_path / "out")
         read = dataclasses.replace(Comparison.read(tmp_path / "out"), made={})  # who wrote it
-        again = Page(render(read))
-        assert again.text.split("Run it again")[0] == page.text.split("Run it again")[0]
+        texts = (Page(each).text for each in (render(read), bare_report))
+        again, before = (text.split("Run it again")[0] for text in texts)
+        assert again == before
 
 
 class TestNumbers:
@@ -394,6 +317,15 @@ class TestRun:
         run = simulate(Scenario.of({**SMALL, "trace": TRACE}), "bsp", record_steps=True)
         other = dataclasses.replace(run, provenance={"sha256": {"trace": "0" * 64}})
         assert "The trace has changed since the run" in Page(render_run(other)).text
+
+
+def with_profile(folder: Path, **changes: object) -> Comparison:
+    (folder / "profile.json").write_text(json.dumps(PROFILE))
+    data = {
+        "workers": 4, "samples": 4 * 128 * 10, "profile": "profile.json", "seeds": 2,
+        "policies": ["bsp", "amp_all"], **changes,
+    }  # fmt: skip
+    return compare(Scenario.of(data, folder=folder), sensitivity=False, jobs=1)
 
 
 SMALL = {"workers": 4, "samples": 4 * 128 * 10, "step": {"compute": 0.05}, "policies": ["bsp"]}

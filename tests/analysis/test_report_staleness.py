@@ -10,57 +10,41 @@ from simstrag.analysis.tables.run_tables import (
     staleness_of,
     staleness_table,
 )
-from simstrag.engine.simulate import simulate
-from simstrag.scenario.scenario import Scenario
+from tests.support.slowed_runs import WORKERS, run_of
 
-WORKERS = 4
 POLICIES = [
     "asgd", "ssp", "ssp:bound=1", "k_async:x=2", "lgc", "dssp", "star_dynamic", "star_h", "cgp",
     "backup:b=2,late=drop", "sync_switch", "p_reduce", "local_sgd:h=4",
 ]  # fmt: skip
 
 
-def scenario() -> Scenario:
-    slow = {"time": 1.0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 2.5}
-    return Scenario.of({
-        "workers": WORKERS, "samples": WORKERS * 128 * 60, "trace": [slow],
-        "step": {"compute": 0.05, "amp_ratio": 1.5, "cv": 0.05},
-        "server": {"service": 0.003, "push": 0.002, "pull": 0.001},
-    })  # fmt: skip
-
-
-def stale(policy: str, **keep: bool) -> tuple[list[Staleness], dict[str, float]]:
-    run = simulate(scenario(), policy, 3, record_steps=True, **keep)
-    counted = {
-        "mean": run.summary["mean_staleness"],
-        "most": max(run.updates["staleness_max"]),
-        "applied": run.summary["applied"],
-    }
-    return staleness_of([example(policy, run, None, WORKERS)]), counted
+def stale(policy: str, gradients: bool = False) -> list[Staleness]:
+    run, _ = run_of(policy, gradients)
+    return staleness_of([example(policy, run, None, WORKERS)])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_derived_is_what_the_run_counted(policy: str) -> None:
-    found, counted = stale(policy)
-    if not counted["most"]:
-        assert found == []
+    run, _ = run_of(policy)
+    most = max(run.updates["staleness_max"])
+    if not most:
+        assert stale(policy) == []
         return
-    (one,) = found
+    (one,) = stale(policy)
     assert one.caption == ""
-    assert one.versions.mean() == pytest.approx(counted["mean"])
-    assert one.versions.max() == counted["most"]
+    assert one.versions.mean() == pytest.approx(run.summary["mean_staleness"])
+    assert one.versions.max() == most
 
 
 def test_a_log_of_gradients_says_the_same() -> None:
-    (derived,), _ = stale("asgd")
-    (logged,), _ = stale("asgd", record_gradients=True)
+    (derived,), (logged,) = stale("asgd"), stale("asgd", gradients=True)
     for rank in range(WORKERS):
         own = [np.sort(one.versions[one.rank == rank]) for one in (derived, logged)]
         assert np.array_equal(*own)
 
 
 def test_policies_without_stale_gradients_are_left_out() -> None:
-    assert stale("bsp")[0] == []
+    assert stale("bsp") == []
 
 
 def test_numbers_are_of_gradients_that_there_were() -> None:

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from simstrag.analysis.charts.timeline import FADED, mix_parts, parts_of_steps
-from simstrag.analysis.derived.example_runs import example
+from simstrag.analysis.derived.example_runs import Example, example
 from simstrag.analysis.derived.phase_intervals import segments
 from simstrag.analysis.derived.steps import steps_of
 from simstrag.analysis.derived.timeline_excerpt import changes, choose
 from simstrag.analysis.derived.waiting import waiting
 from simstrag.engine.simulate import simulate
-from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.slowdown import Piecewise
+from tests.support.contention import durations
+from tests.support.slowed_runs import WORKERS, run_of, scenario
 from tests.support.stepwise import at
 
-WORKERS = 4
 POLICIES = [
     "bsp", "bsp:via=server", "asgd", "ssp", "ssp:bound=0", "backup", "backup:b=2,late=drop",
     "backup:via=allreduce", "amp_all", "korel", "k_async:x=2", "lgc", "lgc:via=allreduce",
@@ -26,56 +26,33 @@ POLICIES = [
 ]  # fmt: skip
 
 
-def scenario(**changes: object) -> Scenario:
-    rows = [(1.0, 1, "gpu", 2.5), (1.5, 2, "host", 1.5), (3.0, 1, "gpu", 1.0), (3.0, 0, "net", 4.0)]
-    trace = [
-        {"time": time, "node": node, "resource": resource, "kind": "slowdown", "value": value}
-        for time, node, resource, value in rows
-    ]
-    data = {
-        "workers": WORKERS,
-        "samples": WORKERS * 128 * 60,
-        "microbatches": 4,
-        "step": {
-            "compute": 0.05, "host_share": 0.2, "amp_ratio": 1.5, "cv": 0.05, "amp_switch": 0.01,
-        },
-        "allreduce": {"alpha": 2e-4},
-        "server": {"service": 0.003, "push": 0.002, "pull": 0.001},
-        "trace": trace,
-    }  # fmt: skip
-    return Scenario.of(data | changes)
-
-
-def run_of(policy: str, **changes: object) -> tuple[Scenario, Run]:
-    made = scenario(**changes)
-    return made, simulate(made, policy, 3, record_steps=True)
+def example_of(policy: str) -> Example:
+    run, timing = run_of(policy)
+    return example(run.policy, run, timing, WORKERS)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 class TestEveryPolicy:
     def test_the_derivation_reproduces_every_update(self, policy: str) -> None:
-        made, run = run_of(policy)
-        found = example(policy, run, made.timing(3), WORKERS).waiting
+        found = example_of(policy).waiting
         assert found.reason == ""
         assert found.held.min() >= 0
         assert found.blocked.min() >= 0
 
     def test_no_more_waiting_is_given_away_than_there_was(self, policy: str) -> None:
-        made, run = run_of(policy)
-        found = example(policy, run, made.timing(3), WORKERS).waiting
+        found, (run, _) = example_of(policy).waiting, run_of(policy)
         by_row = (found.held + found.blocked).sum(axis=1)
         assert np.all(by_row <= np.array(run.summary["wait_by_rank"]) + 1e-9)
 
     def test_fates_are_those_that_were_counted(self, policy: str) -> None:
-        _, run = run_of(policy)
+        run, _ = run_of(policy)
         steps = steps_of(run)
         assert np.count_nonzero(steps.applied) == run.summary["applied"]
         lost = run.summary["dropped"] + run.summary["aborted"]
         assert lost - WORKERS <= np.count_nonzero(steps.lost) <= lost
 
     def test_parts_fill_the_time_of_every_rank(self, policy: str) -> None:
-        made, run = run_of(policy)
-        e = example(policy, run, made.timing(3), WORKERS)
+        e = example_of(policy)
         steps, marks = e.steps, e.phases.marks
         parts = parts_of_steps(steps, e.phases)
         for rank in range(WORKERS):
@@ -89,8 +66,7 @@ class TestEveryPolicy:
 
 
 def test_work_thrown_away_is_paler_than_work_applied() -> None:
-    made, run = run_of("backup:b=1")
-    e = example("backup", run, made.timing(3), WORKERS)
+    e = example_of("backup:b=1")
     steps = e.steps
     applied = dataclasses.replace(steps, applied=np.ones_like(steps.applied))
     as_it_was, all_applied = (
@@ -101,28 +77,24 @@ def test_work_thrown_away_is_paler_than_work_applied() -> None:
     assert (as_it_was[paler] / all_applied[paler]).min() == pytest.approx(FADED)
 
 
-def test_all_waiting_at_a_barrier_is_for_a_rank() -> None:
-    for policy in ("bsp", "amp_all", "korel"):
-        made, run = run_of(policy)
-        found = example(run.policy, run, made.timing(3), WORKERS).waiting
-        assert found.held.sum(axis=1) == pytest.approx(run.summary["wait_by_rank"], rel=1e-9)
-        assert found.elsewhere == pytest.approx(0.0, abs=1e-9)
+@pytest.mark.parametrize("policy", ["bsp", "amp_all", "korel"])
+def test_all_waiting_at_a_barrier_is_for_a_rank(policy: str) -> None:
+    found, waited = example_of(policy).waiting, run_of(policy)[0].summary["wait_by_rank"]
+    assert found.held.sum(axis=1) == pytest.approx(waited, rel=1e-9)
+    assert found.elsewhere == pytest.approx(0.0, abs=1e-9)
 
 
 def test_nobody_waits_for_a_rank_in_asgd() -> None:
-    made, run = run_of("asgd")
-    found = example(run.policy, run, made.timing(3), WORKERS).waiting
+    found = example_of("asgd").waiting
     assert not found.by_rank.any()
-    assert found.elsewhere == pytest.approx(sum(run.summary["wait_by_rank"]))
+    assert found.elsewhere == pytest.approx(sum(run_of("asgd")[0].summary["wait_by_rank"]))
 
 
 def test_a_case_that_can_be_counted_by_hand() -> None:
-    durations = [
-        {"time": k, "node": node, "resource": "step", "kind": "duration", "value": 1.0 + node}
-        for node in (0, 1)
-        for k in range(3)
-    ]
-    made = Scenario(workers=2, samples=2 * 128 * 3, step={"compute": 1.0}, trace=durations)
+    made = Scenario(
+        workers=2, samples=2 * 128 * 3, step={"compute": 1.0},
+        trace=durations((1.0,) * 3, (2.0,) * 3),
+    )  # fmt: skip
     run = simulate(made, "bsp", record_steps=True)
     found = example(run.policy, run, made.timing(0), 2).waiting
     assert found.held.tolist() == [[0.0, 3.0], [0.0, 0.0]]
@@ -130,37 +102,35 @@ def test_a_case_that_can_be_counted_by_hand() -> None:
 
 
 def test_what_does_not_come_out_at_the_logged_times_is_not_shown() -> None:
-    made, run = run_of("bsp")
+    run, timing = run_of("bsp")
     times = list(run.updates["time"])
     times[7] += 1e-3
     other = dataclasses.replace(run, updates={**run.updates, "time": times})
-    found = example(run.policy, other, made.timing(3), WORKERS).waiting
+    found = example(run.policy, other, timing, WORKERS).waiting
     assert "its steps alone do not give the times of its updates" in found.reason
     assert not found.held.any()
 
 
 def test_another_architecture_is_not_derived() -> None:
-    made, run = run_of("bsp")
-    e = example(run.policy, run, made.timing(3), WORKERS)
-    found = waiting(run, e.steps, e.phases, e.timing, "leader", WORKERS)
+    e = example_of("bsp")
+    found = waiting(run_of("bsp")[0], e.steps, e.phases, e.timing, "leader", WORKERS)
     assert "leader" in found.reason
 
 
 def test_private_steps_share_the_fate_of_the_one_that_completes_them() -> None:
     """Averages of four steps of each: none is lost, and nobody waits after the first three."""
-    _, run = run_of("local_sgd:h=4")
-    steps = steps_of(run)
+    steps = steps_of(run_of("local_sgd:h=4")[0])
     assert not steps.lost.any()
-    assert steps.kept.reshape(-1, 4).tolist() == [[True] * 3 + [False]] * (4 * 15)
+    assert steps.kept.reshape(-1, 4).tolist() == [[True] * 3 + [False]] * (4 * 13)
     assert (np.diff(steps.applied.reshape(-1, 4), axis=1) == 0).all()
     assert not steps.wait[steps.kept].any()
 
 
 def test_a_window_is_about_the_loudest_onset() -> None:
     contention = scenario().timing(0).contention
-    assert changes(contention, 10.0)[0][:4] == (3.0, 0, "net", 1.0)
+    assert changes(contention, 10.0)[0][:4] == (2.0, 0, "net", 1.0)
     shown = choose(contention, WORKERS, cycle=0.05, until=5.0)
-    assert shown.start < 3.0 < shown.end <= 5.0
+    assert shown.start < 2.0 < shown.end <= 5.0
     assert "net slowdown of rank 0 goes from 1 to 4" in shown.why
     quiet = choose(scenario(trace=None).timing(0).contention, WORKERS, cycle=0.05, until=0.5)
     assert (quiet.start, quiet.end) == (0.0, 0.5)

@@ -20,9 +20,9 @@ from simstrag.analysis.pages.sweep_report import render
 from simstrag.analysis.text.sweep_text import cautions, describe, outcome, sentences
 from simstrag.errors import InputError
 from simstrag.experiments.study import Study
-from tests.analysis.test_report import Page
 from tests.experiments.test_sweep import STUDY
 from tests.support.commands import Call
+from tests.support.html_page import Page
 
 SLOW = [{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
 CERTAIN: dict[str, Any] = {
@@ -91,10 +91,12 @@ def test_one_seed_with_noise_shows_no_winner(tmp_path: Path) -> None:
     assert any(text.startswith("One seed gives no interval") for text in cautions(found))
 
 
-@pytest.mark.parametrize("study", [NOISY, CERTAIN])
-def test_the_ranking_of_a_point_is_that_of_compare(study: dict[str, Any], tmp_path: Path) -> None:
-    found = sweep_cells(sweep(study, tmp_path, jobs=1))
-    for cell, point in zip(found.cells, Study.of(study).points(), strict=True):
+@pytest.mark.parametrize("study", [NOISY, CERTAIN], ids=["noisy", "certain"])
+def test_the_ranking_of_a_point_is_that_of_compare(
+    study: dict[str, Any], noisy: SweepCells, certain: SweepCells
+) -> None:
+    cells = (noisy if study is NOISY else certain).cells
+    for cell, point in zip(cells, Study.of(study).points(), strict=True):
         s = standings(compare(point.scenario, jobs=1))
         assert [(p.policy, p.place) for p in cell.ranking] == [
             (p.policy, p.place) for p in s.policies
@@ -188,21 +190,23 @@ def test_without_bsp_times_are_drawn_and_the_page_says_how_to_know_the_gain(
 # -- the page ------------------------------------------------------------------------------------
 
 
-def test_the_page_is_whole_and_loads_nothing(noisy: SweepCells) -> None:
-    page = Page(render(noisy.sweep))
+@pytest.fixture(scope="module")
+def text(noisy: SweepCells) -> str:
+    return render(noisy.sweep)
+
+
+def test_the_page_is_whole_and_loads_nothing(noisy: SweepCells, text: str) -> None:
+    page = Page(text)
     assert [address for address in page.addresses if not address.startswith("#")] == []
     assert len(set(page.ids)) == len(page.ids)
     for sentence in sentences(noisy):
         assert sentence in page.text
 
 
-def test_versions_and_the_study_come_last(noisy: SweepCells) -> None:
-    text = render(noisy.sweep)
-    places = [
-        text.index(f'id="{name}"') for name in ("points", "rankings", "asked", "fixed", "again")
-    ]
+def test_versions_and_the_study_come_last(text: str) -> None:
+    ids = ("points", "rankings", "asked", "fixed", "again")
+    places = [text.index('class="answer"'), *(text.index(f'id="{name}"') for name in ids)]
     assert places == sorted(places)
-    assert text.index('class="answer"') < places[0]
 
 
 def test_what_was_fixed_leaves_out_what_was_varied(certain: SweepCells) -> None:
@@ -251,23 +255,26 @@ def test_a_policy_that_fails_is_named_and_the_others_are_ranked(tmp_path: Path) 
     assert said.endswith("(workers: 2, step.compute: 0.1).")
 
 
+def trained(folder: Path, scenario: dict[str, Any], **changes: Any) -> SweepCells:
+    """A sweep of a real learner; scenario: more of its keys."""
+    pytest.importorskip("torch")
+    learner = {"kind": "real", "task": "tabular", "batch": 4, **scenario.pop("learner", {})}
+    case = {"workers": 2, "samples": 64, "step": {"compute": 0.1, "cv": 0.3}, "learner": learner}
+    return run(folder, scenario=case | scenario, **changes)
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [
         ({"target_accuracy": 0.999}, "bsp has no time to target at all 2 points and has no place"),
-        (
-            {},
-            "by the time of equal samples, among the policies whose final accuracy is shown to be",
-        ),
+        ({}, "by the time of equal samples, among the policies whose final accuracy is shown to"),
     ],
 )
 def test_a_sweep_of_a_real_learner_says_what_its_places_are_of(
     target: dict[str, float], words: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
-    learner = {"kind": "real", "task": "tabular", "batch": 4}
-    scenario = {"samples": 64, "step": {"compute": 0.1}, "learner": learner} | target
-    found = run(tmp_path, scenario=scenario, grid={"workers": [2, 4]}, policies=["bsp"])
+    scenario = {"step": {"compute": 0.1}} | target
+    found = trained(tmp_path, scenario, grid={"workers": [2, 4]}, policies=["bsp"])
     said = " ".join(cautions(found))
     assert words in said
     assert "nothing was trained" not in said
@@ -276,14 +283,9 @@ def test_a_sweep_of_a_real_learner_says_what_its_places_are_of(
 
 def test_without_a_target_a_real_learner_ranks_policies_as_accurate_as_bsp(tmp_path: Path) -> None:
     """The servers of k_async:x=all make the updates of bsp; asgd makes others, and is faster."""
-    pytest.importorskip("torch")
-    learner = {"kind": "real", "task": "tabular", "batch": 4}
-    scenario = {
-        "workers": 2, "samples": 64, "step": {"compute": 0.1, "cv": 0.3}, "learner": learner,
-    }  # fmt: skip
     policies = ["bsp", "asgd", "k_async"]
     grid = {"learner.optimizer.lr": [0.5, 1e-9]}
-    found = run(tmp_path, scenario=scenario, grid=grid, policies=policies, seeds=3)
+    found = trained(tmp_path, {}, grid=grid, policies=policies, seeds=3)
     learning, standing = found.cells
     assert {ranked.policy for ranked in learning.ranking} == {"bsp", "k_async"}
     assert learning.inaccurate == {
@@ -299,12 +301,9 @@ def test_without_a_target_a_real_learner_ranks_policies_as_accurate_as_bsp(tmp_p
 def test_one_seed_of_a_real_learner_shows_no_other_policy_to_be_as_accurate(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("torch")
-    learner = {"kind": "real", "task": "tabular", "batch": 4, "optimizer": {"lr": 0.5}}
-    step = {"compute": 0.1, "cv": 0.3}
-    scenario = {"workers": 2, "samples": 64, "step": step, "learner": learner}
+    scenario = {"learner": {"optimizer": {"lr": 0.5}}}
     grid = {"server.service": [0.001, 0.002]}
-    found = run(tmp_path, scenario=scenario, grid=grid, policies=["bsp", "asgd"], seeds=1)
+    found = trained(tmp_path, scenario, grid=grid, policies=["bsp", "asgd"], seeds=1)
     assert "one seed cannot show it of another: run more" in sentences(found)[0]
 
 
@@ -397,6 +396,7 @@ def test_sweep_writes_the_page_and_report_draws_it_with_other_axes(
     assert "The fastest policy over trace and step.compute" in Path("page.html").read_text()
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_shard_writes_the_page_once_all_runs_have_ended(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from simstrag.analysis.monitor.follow import RecordFollower
 from simstrag.analysis.monitor.snapshot import Snapshot
 from simstrag.analysis.monitor.totals import SHOWN, concatenate
 from simstrag.analysis.monitor.watcher import Watcher
+from simstrag.ddp.collector.record import HEADER
 from simstrag.ddp.journal.journal import NAME
 from simstrag.ddp.journal.run_from_journal import finish
 from simstrag.errors import InputError
@@ -55,6 +57,20 @@ def old(folder: Path, seconds: float = 3600.0) -> None:
         os.utime(path, (at, at))
 
 
+def only_warning(found: Snapshot) -> str:
+    (warned,) = (each.text for each in found.warnings)
+    return warned
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a record of these ranks; its folder."""
+    return lambda parts=1, **drawing: write_record(tmp_path / "run", drawn(**drawing), parts)
+
+
+Write = Callable[..., Path]
+
+
 # -- what a growing record says
 
 
@@ -75,15 +91,16 @@ def test_a_record_that_grows_byte_by_byte_gives_the_losses_of_a_diagnosis(
 
 
 @pytest.mark.parametrize("piece", [4, 500, 1900])
-@pytest.mark.parametrize("steps", [2, 4, 41])
+@pytest.mark.parametrize("steps", [2, 4, 15])
 def test_steps_that_are_larger_than_a_piece_are_read_to_the_last_one(
-    piece: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    piece: int, steps: int, record: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "PIECE", piece)
-    found = Watcher([write_record(tmp_path / "run", drawn(steps=steps), parts=3)]).catch_up()
+    folder = record(3, steps=steps)
+    found = Watcher([folder]).catch_up()
     assert found.share == 1
     assert found.last == 2 + steps
-    assert_as_diagnosed(found, tmp_path / "run")
+    assert_as_diagnosed(found, folder)
 
 
 def test_the_losses_of_the_shipped_record_are_those_of_its_diagnosis() -> None:
@@ -112,9 +129,8 @@ def test_start_up_counts_for_neither(tmp_path: Path) -> None:
     assert_as_diagnosed(found, tmp_path / "run")
 
 
-def test_the_slow_rank_is_named_once_the_tests_are_sure(tmp_path: Path) -> None:
-    found = simstrag.watch(write_record(tmp_path / "run", drawn(steps=400)), gpu_price=3.0)
-    assert found.slowest is not None
+def test_the_slow_rank_is_named_once_the_tests_are_sure(record: Write) -> None:
+    found = simstrag.watch(record(steps=400), gpu_price=3.0)
     assert found.slowest == (2, pytest.approx(1.47, abs=0.05))  # the optimizer is of all alike
     assert found.warnings[0].text.startswith("rank 2 is chronically slow")
     assert found.lost_money == pytest.approx(3 * found.lost_hours)
@@ -128,16 +144,16 @@ def test_without_a_slow_rank_the_first_sentence_says_that_all_is_well(tmp_path: 
     assert str(found).startswith("All is well: no rank is chronically slow")
 
 
-def test_the_picture_has_the_latest_steps_and_memory_stays_bounded(tmp_path: Path) -> None:
-    found = simstrag.watch(write_record(tmp_path / "run", drawn(ranks=2, steps=3000, slow=1)))
+def test_the_picture_has_the_latest_steps_and_memory_stays_bounded(record: Write) -> None:
+    found = simstrag.watch(record(ranks=2, steps=3000, slow=1))
     assert found.own.shape == (2, SHOWN)
     ratios, begins = found.picture(60)
     assert ratios.shape == (2, 60)
     assert begins[0] == 3003 - SHOWN
 
 
-def test_one_rank_alone_is_as_long_as_its_peers(tmp_path: Path) -> None:
-    found = simstrag.watch(write_record(tmp_path / "run", drawn(ranks=1, slow=None)))
+def test_one_rank_alone_is_as_long_as_its_peers(record: Write) -> None:
+    found = simstrag.watch(record(ranks=1, slow=None))
     assert [each.factor for each in found.ranks] == [1.0]
     assert found.lost == 0
 
@@ -156,23 +172,18 @@ def same(first: Record, second: Record) -> bool:
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_rows_in_bulk_are_the_record_that_reading_them_one_by_one_gives(
-    parts: int, tmp_path: Path
+    parts: int, record: Write
 ) -> None:
-    folder = write_record(tmp_path / "run", drawn(ranks=12, steps=20), parts)
-    pieces = {
-        path: RankRows(PLAIN, path.read_bytes().removeprefix(PLAIN)) for path in rank_files(folder)
-    }
-    bulk = recorded_rows._in_bulk(pieces)
-    assert bulk is not None
-    assert same(bulk, read(list(map(LogFile.open, rank_files(folder)))))
+    paths = rank_files(record(parts, ranks=12, steps=20))
+    pieces = {path: RankRows(PLAIN, path.read_bytes().removeprefix(PLAIN)) for path in paths}
+    assert same(recorded_rows._in_bulk(pieces), read(list(map(LogFile.open, paths))))
 
 
-def test_a_row_that_is_damaged_is_named_as_reading_names_it(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run", drawn(ranks=2, steps=6, slow=None))
+def test_a_row_that_is_damaged_is_named_as_reading_names_it(record: Write) -> None:
+    folder = record(ranks=2, steps=6, slow=None)
     path = folder / "rank-1.csv"
     path.write_text(path.read_text().replace("1,4,compute,0.0", "1,4,compute,no"))
-    found = Watcher([folder]).catch_up()
-    (warned,) = (each.text for each in found.warnings)
+    warned = only_warning(Watcher([folder]).catch_up())
     assert "steps up to 8 are left out" in warned
     assert "rank-1.csv" in warned
 
@@ -192,48 +203,45 @@ def test_pieces_joined_are_the_record(tmp_path: Path) -> None:
 # -- what goes wrong: one line each, and nothing lost
 
 
-def test_a_killed_rank_is_named_and_what_all_had_done_counts(tmp_path: Path) -> None:
-    own = drawn(slow=None)
-    folder = write_record(tmp_path / "run", own)
-    (folder / "rank-1.csv").write_text("rank,step,stage,seconds\n" + rows(own[:, :50], 1))
+def test_a_killed_rank_is_named_and_what_all_had_done_counts(record: Write) -> None:
+    folder = record(slow=None)
+    (folder / "rank-1.csv").write_text(HEADER + rows(drawn(slow=None)[:, :50], 1))
     at = time.time() - 30
     os.utime(folder / "rank-1.csv", (at, at))
     found = Watcher([folder]).catch_up()
-    (warned,) = (each.text for each in found.warnings)
-    assert warned == (
+    assert only_warning(found) == (
         "rank 1 has written nothing after step 52, and others are at 122: it may have been killed"
     )
     assert str(found).startswith("Rank 1 has written nothing for 30.0 s")
     assert_as_diagnosed(found, folder)
 
 
-def test_a_full_disk_of_a_rank_is_told_by_its_last_line(tmp_path: Path) -> None:
-    own = drawn(slow=None)
-    folder = write_record(tmp_path / "run", own)
+def test_a_full_disk_of_a_rank_is_told_by_its_last_line(record: Write) -> None:
+    folder = record(slow=None)
     path = folder / "rank-3.csv"
     path.write_bytes(path.read_bytes()[:-7])
     old(folder)
     found = Watcher([folder]).catch_up()
-    (warned,) = (each.text for each in found.warnings)
-    assert warned.startswith("rank 3: its file ends within a line; its disk may be full")
+    said = "rank 3: its file ends within a line; its disk may be full"
+    assert only_warning(found).startswith(said)
     assert found.steps == 119
     assert_as_diagnosed(found, folder)
 
 
-def test_a_disk_without_room_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=0)
+def test_a_disk_without_room_is_said_once(record: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = record(slow=None)
+    usage = shutil.disk_usage(folder)._replace(free=0)
     monkeypatch.setattr(watching.shutil, "disk_usage", lambda _: usage)
-    watcher = Watcher([write_record(tmp_path / "run", drawn(slow=None))])
+    watcher = Watcher([folder])
     watcher.update()
-    (warned,) = (each.text for each in watcher.update().warnings)
+    warned = only_warning(watcher.update())
     assert warned.endswith("the disk is full, and recording ends there")
 
 
-def test_two_watchers_see_the_same_and_change_nothing(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run", drawn())
+def test_two_watchers_see_the_same_and_change_nothing(record: Write) -> None:
+    folder = record()
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    first, second = Watcher([folder]), Watcher([folder])
-    one, other = first.catch_up(), second.catch_up()
+    one, other = (watcher.catch_up() for watcher in [Watcher([folder]), Watcher([folder])])
     assert str(one) == str(other)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -261,35 +269,29 @@ def test_the_same_rank_in_two_folders_is_refused(tmp_path: Path) -> None:
         simstrag.watch(*folders)
 
 
-def test_a_rank_without_a_file_is_named(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run", drawn(slow=None))
+def test_a_rank_without_a_file_is_named(record: Write) -> None:
+    folder = record(slow=None)
     (folder / "rank-0.csv").unlink()
-    (warned,) = (each.text for each in simstrag.watch(folder).warnings)
-    assert warned.startswith("rank 0 of 4 has no file")
+    assert only_warning(simstrag.watch(folder)).startswith("rank 0 of 4 has no file")
 
 
-def test_a_file_that_became_shorter_is_read_anew(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run", drawn())
+@pytest.mark.parametrize("is_shorter", [True, False])
+def test_a_file_that_was_replaced_is_read_anew(is_shorter: bool, record: Write) -> None:
+    lengths = {"steps": 120}, {"steps": 60}
+    first, second = lengths if is_shorter else lengths[::-1]
+    folder = record(**first)
     watcher = Watcher([folder])
     watcher.catch_up()
-    write_record(folder, drawn(steps=60, slow=None, seed=3))
+    record(**second, slow=None, seed=3)
     watcher.update()
     found = watcher.catch_up()
-    assert "was replaced or cut: the run is read anew" in found.warnings[-1].text
+    if is_shorter:
+        assert "was replaced or cut: the run is read anew" in found.warnings[-1].text
     assert_as_diagnosed(found, folder)
 
 
-def test_a_file_that_was_replaced_by_a_longer_one_is_read_anew(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run", drawn(steps=60))
-    watcher = Watcher([folder])
-    watcher.catch_up()
-    write_record(folder, drawn(slow=None, seed=3))
-    watcher.update()
-    assert_as_diagnosed(watcher.catch_up(), folder)
-
-
-def test_a_folder_that_is_deleted_leaves_what_it_said(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run", drawn(slow=None))
+def test_a_folder_that_is_deleted_leaves_what_it_said(record: Write) -> None:
+    folder = record(slow=None)
     watcher = Watcher([folder])
     before = watcher.catch_up()
     shutil.rmtree(folder)
@@ -298,8 +300,8 @@ def test_a_folder_that_is_deleted_leaves_what_it_said(tmp_path: Path) -> None:
     assert all(each.text.endswith("is gone; what it said is kept") for each in after.warnings)
 
 
-def test_a_rank_that_comes_late_counts_from_the_first_step(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run", drawn())
+def test_a_rank_that_comes_late_counts_from_the_first_step(record: Write) -> None:
+    folder = record()
     text = (folder / "rank-0.csv").read_text()
     (folder / "rank-0.csv").unlink()
     watcher = Watcher([folder])
@@ -309,8 +311,8 @@ def test_a_rank_that_comes_late_counts_from_the_first_step(tmp_path: Path) -> No
     assert_as_diagnosed(watcher.catch_up(), folder)
 
 
-def test_a_record_of_long_ago_is_over(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run", drawn())
+def test_a_record_of_long_ago_is_over(record: Write) -> None:
+    folder = record()
     assert not simstrag.watch(folder).is_over
     old(folder)
     assert simstrag.watch(folder).is_over
@@ -341,24 +343,34 @@ def test_a_run_that_is_recorded_gives_what_its_diagnosis_gives_in_the_end(tmp_pa
     assert found.is_over
 
 
-def lockstep_journal(folder: Path, steps: int = 60, ranks: int = 4) -> list[str]:
+def lockstep_journal(steps: int = 60, ranks: int = 4) -> list[str]:
     """The lines of a run whose ranks step together."""
-    own, lines, now = drawn(ranks, steps), [], 0.0
+    own, now = drawn(ranks, steps), 0.0
     header = {"format": "simstrag-journal/1", "policy": "bsp", "world_size": ranks}
-    lines.append(json.dumps(["header", header]))
-    for k in range(steps):
-        end = now + float(own[:, k].max()) + 0.004
-        lines.append(json.dumps(["lockstep", now, own[:, k].tolist(), end]))
+    lines = [json.dumps(["header", header])]
+    for seconds in own.T:
+        end = now + float(seconds.max()) + 0.004
+        lines.append(json.dumps(["lockstep", now, seconds.tolist(), end]))
         now = end
-    folder.mkdir(parents=True, exist_ok=True)
     return lines
 
 
+END = '["end", 9.0, {}]'
+LOST = float((drawn(4, 60).max(axis=0) - drawn(4, 60)).sum())
+"""Seconds that ranks wait in a journal of 60 steps."""
+
+
+def journalled(folder: Path, *lines: str) -> Watcher:
+    """The watcher of a run whose journal has these lines."""
+    folder.mkdir(exist_ok=True)
+    (folder / NAME).write_text("\n".join([*lines, ""]))
+    return Watcher([folder])
+
+
 def test_a_journal_that_grows_counts_each_step_once(tmp_path: Path) -> None:
-    lines = lockstep_journal(tmp_path)
     path = tmp_path / NAME
     path.write_text("")
-    text, watcher = "\n".join([*lines, '["end", 9.0, {}]']) + "\n", None
+    text, watcher = "\n".join([*lockstep_journal(), END]) + "\n", None
     for begin in range(0, len(text), 333):
         with path.open("a") as file:
             file.write(text[begin : begin + 333])
@@ -366,25 +378,20 @@ def test_a_journal_that_grows_counts_each_step_once(tmp_path: Path) -> None:
         found = watcher.update()
     assert found.steps == 60
     assert found.is_over
-    own = drawn(4, 60)
-    assert found.lost == pytest.approx((own.max(axis=0) - own).sum(), rel=1e-9)
+    assert found.lost == pytest.approx(LOST, rel=1e-9)
 
 
 def test_a_rank_that_has_left_a_run_is_named(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text("\n".join([*lockstep_journal(tmp_path), '["gone", 7.0, 2]', ""]))
-    watcher = Watcher([tmp_path])
+    watcher = journalled(tmp_path, *lockstep_journal(), '["gone", 7.0, 2]')
     watcher.update()
     found = watcher.update()
     assert "rank 2 is gone since second 7 of the run" in [each.text for each in found.warnings]
 
 
 def test_a_restarted_run_is_watched_from_its_latest_start(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text("\n".join([*lockstep_journal(tmp_path), ""]))
-    watcher = Watcher([tmp_path])
+    watcher = journalled(tmp_path, *lockstep_journal())
     watcher.catch_up()
-    later = tmp_path / "attempt-1"
-    (later / NAME).parent.mkdir()
-    (later / NAME).write_text("\n".join([*lockstep_journal(later, 20), '["end", 9.0, {}]', ""]))
+    journalled(tmp_path / "attempt-1", *lockstep_journal(20), END)
     watcher.update()
     found = watcher.catch_up()
     assert found.steps == 20
@@ -401,15 +408,12 @@ def test_under_a_server_ranks_are_shown_and_no_loss_is_invented(tmp_path: Path) 
 
 
 def test_a_run_that_changes_to_a_server_and_back_keeps_its_losses(tmp_path: Path) -> None:
-    lines = lockstep_journal(tmp_path, 60)
+    lines = lockstep_journal()
     served = [json.dumps(["done", 0.1 * k, k % 4, 0.03]) for k in range(42)]
-    text = [*lines[:31], *served, *lines[31:], '["end", 9.0, {}]', ""]
-    (tmp_path / NAME).write_text("\n".join(text))
-    watcher = Watcher([tmp_path])
+    watcher = journalled(tmp_path, *lines[:31], *served, *lines[31:], END)
     found = watcher.catch_up()
     assert (found.steps, found.is_synced, found.is_over) == (70, True, True)
-    own = drawn(4, 60)
-    assert found.lost == pytest.approx((own.max(axis=0) - own).sum(), rel=1e-9)
+    assert found.lost == pytest.approx(LOST, rel=1e-9)
     assert len(np.unique(watcher.latest.step)) == 30
 
 
@@ -417,10 +421,9 @@ def test_a_run_that_changes_to_a_server_and_back_keeps_its_losses(tmp_path: Path
     "bad", ['["lockstep", 0.1, [0.1', "{}", "7", '["lockstep", 1.0, [0.1], 2.0]', '["gone"]', ""]
 )
 def test_a_damaged_line_of_a_journal_is_said_once_and_left_out(bad: str, tmp_path: Path) -> None:
-    lines = lockstep_journal(tmp_path)
-    text = [lines[0], *lines[1:20], bad, *lines[20:40], bad, *lines[40:], '["end", 9.0, {}]', ""]
-    (tmp_path / NAME).write_text("\n".join(['["done", 0.1, 1, 0.5]', *text]))
-    watcher = Watcher([tmp_path])
+    lines = lockstep_journal()
+    text = ['["done", 0.1, 1, 0.5]', *lines[:20], bad, *lines[20:40], bad, *lines[40:], END]
+    watcher = journalled(tmp_path, *text)
     watcher.catch_up()
     found = watcher.update()
     (warned,) = (each.text for each in found.warnings if "rank 2" not in each.text)

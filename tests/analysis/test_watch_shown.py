@@ -11,6 +11,7 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,13 @@ ADVICE = AdviceSoFar(
     "Run load-balanced BSP (lb_bsp): 22.1 % sooner. Another is as fast.",
     "a batch of 32 samples a rank", 3, 402, 0.0,
 )  # fmt: skip
+
+
+def latest(folder: Path, **drawing: Any) -> Any:
+    """The latest steps of a record that its watcher keeps."""
+    watcher = Watcher([write_record(folder / "run", drawn(**drawing))])
+    watcher.catch_up()
+    return watcher.latest
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +204,7 @@ def test_what_is_no_port_is_refused(text: str) -> None:
 
 
 def test_advice_names_the_slow_rank_and_what_to_run(tmp_path: Path) -> None:
-    watcher = Watcher([write_record(tmp_path / "run", drawn(steps=60))])
-    watcher.catch_up()
-    assert watcher.latest is not None
-    said = advise_on(watcher.latest, 2.0)
+    said = advise_on(latest(tmp_path, steps=60), 2.0)
     assert ["Rank 2 takes" in text for label, text in said["lines"] if label == "who"] == [True]
     assert "sooner" in said["action"]
     assert said["assumed"] == "a batch of 32 samples a rank"
@@ -229,10 +234,7 @@ def test_advice_begins_again_only_for_new_steps_and_after_a_minute(
     advisor = Advisor([tmp_path], None)
     assert not advisor.is_due(5, 7)
     assert advisor.is_due(20, 22)
-    watcher = Watcher([write_record(tmp_path / "run", drawn(steps=30, slow=None))])
-    watcher.catch_up()
-    assert watcher.latest is not None
-    advisor.begin(watcher.latest, is_over=True)
+    advisor.begin(latest(tmp_path, steps=30, slow=None), is_over=True)
     advisor.wait()
     assert advisor.advice.line("who").startswith("No rank is slower")
     assert not advisor.is_due(40, 42)
@@ -255,10 +257,7 @@ def test_advice_of_an_earlier_start_is_forgotten(tmp_path: Path) -> None:
 
 def test_while_a_run_whose_ranks_are_unseen_writes_no_advice_is_begun(tmp_path: Path) -> None:
     advisor = Advisor([tmp_path], None)
-    watcher = Watcher([write_record(tmp_path / "run", drawn(steps=30))])
-    watcher.catch_up()
-    assert watcher.latest is not None
-    advisor.begin(watcher.latest, is_over=False)
+    advisor.begin(latest(tmp_path, steps=30), is_over=False)
     assert (advisor.is_busy, advisor.note) == (False, UNSEEN)
     assert not advisor.is_due(30, 32)
     assert advisor.is_due(30, 32, is_over=True)
@@ -271,14 +270,10 @@ def test_a_process_of_advice_that_cannot_start_is_a_note(
         raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(advising, "start_module", refuse)
-    watcher = Watcher([write_record(tmp_path / "run", drawn(steps=30))])
-    watcher.catch_up()
-    assert watcher.latest is not None
     advisor = Advisor([tmp_path], None)
-    advisor.begin(watcher.latest, is_over=True)
-    assert (advisor.is_busy, advisor.note) == (
-        False, "what would help was not computed: Broken pipe"
-    )  # fmt: skip
+    advisor.begin(latest(tmp_path, steps=30), is_over=True)
+    note = "what would help was not computed: Broken pipe"
+    assert (advisor.is_busy, advisor.note) == (False, note)
 
 
 # -- the command

@@ -27,6 +27,7 @@ from simstrag.engine.simulation import Simulation
 from simstrag.errors import PlanError
 from simstrag.experiments.paired_statistics import ratio
 from simstrag.timing.noise import keys
+from tests.support.contention import slow
 from tests.support.strategies import Fixed
 
 STEP = {"compute": 0.2, "host_share": 0.5, "cv": 0.1}
@@ -40,34 +41,43 @@ WORKLOAD = {
 SMALL: dict[str, Any] = {
     "nodes": [{"gpus": 2, "cores": 1.0, "nic_in": 1e9, "nic_out": 1e9, "count": 2}],
     "workloads": {"small": WORKLOAD},
-    "jobs": [{"workload": "small", "workers": 2, "samples": 3200, "count": 4, "every": 1.5}],
+    "jobs": [{"workload": "small", "workers": 2, "samples": 1600, "count": 4, "every": 1.5}],
     "placers": ["spread"],
 }
+ONE_GPU = [{"gpus": 1, "cores": 8}]
 
 
 def study(**changes: Any) -> ClusterStudy:
     return ClusterStudy.of(SMALL | changes)
 
 
+def plain(
+    step: dict[str, float], samples: int = 800, workers: int = 1, count: int = 1,
+    workload: dict[str, Any] | None = None, scenario: dict[str, Any] | None = None, **changes: Any,
+) -> ClusterStudy:  # fmt: skip
+    """A study of jobs of one workload; scenario and workload: more of their keys."""
+    section = {"step": step, "learner": {"batch": 8}, **(scenario or {})}
+    return study(
+        workloads={"plain": {"scenario": section, **(workload or {})}},
+        jobs=[{"workload": "plain", "workers": workers, "samples": samples, "count": count}],
+        **changes,
+    )
+
+
 @pytest.mark.parametrize(
-    "policy", ["bsp", "asgd", "backup", "dssp", "cgp", "lb_bsp", "star_h", "tree"]
-)
-def test_a_job_alone_on_nodes_that_it_cannot_fill_runs_as_a_single_job(policy: str) -> None:
-    run_as_a_single_job(policy, STEP)
-
-
-@pytest.mark.parametrize("policy", ["bsp", "asgd", "lb_bsp"])
-def test_so_does_a_job_whose_launching_overlaps_the_device(policy: str) -> None:
-    run_as_a_single_job(policy, {"launch": 0.15, "device": 0.2, "cv": 0.1})
-
-
-def test_so_does_a_job_with_a_pace_of_its_own() -> None:
-    run_as_a_single_job("asgd", STEP, {"pace": 0.3})
-
-
-def run_as_a_single_job(
-    policy: str, step: dict[str, float], noise: dict[str, float] | None = None
+    ("policy", "step", "noise"),
+    [
+        *((policy, STEP, None) for policy in ("bsp", "asgd", "backup", "dssp", "cgp", "lb_bsp",
+                                              "star_h", "tree")),
+        *((policy, {"launch": 0.15, "device": 0.2, "cv": 0.1}, None)
+          for policy in ("bsp", "asgd", "lb_bsp")),
+        ("asgd", STEP, {"pace": 0.3}),
+    ],
+)  # fmt: skip
+def test_a_job_alone_on_nodes_that_it_cannot_fill_runs_as_a_single_job(
+    policy: str, step: dict[str, float], noise: dict[str, float] | None
 ) -> None:
+    """Also where launching overlaps the device, and with a pace of its own."""
     workload = {"scenario": WORKLOAD["scenario"] | {"step": step, "noise": noise}}
     job = {"workload": "small", "workers": 4, "samples": 6400}
     nodes = [{"gpus": 2, "cores": 8, "count": 2}]
@@ -95,27 +105,16 @@ def test_a_shared_job_refuses_collectives_that_are_not_modelled(
 
 def test_two_jobs_alike_on_a_processor_that_is_half_of_what_they_ask_for_get_half_each() -> None:
     """Host work alone, without noise: two workers ask for a core each, and one core is there."""
-    scenario = {"step": {"compute": 0.1, "host_share": 1.0}, "learner": {"batch": 8}}
-    both = study(
-        nodes=[{"gpus": 2, "cores": 1.0}], workloads={"host": {"scenario": scenario}},
-        jobs=[{"workload": "host", "workers": 1, "samples": 1600, "count": 2}],
-    )  # fmt: skip
-    run = simulate_cluster(both, "bsp")
+    nodes = [{"gpus": 2, "cores": 1.0}]
+    run = simulate_cluster(plain({"compute": 0.1, "host_share": 1.0}, 1600, count=2, nodes=nodes))
     assert [job["end"] for job in run.jobs] == pytest.approx([40.0, 40.0], rel=1e-9)
     assert [job["slowdown"] for job in run.jobs] == pytest.approx([2.0, 2.0], rel=1e-9)
 
 
 def test_two_jobs_alike_on_one_card_get_half_each() -> None:
     """All-reduces of 0.1 s each across two nodes; both cards are asked for twice what they have."""
-    scenario = {
-        "step": {"compute": 1e-6}, "learner": {"batch": 8},
-        "allreduce": {"bytes": 1e8, "bandwidth": 1e9},
-    }  # fmt: skip
-    both = study(
-        workloads={"net": {"scenario": scenario}},
-        jobs=[{"workload": "net", "workers": 2, "samples": 16 * 100, "count": 2}],
-    )
-    run = simulate_cluster(both, "bsp")
+    reduce = {"allreduce": {"bytes": 1e8, "bandwidth": 1e9}}
+    run = simulate_cluster(plain({"compute": 1e-6}, 1600, workers=2, count=2, scenario=reduce))
     assert [job["end"] for job in run.jobs] == pytest.approx([20.0, 20.0], rel=1e-4)
 
 
@@ -139,14 +138,10 @@ def test_a_gradient_tree_asks_for_the_cards_of_parents_and_of_the_server() -> No
 
 def test_a_gradient_tree_halves_what_a_full_card_of_the_server_carries() -> None:
     """Of eight ranks on four nodes six push 10 MB to the server's, in pairs three: at 100 MB/s."""
-    scenario = {
-        "step": {"compute": 0.01}, "learner": {"batch": 8},
-        "server": {"push": 0.01, "pull": 0.01},
-    }  # fmt: skip
-    full = study(
+    full = plain(
+        {"compute": 0.01}, 64 * 50, workers=8, placers=["packed"],
+        scenario={"server": {"push": 0.01, "pull": 0.01}}, workload={"gradient_bytes": 1e7},
         nodes=[{"gpus": 2, "cores": 8, "nic_in": 1e8, "nic_out": 1e8, "count": 4}],
-        workloads={"net": {"scenario": scenario, "gradient_bytes": 1e7}},
-        jobs=[{"workload": "net", "workers": 8, "samples": 64 * 50}], placers=["packed"],
     )  # fmt: skip
     ends = [simulate_cluster(full, policy).jobs[0]["end"] for policy in ("bsp:via=server", "tree")]
     assert ends[1] == pytest.approx(ends[0] / 2, rel=0.01)
@@ -168,13 +163,13 @@ def test_a_server_is_asked_for_the_gradients_that_come_whichever_rank_is_slowed(
 
 
 def test_two_workers_of_one_device_take_turns() -> None:
-    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
-    both = study(
-        nodes=[{"gpus": 1, "cores": 8}], workers_per_gpu=2,
-        workloads={"gpu": {"scenario": scenario}},
-        jobs=[{"workload": "gpu", "workers": 1, "samples": 800, "count": 2}],
-    )  # fmt: skip
-    assert [job["end"] for job in simulate_cluster(both, "bsp").jobs] == pytest.approx([20.0] * 2)
+    """Or they slow each other by a fitted law of colocation."""
+    two = {"count": 2, "nodes": ONE_GPU, "workers_per_gpu": 2}
+    turns = simulate_cluster(plain({"compute": 0.1}, **two)).jobs
+    assert [job["end"] for job in turns] == pytest.approx([20.0] * 2)
+    of_law = {"workload": {"colocates_as": "Recommendation"}, "colocation": "K80"}
+    fitted = simulate_cluster(plain({"compute": 0.1}, **two, **of_law)).jobs
+    assert [job["slowdown"] for job in fitted] == pytest.approx([1 + 2.36 * 0.68] * 2)
 
 
 def test_shares_replayed_as_a_trace_give_the_same_times() -> None:
@@ -186,10 +181,8 @@ def test_shares_replayed_as_a_trace_give_the_same_times() -> None:
     assert run.shares
     for number, job in enumerate(run.jobs):
         rows = [
-            {
-                "time": share["time"], "node": share["node"], "resource": share["resource"],
-                "kind": "slowdown", "value": share["slowdown"],
-            }
+            {name: share[name] for name in ("time", "node", "resource")}
+            | {"kind": "slowdown", "value": share["slowdown"]}
             for share in run.shares if share["job"] == job["name"]
         ]  # fmt: skip
         scenario = shared.scenario("small", 2, samples=3200).replaced(trace=rows)
@@ -205,42 +198,23 @@ def test_a_job_starts_at_the_very_moment_at_which_another_leaves_its_devices() -
 
 
 def test_a_load_of_others_multiplies() -> None:
-    trace = [{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
-    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
-    slowed = study(
-        nodes=[{"gpus": 1, "cores": 8}], workloads={"gpu": {"scenario": scenario}}, trace=trace,
-        jobs=[{"workload": "gpu", "workers": 1, "samples": 800}],
-    )  # fmt: skip
-    run = simulate_cluster(slowed, "bsp")
-    assert run.jobs[0]["end"] == pytest.approx(20.0)
-    assert run.jobs[0]["slowdown"] == pytest.approx(2.0)  # alone is alone: without others, too
-
-
-def test_a_load_of_others_that_begins_later_is_felt_from_then_on() -> None:
-    trace = [{"time": 5, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 3.0}]
-    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
-    slowed = study(
-        nodes=[{"gpus": 1, "cores": 8}], workloads={"gpu": {"scenario": scenario}}, trace=trace,
-        jobs=[{"workload": "gpu", "workers": 1, "samples": 800}],
-    )  # fmt: skip
-    assert simulate_cluster(slowed, "bsp").jobs[0]["end"] == pytest.approx(5 + 5 * 3)
+    """From when on it begins, a job of 10 s; alone is alone: without others, too."""
+    (job,) = simulate_cluster(plain({"compute": 0.1}, nodes=ONE_GPU, trace=[slow(2.0)])).jobs
+    assert (job["end"], job["slowdown"]) == pytest.approx((20.0, 2.0))
+    (job,) = simulate_cluster(plain({"compute": 0.1}, nodes=ONE_GPU, trace=[slow(3.0, 5)])).jobs
+    assert job["end"] == pytest.approx(5 + 5 * 3)
 
 
 def test_a_load_of_others_that_repeats_is_felt_in_every_cycle() -> None:
     """In 3.3 s of a cycle, half of them at half speed, 2.475 s of work are done: 20 s in 26.6."""
-    times = ((0.0, 1.0), (1.65, 2.0), (3.3, 1.0))
-    row = {"node": 0, "resource": "host", "kind": "slowdown"}
-    scenario = {"step": {"compute": 0.1, "host_share": 1.0}, "learner": {"batch": 8}}
-    slowed = study(
-        nodes=[{"gpus": 1, "cores": 8}], workloads={"host": {"scenario": scenario}},
-        trace=[row | {"time": time, "value": value} for time, value in times], trace_end="loop",
-        jobs=[{"workload": "host", "workers": 1, "samples": 1600}],
-    )  # fmt: skip
+    trace = [slow(v, t, resource="host") for t, v in ((0.0, 1.0), (1.65, 2.0), (3.3, 1.0))]
+    step = {"compute": 0.1, "host_share": 1.0}
+    slowed = plain(step, 1600, nodes=ONE_GPU, trace=trace, trace_end="loop")
     assert simulate_cluster(slowed, "bsp").jobs[0]["end"] == pytest.approx(26.6)
 
 
 def test_a_run_stops_at_its_horizon() -> None:
-    run = simulate_cluster(study(horizon=30.0), "bsp")
+    run = simulate_cluster(study(horizon=15.0), "bsp")
     assert run.summary["finished"] == 0
     assert [math.isnan(job["start"]) for job in run.jobs] == [False, False, True, True]
     assert [job["nodes"] for job in run.jobs] == ["0 1", "0 1", "", ""]
@@ -251,11 +225,9 @@ def test_stragglers_are_counted_up_to_the_horizon() -> None:
 
     At 1 s ten steps of each rank are done.  Then one makes 10 gradients a second, the other 10/3.
     """
-    trace = [{"time": 1, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 3.0}]
-    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
-    cut = study(
-        nodes=[{"gpus": 1, "cores": 8, "count": 2}], workloads={"gpu": {"scenario": scenario}},
-        trace=trace, jobs=[{"workload": "gpu", "workers": 2, "samples": 8000}], horizon=4.05,
+    cut = plain(
+        {"compute": 0.1}, 8000, workers=2, trace=[slow(3.0, 1, node=1)], horizon=4.05,
+        nodes=[{"gpus": 1, "cores": 8, "count": 2}],
     )  # fmt: skip
     (job,) = simulate_cluster(cut, "asgd").jobs
     assert job["stragglers"] == pytest.approx(1000 * 10 / (20 + 30 + 10))
@@ -350,18 +322,6 @@ def test_a_ratio_is_of_the_seeds_that_ended_in_both_rows(tmp_path: Path) -> None
     assert list(found) == pytest.approx(list(expected))
 
 
-def test_a_fitted_law_of_colocation_takes_the_place_of_turns() -> None:
-    scenario = {"step": {"compute": 0.1}, "learner": {"batch": 8}}
-    workload = {"scenario": scenario, "colocates_as": "Recommendation"}
-    both = study(
-        nodes=[{"gpus": 1, "cores": 8}], workers_per_gpu=2, colocation="K80",
-        workloads={"gpu": workload},
-        jobs=[{"workload": "gpu", "workers": 1, "samples": 800, "count": 2}],
-    )  # fmt: skip
-    slowed = [job["slowdown"] for job in simulate_cluster(both, "bsp").jobs]
-    assert slowed == pytest.approx([1 + 2.36 * 0.68] * 2)
-
-
 @pytest.mark.parametrize("policy", ["bsp", "asgd"])
 def test_half_the_interval_changes_no_completion_time_by_one_percent(policy: str) -> None:
     tight = [{"gpus": 4, "cores": 1.2, "nic_in": 2e7, "nic_out": 2e7, "count": 2}]
@@ -377,15 +337,13 @@ def test_half_the_interval_changes_no_completion_time_by_one_percent(policy: str
 
 def test_intervals_shorter_than_an_update_see_all_its_gradients() -> None:
     """Eight gradients come in a burst each update; 0.8 of some 1.4 cores asked for are there."""
-    scenario = {
-        "step": {"compute": 0.2, "cv": 0.1}, "learner": {"batch": 8}, "server": {"service": 0.04},
-    }  # fmt: skip
-    bursts = {"bursts": {"scenario": scenario, "server_cores": 1.0}}
-    jobs = [{"workload": "bursts", "workers": 8, "samples": 64 * 60, "count": 2}]
-    nodes = [{"gpus": 8, "cores": 0.8}]
     ends = [
         simulate_cluster(
-            study(nodes=nodes, workloads=bursts, jobs=jobs, workers_per_gpu=2, interval=interval),
+            plain(
+                {"compute": 0.2, "cv": 0.1}, 64 * 60, workers=8, count=2, workers_per_gpu=2,
+                scenario={"server": {"service": 0.04}}, workload={"server_cores": 1.0},
+                nodes=[{"gpus": 8, "cores": 0.8}], interval=interval,
+            ),
             "bsp:via=server", "packed",
         ).summary["makespan"]
         for interval in (1.0, 0.5, 0.25)

@@ -28,8 +28,9 @@ jobs:
 
 def with_rows(tmp_path: Path, rows: str, **section: Any) -> ClusterStudy:
     (tmp_path / "jobs.csv").write_text(rows, encoding="utf-8")
-    arrivals = {"file": "jobs.csv", **section}
-    return ClusterStudy.of(SMALL | {"jobs": [], "arrivals": arrivals}, "mine.yaml", tmp_path)
+    changes = section.pop("study", {})
+    arrivals = {"arrivals": {"file": "jobs.csv", **section}}
+    return ClusterStudy.of(SMALL | {"jobs": []} | arrivals | changes, "mine.yaml", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +108,15 @@ def test_a_wrong_row_of_arrivals_is_named(tmp_path: Path, rows: str, answer: str
     assert str(raised.value).startswith(str(tmp_path / "jobs.csv"))
 
 
-def test_arrivals_that_are_not_text_are_refused(tmp_path: Path) -> None:
+def test_arrivals_that_are_not_text_or_no_file_are_refused(tmp_path: Path) -> None:
     with_rows(tmp_path, "submit,gpus,duration,name\n0,2,9,a\n")
     (tmp_path / "jobs.csv").write_bytes(b"submit,gpus,duration,name\n0,2,9,M\xfcller\n")
-    with pytest.raises(InputError, match=r"jobs\.csv: not text in UTF-8"):
-        ClusterStudy.of(SMALL | {"arrivals": {"file": "jobs.csv"}}, "mine.yaml", tmp_path)
+    for file, message in (
+        ("jobs.csv", r"jobs\.csv: not text in UTF-8"),
+        (".", r"is no file; arrivals\.file names a CSV file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ClusterStudy.of(SMALL | {"arrivals": {"file": file}}, "mine.yaml", tmp_path)
 
 
 def test_a_study_of_another_kind_names_its_command(call: Call, tmp_path: Path) -> None:
@@ -132,20 +137,25 @@ def test_a_duration_is_that_of_the_job_alone_under_bsp(tmp_path: Path) -> None:
     assert job.samples == round(20.75 / seconds) * 4 * WORKLOAD["scenario"]["learner"]["batch"]
 
 
-def test_times_of_arrivals_are_compressed_and_begin_at_the_first(tmp_path: Path) -> None:
-    rows = "submit,gpus,samples\n10,1,100\n110,1,100\n310,1,100\n"
-    study = with_rows(tmp_path, rows, first=100, seconds=300, compress=10)
-    assert [job.arrival for job in study.arriving("bsp", seed=0)] == [1.0, 21.0]
+@pytest.mark.parametrize(
+    ("times", "section", "arrivals"),
+    [
+        ((10, 110, 310), {"first": 100, "seconds": 300, "compress": 10}, [1.0, 21.0]),
+        ((1_700_000_005,), {"first": 1_700_000_000}, [5.0]),  # of the epoch
+    ],
+)
+def test_times_of_arrivals_are_compressed_and_begin_at_the_first(
+    times: tuple[int, ...], section: dict[str, float], arrivals: list[float], tmp_path: Path
+) -> None:
+    rows = "submit,gpus,samples\n" + "".join(f"{time},1,100\n" for time in times)
+    study = with_rows(tmp_path, rows, **section)
+    assert [job.arrival for job in study.arriving("bsp", seed=0)] == arrivals
 
 
 def test_workloads_are_drawn_by_their_weights_and_by_the_seed(tmp_path: Path) -> None:
     rows = "submit,gpus,samples\n" + "0,1,100\n" * 200
-    (tmp_path / "jobs.csv").write_text(rows, encoding="utf-8")
-    two = SMALL | {
-        "workloads": {"small": WORKLOAD, "other": WORKLOAD}, "jobs": [],
-        "arrivals": {"file": "jobs.csv", "workloads": {"small": 3, "other": 1}},
-    }  # fmt: skip
-    study = ClusterStudy.of(two, "mine.yaml", tmp_path)
+    two = {"workloads": {"small": WORKLOAD, "other": WORKLOAD}}
+    study = with_rows(tmp_path, rows, workloads={"small": 3, "other": 1}, study=two)
     drawn = [[job.workload for job in study.arriving("bsp", seed)] for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert 120 < drawn[0].count("small") < 180
@@ -163,11 +173,6 @@ def test_other_columns_of_a_recorded_trace_may_stand_beside_those_that_are_read(
     assert [job.name for job in with_rows(tmp_path, rows).arriving("bsp", 0)] == ["job-00000"]
 
 
-def test_a_time_of_the_epoch_is_read_from_the_first_row_on(tmp_path: Path) -> None:
-    study = with_rows(tmp_path, "submit,gpus,samples\n1700000005,1,100\n", first=1_700_000_000)
-    assert [job.arrival for job in study.arriving("bsp", 0)] == [5.0]
-
-
 def test_no_limit_may_be_written_as_it_is_printed() -> None:
     """The defaults of the format's table: `.inf`."""
     nodes = [node | {"nic_in": float("inf")} for node in SMALL["nodes"]]
@@ -177,21 +182,14 @@ def test_no_limit_may_be_written_as_it_is_printed() -> None:
         ClusterStudy.of(SMALL | {"horizon": float("nan")})
 
 
-def test_a_folder_is_no_file_of_arrivals(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is no file; arrivals\.file names a CSV file"):
-        ClusterStudy.of(SMALL | {"arrivals": {"file": "."}}, "mine.yaml", tmp_path)
-
-
 def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
     """`small-1` is the second of two jobs without a name, too; and a row's name."""
     named = JOB | {"name": "small-1"}
     with pytest.raises(InputError, match=r"cluster: 2 jobs are named 'small-1'; rename one"):
         ClusterStudy.of(SMALL | {"jobs": [JOB | {"count": 2}, named]})
-    (tmp_path / "jobs.csv").write_text("submit,gpus,samples,name\n0,1,8,small-1\n")
+    rows = "submit,gpus,samples,name\n0,1,8,small-1\n"
     with pytest.raises(InputError, match="2 jobs are named 'small-1'"):
-        ClusterStudy.of(
-            SMALL | {"jobs": [named], "arrivals": {"file": "jobs.csv"}}, folder=tmp_path
-        )
+        with_rows(tmp_path, rows, study={"jobs": [named]})
 
 
 def test_a_workload_may_say_what_its_links_inside_a_node_are() -> None:

@@ -27,6 +27,8 @@ CONTENDED: dict[str, Any] = {
     "nodes": [{"gpus": 2, "cores": 0.6}, {"gpus": 2, "cores": 8.0}],
     "jobs": [{"workload": "small", "workers": 2, "samples": 3200, "count": 2, "every": 20}],
 }
+SHORT = CONTENDED | {"jobs": [CONTENDED["jobs"][0] | {"samples": 320, "every": 2}]}
+"""Too short for a full window of the LSTM."""
 
 
 def weights(**about: Any) -> Weights:
@@ -202,10 +204,12 @@ def test_the_oracle_predictor_decides_as_star_h_oracle() -> None:
 
 
 def test_a_cluster_runs_under_the_lstm_and_again_the_same(file: Path) -> None:
-    shared = study(**CONTENDED | {"placers": ["spread"]})
+    jobs = [CONTENDED["jobs"][0] | {"samples": 1600}]
     runs = [
-        simulate_cluster(shared, f"star_h:predictor=lstm:{file}", alone=False) for _ in range(2)
-    ]
+        simulate_cluster(study(**CONTENDED | {"jobs": jobs}), f"star_h:predictor=lstm:{file}",
+                         alone=False)
+        for _ in range(2)
+    ]  # fmt: skip
     assert [run.shares for run in runs] == [runs[0].shares] * 2
     assert all(math.isfinite(job["end"]) for job in runs[0].jobs)
 
@@ -216,13 +220,13 @@ def test_a_cluster_runs_under_the_lstm_and_again_the_same(file: Path) -> None:
 def test_a_cluster_refuses_weights_of_another_interval(tmp_path: Path) -> None:
     weights(interval=1.0).write(tmp_path / "one.npz")
     policy = f"star_h:predictor=lstm:{tmp_path / 'one.npz'}"
-    simulate_cluster(study(**CONTENDED, interval=1.0), policy, alone=False)
-    with pytest.raises(
-        InputError, match=r"trained on intervals of 1 s, and the study's are of 2 s"
-    ):
-        simulate_cluster(study(**CONTENDED, interval=2.0), policy, alone=False)
-    with pytest.raises(InputError, match=r"trained on intervals of 1 s"):
-        cluster(study(**CONTENDED, interval=2.0, policies=[policy]), tmp_path / "out", jobs=1)
+    simulate_cluster(study(**SHORT, interval=1.0), policy, alone=False)
+    two = study(**SHORT, interval=2.0, policies=[policy])
+    refusal = r"trained on intervals of 1 s, and the study's are of 2 s"
+    with pytest.raises(InputError, match=refusal):
+        simulate_cluster(two, policy, alone=False)
+    with pytest.raises(InputError, match=refusal):
+        cluster(two, tmp_path / "out", jobs=1)
     assert not (tmp_path / "out").exists()
 
 
@@ -230,7 +234,7 @@ def test_a_cluster_study_takes_no_run_of_other_weights(tmp_path: Path) -> None:
     path, said = tmp_path / "lstm.npz", list[str]()
     for data, found in (("one", False), ("one", True), ("two", False)):
         weights(data=data).write(path)
-        predicted = study(**CONTENDED, policies=[f"star_h:predictor=lstm:{path}"])
+        predicted = study(**SHORT, policies=[f"star_h:predictor=lstm:{path}"])
         said.clear()
         cluster(predicted, tmp_path / "out", jobs=1, on_progress=lambda *of: said.append(of[2]))
         assert ("found finished" in said) == found

@@ -367,7 +367,7 @@ def test_foreign_files_are_not_claimed(text: str) -> None:
 def test_damaged_files_end_in_an_error_of_ours(reader: Reader) -> None:
     """150 mutations of each kind: `recognise` never fails, `read` only with `InputError`."""
     texts = {
-        "nvidia-smi": PLAIN + draw(1)[0][:3000], "dcgmi dmon": DMON,
+        "nvidia-smi": PLAIN + draw(1).text[:3000], "dcgmi dmon": DMON,
         "wandb-system": '{"_timestamp": 1.7e9, "gpu.0.gpu": 98, "system.gpu.0.temp": 61}\n' * 9,
         "prometheus": matrix(range_of("DCGM_FI_DEV_SM_CLOCK", 1980, "NaN", 7)).text,
         "utilisation": "time,node,gpu\n0,a,5\n1,a,6\n",

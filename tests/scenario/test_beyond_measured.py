@@ -51,36 +51,31 @@ def test_constants_that_the_scenario_states_are_not_the_profiles() -> None:
     assert beyond_measured(Scenario(workers=99, updates=1, **STEP)) == []
 
 
-def test_a_load_above_all_measured_is_beyond_them(tmp_path: Path) -> None:
-    """The response of memory was measured up to a level of 0.75."""
-    data = json.loads((PROFILES / "intel-xeon-2-core-amx-mlp.json").read_text())
-    (response,) = [r for r in data["responses"] if r["load"] == "cpu" and r["precision"] == "fp32"]
-    response["levels"] = response["levels"][:3]
-    data["responses"] = [response]
-    (tmp_path / "p.json").write_text(json.dumps(data))
-    row = {"time": 0, "node": 0, "resource": "gpu", "kind": "utilisation"}
-    for level, text in (
-        (0.75, []),
-        (0.9, ["utilisation of gpu at 0.9: measured up to 0.75; 1.2x beyond"]),
-    ):
-        case = Scenario(
-            workers=2, updates=1, profile=str(tmp_path / "p.json"), trace=[row | {"value": level}]
-        )
-        assert list(map(str, beyond_measured(case))) == text
-
-
-def test_a_severity_above_all_measured_slowdowns_is_beyond_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("level", "severity", "texts"),
+    [
+        (0.75, 1, []),
+        (0.9, 1, ["utilisation of gpu at 0.9: measured up to 0.75; 1.2x beyond"]),
+        (0.75, 2, ["slowdown of steps by the load of gpu at severity 2: measured up"]),
+    ],
+)
+def test_a_load_or_severity_above_all_measured_is_beyond_them(
+    level: float, severity: float, texts: list[str], tmp_path: Path
+) -> None:
     """A load of 0.75 slows steps by what was measured; at twice the severity, by more."""
     data = json.loads((PROFILES / "intel-xeon-2-core-amx-mlp.json").read_text())
     (response,) = [r for r in data["responses"] if r["load"] == "cpu" and r["precision"] == "fp32"]
     response["levels"] = response["levels"][:3]
     data["responses"] = [response]
     (tmp_path / "p.json").write_text(json.dumps(data))
-    row = {"time": 0, "node": 0, "resource": "gpu", "kind": "utilisation", "value": 0.75}
-    case = Scenario(workers=2, updates=1, profile=str(tmp_path / "p.json"), trace=[row])
-    assert beyond_measured(case) == []
-    (said,) = beyond_measured(case.replaced(contention={"severity": 2}))
-    assert str(said).startswith("slowdown of steps by the load of gpu at severity 2: measured up")
+    row = {"time": 0, "node": 0, "resource": "gpu", "kind": "utilisation", "value": level}
+    case = Scenario(
+        workers=2, updates=1, profile=str(tmp_path / "p.json"), trace=[row],
+        contention={"severity": severity},
+    )  # fmt: skip
+    found = [str(each) for each in beyond_measured(case)]
+    assert len(found) == len(texts)
+    assert all(said.startswith(text) for said, text in zip(found, texts, strict=True))
 
 
 def test_run_compare_and_report_say_it_of_what_their_runs_use() -> None:

@@ -15,17 +15,7 @@ from simstrag.analysis.derived.ranking import standings
 from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.analysis.text.cautions import cautions
 from simstrag.engine.simulate import simulate
-
-Rows = list[dict[str, Any]]
-
-
-def durations(*steps: tuple[float, ...]) -> Rows:
-    """Row k of each of these has the durations of rank k; one step a second."""
-    return [
-        {"time": float(k), "node": rank, "resource": "step", "kind": "duration", "value": seconds}
-        for rank, own in enumerate(steps)
-        for k, seconds in enumerate(own)
-    ]
+from tests.support.contention import durations, slow
 
 
 def test_recorded_durations_alone_say_how_long_a_step_is() -> None:
@@ -56,15 +46,14 @@ def test_a_rank_without_durations_is_named() -> None:
 
 
 def test_a_trace_of_slowdowns_alone_does_not_say_how_long_a_step_is() -> None:
-    row = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
     with pytest.raises(InputError, match="nothing says how long a step is: give step"):
-        _ = Scenario(workers=2, updates=1, trace=[row]).inputs
+        _ = Scenario(workers=2, updates=1, trace=[slow()]).inputs
 
 
 def test_the_control_of_durations_takes_each_step_at_its_median_over_ranks() -> None:
     """Medians of (1, 2, 6), (3, 1, 2) and of (5, 3), which is all that recorded a third step."""
     rows = durations((1, 3, 5), (2, 1, 3), (6, 2))
-    rows.append({"time": 0, "node": 0, "resource": "net", "kind": "slowdown", "value": 9.0})
+    rows.append(slow(9.0, resource="net"))
     control = Scenario(workers=3, updates=3, trace=rows).without_contention()
     timing = control.timing(0)
     assert [timing.compute(rank, k, 0.0, amp=False) for rank in (0, 1) for k in range(3)] == [

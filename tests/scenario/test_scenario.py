@@ -496,9 +496,9 @@ def test_any_garbage_is_refused_in_one_line(file: Path) -> None:
 {server_load: {node: 12}, workers: 10} | server_load.node is 12, but no rank is on it; the ranks are on 0, 1, 2, 3, 4, 5, 6, 7, ...$
 {server_load: {node: 2}, ranks_per_node: 2} | server_load.node is 2, but no rank is on it; the ranks are on 0, 1$
 """)  # noqa: E501 - a row of the table is a line
-def test_what_cannot_be_is_named_with_what_can(changes: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_is_named_with_what_can(given: dict[str, Any], message: str) -> None:
     """By the constructor as of a file; `$` ends a message that is quoted whole."""
-    data = {key: value for key, value in (BASE | changes).items() if value is not None}
+    data = {key: value for key, value in (BASE | given).items() if value is not None}
     for make, name in ((lambda: Scenario.of(data, "demo.yaml"), "demo.yaml"),
                        (lambda: Scenario(**data), "scenario")):  # fmt: skip
         with pytest.raises(InputError) as caught:

@@ -8,9 +8,11 @@ import pytest
 from ruamel.yaml import YAML
 
 
-def refusals(table: str, names: str = "changes, message") -> Any:
-    """Parametrize a test by the rows `YAML | message` of a table; `#` begins a comment."""
+def refusals(table: str) -> Any:
+    """Parametrize a test of `given` and `message` by rows `YAML | message`; `#` is a comment."""
     yaml, rows = YAML(typ="safe", pure=True), table.strip().splitlines()
     pairs = [row.split(" | ", 1) for row in rows if row and not row.startswith("#")]
     cases = [(yaml.load(given), message.strip()) for given, message in pairs]
-    return pytest.mark.parametrize(names, cases, ids=[message.strip() for _, message in pairs])
+    return pytest.mark.parametrize(
+        ("given", "message"), cases, ids=[message.strip() for _, message in pairs]
+    )

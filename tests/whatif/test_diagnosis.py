@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +18,14 @@ from simstrag.records.record import Record
 from simstrag.whatif.diagnosis import Diagnosis, diagnose
 from simstrag.whatif.losses import COMMON, DRIFT, SCATTERED, STRAGGLERS
 from tests.support.commands import Call
+from tests.support.step_logs import record_of_seconds, write_rows, write_steps
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
-CASES = RECORDS / "cases"
 
 
-def read(*names: str, compare: list[str] | None = None) -> Diagnosis:
-    return diagnose(*(RECORDS / name for name in names), compare=compare or [], jobs=1)
+@functools.cache
+def read(*names: str, compare: tuple[str, ...] = ()) -> Diagnosis:
+    return diagnose(*(RECORDS / name for name in names), compare=compare, jobs=1)
 
 
 def said(found: Diagnosis, label: str) -> str:
@@ -33,23 +36,37 @@ def share(found: Diagnosis, kind: str) -> float:
     return found.losses.of(kind).share
 
 
-def test_a_throttled_gpu_is_named_with_its_reason_and_time() -> None:
-    found = read("nvidia-smi.csv")
-    assert "GPU 2 is slow from 10:03:20 to 10:06:40: up to 1.65 times as long" in said(found, "who")
-    assert "software thermal slowdown (clock 1200 MHz, usual clock 1980 MHz" in said(found, "why")
+@pytest.mark.parametrize(
+    ("name", "label", "words"),
+    [
+        ("nvidia-smi.csv", "who", "GPU 2 is slow from 10:03:20 to 10:06:40: up to 1.65 times as"),
+        ("nvidia-smi.csv", "why", "software thermal slowdown (clock 1200 MHz, usual clock 1980 MH"),
+        ("nvidia-smi-other-jobs.csv", "who", "No GPU is slowed"),
+        ("nvidia-smi-other-jobs.csv", "who", "utilisation alone would not have shown a slow one"),
+        ("one-card-capped-always.csv", "who", "GPU 1 is slow all along: up to 1.61 times as long"),
+        ("one-card-capped-always.csv", "why", "power limit 150 W, usual power limit 300 W"),
+        ("backward-hides.csv", "who", "^This record does not show a rank whose own backward"),
+        ("backward-hides.csv", "lost", "^Nothing of 0.347 s a step, as far as this record shows.$"),
+        ("megatron-minmax.log", "lost", "forward-compute takes 4.00 to 5.90 s over the ranks: 1."),
+        ("megatron-minmax.log", "to see", "--timing-log-option all"),
+        ("megatron-straggler.log", "who", "Rank 21 is the slowest in 30 of 30 reports: 1.29 times"),
+        ("megatron-straggler.log", "why", "SM clock: 1290 MHz on rank 21"),
+        ("megatron-straggler.log", "why", "Power: 402 W on rank 21"),
+        ("cases/13-restarted-job/steps.csv", "caution", "20 steps (of 80 to 99) were done again"),
+        ("names.csv", "who", "takes 2.00 times as long as its peers all along"),
+        ("sacct.txt", "who", "Job 1236 (preprocess, cpu=48) was on gpu02 from 11:10:00 to 11:2"),
+        ("sacct.txt", "unseen", "what the jobs on the same nodes cost"),
+        ("cases/11-kineto", "who", "^Rank 1 takes 1.50 times as long as its peers all along"),
+    ],
+)  # fmt: skip
+def test_the_truth_of_a_file_is_said(name: str, label: str, words: str) -> None:
+    """`^` is the beginning, and `$` the end, of all that is said under a label."""
+    assert words in f"^{said(read(name), label)}$"
 
 
-def test_a_healthy_log_of_gpus_is_called_so_with_what_it_shows() -> None:
-    found = read("nvidia-smi-other-jobs.csv")
-    assert found.hardware == ()
-    assert "No GPU is slowed" in said(found, "who")
-    assert "utilisation alone would not have shown a slow one" in said(found, "who")
-
-
-def test_a_card_that_is_capped_all_along_is_seen_beside_its_peers() -> None:
-    found = read("one-card-capped-always.csv")
-    assert "GPU 1 is slow all along: up to 1.61 times as long" in said(found, "who")
-    assert "power limit 150 W, usual power limit 300 W" in said(found, "why")
+def test_what_hides_ranks_says_so_and_a_healthy_log_has_no_cause() -> None:
+    assert read("megatron-minmax.log").hides_ranks
+    assert read("nvidia-smi-other-jobs.csv").hardware == ()
 
 
 def test_equal_walls_give_no_all_clear() -> None:
@@ -66,13 +83,7 @@ def test_equal_walls_give_no_all_clear() -> None:
 
 def test_policies_are_not_compared_where_ranks_are_hidden() -> None:
     with pytest.raises(InputError, match="policies cannot be compared, because it does not show"):
-        read("steps-equal-walls.csv", compare=["lb_bsp"])
-
-
-def test_a_backward_without_its_all_reduce_hides_a_slow_rank() -> None:
-    found = read("backward-hides.csv")
-    assert said(found, "who").startswith("This record does not show a rank whose own backward")
-    assert said(found, "lost") == "Nothing of 0.347 s a step, as far as this record shows."
+        read("steps-equal-walls.csv", compare=("lb_bsp",))
 
 
 def test_scattered_pauses_cost_what_they_cost() -> None:
@@ -96,20 +107,6 @@ def test_common_pauses_have_a_period_and_are_no_straggler() -> None:
     assert said(found, "fix").startswith("no pause common to all ranks")
 
 
-def test_extremes_over_ranks_say_that_one_is_longer_and_what_names_it() -> None:
-    found = read("megatron-minmax.log")
-    assert "forward-compute takes 4.00 to 5.90 s over the ranks: 1.90 s" in said(found, "lost")
-    assert "--timing-log-option all" in said(found, "to see")
-    assert found.hides_ranks
-
-
-def test_megatron_s_straggler_report_names_the_rank_and_its_clock() -> None:
-    found = read("megatron-straggler.log")
-    assert "Rank 21 is the slowest in 30 of 30 reports: 1.29 times" in said(found, "who")
-    assert "SM clock: 1290 MHz on rank 21" in said(found, "why")
-    assert "Power: 402 W on rank 21" in said(found, "why")
-
-
 @pytest.mark.parametrize(
     ("name", "who", "slowdown", "since", "until"),
     [
@@ -129,12 +126,6 @@ def test_a_slow_rank_is_named_with_since_when(
     assert abs(slow.until - until) <= 1
 
 
-def test_steps_done_again_after_a_restart_are_lost_work() -> None:
-    assert "20 steps (of 80 to 99) were done again" in said(
-        read("cases/13-restarted-job/steps.csv"), "caution"
-    )
-
-
 def test_compiling_at_the_start_is_no_straggler() -> None:
     found = read("cases/14-first-steps-compile/steps.csv")
     assert found.losses.start_up[0] == 2
@@ -150,24 +141,6 @@ def test_a_node_is_named_when_all_its_ranks_are_slow() -> None:
     assert (best.name, round(best.share, 3)) == ("gpu02 like the other nodes", 0.217)
 
 
-def test_a_rank_that_is_always_twice_as_long_is_chronic() -> None:
-    found = read("names.csv")
-    assert "takes 2.00 times as long as its peers all along" in said(found, "who")
-
-
-def test_slurm_s_jobs_say_who_was_beside_and_when() -> None:
-    found = read("sacct.txt")
-    assert "Job 1236 (preprocess, cpu=48) was on gpu02 from 11:10:00 to 11:25:00." in said(
-        found, "who"
-    )
-    assert "what the jobs on the same nodes cost" in said(found, "unseen")
-
-
-def test_a_collective_is_known_by_what_it_does() -> None:
-    found = read("cases/11-kineto")
-    assert said(found, "who").startswith("Rank 1 takes 1.50 times as long as its peers all along")
-
-
 def test_a_slow_rank_is_seen_behind_waiting_buckets() -> None:
     """The truth is 1.55 and .444 s; a dump leaves open how much of a step was slowed."""
     found = read("cases/10-flight-recorder")
@@ -181,32 +154,42 @@ def test_a_slow_rank_is_seen_behind_waiting_buckets() -> None:
 # -- joined, shown, written
 
 
-def smi(folder: Path) -> Path:
-    """Four cards of which number 2 is throttled from 16 to 32 s after ten o'clock."""
-    rows = ["timestamp, index, utilization.gpu [%], clocks.current.sm [MHz], "
-            "clocks_event_reasons.active"]  # fmt: skip
-    for second in range(48):
-        for card in range(4):
-            slow = card == 2 and 16 <= second < 32
-            rows.append(
-                f"2026/11/20 10:00:{second:02d}.000, {card}, 97 %, {1100 if slow else 1980} MHz, "
-                f"{'0x0000000000000020' if slow else '0x0000000000000000'}"
-            )
-    (folder / "smi.csv").write_text("\n".join(rows) + "\n")
-    return folder / "smi.csv"
+def smi(folder: Path, clock: Any, seconds: int = 600, every: int = 5, **columns: Any) -> Path:
+    """A log of four cards from ten o'clock on; clock and columns: of a card and a second."""
+    names = {"clocks": "clocks.current.sm [MHz]", "busy": "utilization.gpu [%]",
+             "reasons": "clocks_event_reasons.active"}  # fmt: skip
+    given = {"clocks": lambda *at: f"{clock(*at)} MHz", **columns}
+    rows = [
+        (f"2026/11/20 10:{k // 60:02d}:{k % 60:02d}", card, *(of(card, k) for of in given.values()))
+        for k in range(0, seconds, every) for card in range(4) if clock(card, k)
+    ]  # fmt: skip
+    header = ",".join(["timestamp", "index", *(names[name] for name in given)])
+    return write_rows(folder / "smi.csv", header, rows)
+
+
+def throttled(folder: Path) -> Path:
+    """Card 2 is throttled from 16 to 32 s after ten o'clock."""
+
+    def is_slow(card: int, second: int) -> bool:
+        return card == 2 and 16 <= second < 32
+
+    return smi(
+        folder, lambda *at: 1100 if is_slow(*at) else 1980, 48, 1, busy=lambda *_: "97 %",
+        reasons=lambda *at: f"0x{0x20 * is_slow(*at):016x}",
+    )  # fmt: skip
+
+
+def timed_steps(folder: Path, seconds: Any) -> Path:
+    """Steps that begin every 0.4 s from ten o'clock on; seconds: shape (steps, ranks)."""
+    begin = 1795168800  # 2026-11-20T10:00:00
+    rows = [(begin + 0.4 * k, r, k, own) for (k, r), own in np.ndenumerate(np.asarray(seconds))]
+    return write_rows(folder / "steps.csv", "time,rank,step,seconds", rows)
 
 
 def test_a_cause_of_hardware_stands_beside_the_slow_rank(tmp_path: Path) -> None:
-    rows = ["time,rank,step,seconds"]
-    for step in range(120):
-        for rank in range(4):
-            slow = rank == 2 and 40 <= step < 80
-            moment = 1795168800 + 0.4 * step  # 2026-11-20T10:00:00
-            rows.append(
-                f"{moment},{rank},{step},{0.72 if slow else 0.4 + 0.001 * (rank + step % 3)}"
-            )
-    (tmp_path / "steps.csv").write_text("\n".join(rows))
-    found = diagnose(tmp_path / "steps.csv", smi(tmp_path), compare=[])
+    own = 0.4 + 0.001 * (np.arange(120)[:, None] % 3 + np.arange(4))
+    own[40:80, 2] = 0.72
+    found = diagnose(timed_steps(tmp_path, own), throttled(tmp_path), compare=[])
     assert said(found, "who").startswith("Rank 2 takes")
     assert "software thermal slowdown" in said(found, "why")
     assert "beside rank 2" in said(found, "why")
@@ -215,60 +198,36 @@ def test_a_cause_of_hardware_stands_beside_the_slow_rank(tmp_path: Path) -> None
 def test_cumulative_seconds_are_no_steps(tmp_path: Path) -> None:
     own = np.random.default_rng(0).normal(0.4, 0.01, (4, 60))
     own[2] *= 1.5
-    rows = [
-        f"{rank},{step},{total:.4f}"
-        for rank in range(4)
-        for step, total in enumerate(own[rank].cumsum())
-    ]
-    (tmp_path / "mine.csv").write_text("\n".join(["rank,step,elapsed", *rows]))
-    found = diagnose(tmp_path / "mine.csv", compare=[])
+    rows = [(r, k, f"{total:.4f}") for (r, k), total in np.ndenumerate(own.cumsum(axis=1))]
+    path = write_rows(tmp_path / "mine.csv", "rank,step,elapsed", rows)
+    found = diagnose(path, compare=[])
     assert found.losses.step == pytest.approx(0.6, abs=0.02)
     assert said(found, "who").startswith("Rank 2 takes 1.5")
 
 
 def test_clocks_alone_tell_a_slow_card(tmp_path: Path) -> None:
-    rows = ["timestamp, index, clocks.current.sm [MHz]"]
-    rows += [
-        f"2026/11/20 10:{k // 60:02d}:{k % 60:02d}, {card}, "
-        f"{1320 if card == 3 and 100 <= k < 300 else 1980} MHz"
-        for k in range(0, 600, 5)
-        for card in range(4)
-    ]
-    (tmp_path / "smi.csv").write_text("\n".join(rows) + "\n")
-    found = diagnose(tmp_path / "smi.csv", compare=[])
-    assert "GPU 3 is slow from 10:01:40 to 10:05:00: up to 1.50 times" in said(found, "who")
+    path = smi(tmp_path, lambda card, k: 1320 if card == 3 and 100 <= k < 300 else 1980)
+    found = said(diagnose(path, compare=[]), "who")
+    assert "GPU 3 is slow from 10:01:40 to 10:05:00: up to 1.50 times" in found
 
 
 def test_a_card_that_falls_silent_is_said(tmp_path: Path) -> None:
-    rows = ["timestamp, index, utilization.gpu [%], clocks.current.sm [MHz]"]
-    rows += [
-        f"2026/11/20 10:{k // 60:02d}:{k % 60:02d}, {card}, 97 %, 1980 MHz"
-        for k in range(0, 600, 5)
-        for card in range(4)
-        if card != 1 or k < 300
-    ]
-    (tmp_path / "smi.csv").write_text("\n".join(rows) + "\n")
-    assert "GPU 1 has no values after 10:04:55" in said(
-        diagnose(tmp_path / "smi.csv", compare=[]), "caution"
-    )
+    path = smi(tmp_path, lambda card, k: 1980 * (card != 1 or k < 300), busy=lambda *_: "97 %")
+    assert "GPU 1 has no values after 10:04:55" in said(diagnose(path, compare=[]), "caution")
 
 
 def test_hardware_is_said_where_the_steps_hide_the_rank(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    walls = 0.4 * rng.lognormal(0, 0.01, (1, 120)) * rng.lognormal(0, 0.002, (4, 120))
-    rows = [f"{1795168800 + 0.4 * s},{r},{s},{walls[r, s]}" for s in range(120) for r in range(4)]
-    (tmp_path / "steps.csv").write_text("\n".join(["time,rank,step,seconds", *rows]))
-    found = diagnose(tmp_path / "steps.csv", smi(tmp_path), compare=[])
+    walls = 0.4 * rng.lognormal(0, 0.01, (120, 1)) * rng.lognormal(0, 0.002, (120, 4))
+    found = diagnose(timed_steps(tmp_path, walls), throttled(tmp_path), compare=[])
     assert found.hides_ranks
     assert "GPU 2: software thermal slowdown" in said(found, "why")
 
 
 def test_two_files_of_the_same_ranks_are_two_jobs(tmp_path: Path) -> None:
-    for name in ("a.csv", "b.csv"):
-        rows = [f"{rank},{step},0.4" for step in range(20) for rank in range(2)]
-        (tmp_path / name).write_text("\n".join(["rank,step,seconds", *rows]))
+    files = [write_steps(tmp_path / name, np.full((20, 2), 0.4)) for name in ("a.csv", "b.csv")]
     with pytest.raises(InputError, match="has steps of rank 0, like"):
-        diagnose(tmp_path / "a.csv", tmp_path / "b.csv")
+        diagnose(*files)
 
 
 def test_a_folder_with_a_file_that_says_nothing_is_read(tmp_path: Path) -> None:
@@ -299,11 +258,8 @@ def test_two_step_logs_are_not_joined(tmp_path: Path) -> None:
 
 def test_half_of_the_ranks_slow_are_a_group() -> None:
     """Two kinds of card: .267 and .400 s; the best split of work is .320 s, 20 % less."""
-    seconds = np.repeat([[0.267, 0.267, 0.400, 0.400]], 200, axis=0)
-    seconds = seconds * np.random.default_rng(0).lognormal(0, 0.01, seconds.shape)
-    record = Record.of_ranks(
-        np.arange(200), np.arange(4), {"compute": seconds}, "drawn", "drawn", is_timed=False
-    )
+    noise = np.random.default_rng(0).lognormal(0, 0.01, (200, 4))
+    record = record_of_seconds(np.array([0.267, 0.267, 0.400, 0.400]) * noise)
     found = diagnose(record, compare=["lb_bsp"], jobs=1)
     (group,) = found.steps.groups
     assert (group.kind, group.name) == ("group", "2 to 3")
@@ -368,7 +324,7 @@ def test_a_file_that_no_reader_knows_gets_a_line(tmp_path: Path) -> None:
 
 def test_a_scenario_that_was_edited_is_not_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "slow"
-    found = read("throughput.csv", compare=["lb_bsp"])
+    found = read("throughput.csv", compare=("lb_bsp",))
     found.write(folder)
     found.write(folder)  # the same again
     scenario = folder / "scenario.yaml"
@@ -380,15 +336,13 @@ def test_a_scenario_that_was_edited_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_comparison_names_the_rank_and_host_of_the_diagnosis(tmp_path: Path) -> None:
-    read("throughput.csv", compare=["lb_bsp"]).write(tmp_path / "slow")
+    read("throughput.csv", compare=("lb_bsp",)).write(tmp_path / "slow")
     answer = simstrag.compare(tmp_path / "slow" / "scenario.yaml", seeds=1, jobs=1).answer
     assert "for rank 1 on gpu01" in answer.bill
 
 
 def test_a_card_that_no_file_links_to_a_rank_is_not_called_its_cause(tmp_path: Path) -> None:
-    steps = tmp_path / "steps.csv"
-    rows = [f"{r},{k},{0.2 if r == 3 else 0.1}" for k in range(60) for r in range(6)]
-    steps.write_text("rank,step,seconds\n" + "\n".join(rows) + "\n")
+    steps = write_steps(tmp_path / "steps.csv", [[0.1, 0.1, 0.1, 0.2, 0.1, 0.1]] * 60)
     found = diagnose(steps, RECORDS / "nvidia-smi.csv", compare=[], jobs=1)
     assert "No file says which rank that is." in said(found, "why")
 

@@ -16,7 +16,7 @@ from simstrag.records.record import LANES, PCIE, POWER_LIMIT, REASONS, SM_CLOCK,
 from simstrag.scenario.scenario import Scenario
 from simstrag.traces.of_loads import trace_of_series
 from simstrag.traces.provenance import scenario_of
-from simstrag.whatif.hardware import BITS, HardwareCause, hardware, healthy_facts, rank_of
+from simstrag.whatif.hardware import BITS, hardware, healthy_facts, rank_of
 from tests.support.drawn_gpus import draw
 
 DATA = Path("tests/data/records")
@@ -25,10 +25,6 @@ CASES = DATA / "prometheus"
 
 def smi(name: str) -> Record:
     return read_smi([LogFile.open(DATA / name)])
-
-
-def causes_of(text: str) -> tuple[HardwareCause, ...]:
-    return hardware(read_smi([LogFile(Path("smi.csv"), text.encode())]))
 
 
 def record(quantity: str, *cards: list[float]) -> Record:
@@ -107,9 +103,9 @@ def test_each_reason_has_its_name(bit: int) -> None:
 
 
 def test_without_reasons_the_clock_itself_is_the_cause() -> None:
-    text = draw(3, 1.5)[0]
-    cut = "\n".join(line.rsplit(",", 1)[0] for line in text.splitlines())
-    (cause,) = causes_of(cut + "\n")
+    found = draw(3, 1.5).record
+    clocks = tuple(each for each in found.series if each.quantity != REASONS)
+    (cause,) = hardware(replace(found, series=clocks))
     assert cause.kind == "clock below usual"
     assert cause.slowdown == pytest.approx(1.5, rel=0.03)
 
@@ -151,8 +147,10 @@ def test_a_card_is_the_rank_of_its_number_on_its_host() -> None:
 
 
 def test_an_idle_card_with_a_low_clock_is_not_slow() -> None:
-    text = draw(5)[0].replace(", 1, ", ", 1, 0 %, 345 MHz, 80 W, 0x1 #")
-    assert hardware(read_smi([LogFile(Path("smi.csv"), text.replace(" #", "\n#").encode())])) == ()
+    drawn = draw(5)
+    for each, value in ((drawn.busy, 0), (drawn.clock, 345), (drawn.masks, 1)):
+        each[:, 1] = value
+    assert hardware(drawn.record) == ()
 
 
 def test_a_fault_without_a_clock_is_named_and_a_cap_of_all_is_not() -> None:
@@ -189,23 +187,31 @@ def test_an_idle_link_is_judged_by_the_best_that_it_shows() -> None:
 # -- rates
 
 
+def test_a_drawn_log_is_the_record_of_its_text() -> None:
+    drawn = draw(7, 1.2)
+    read, made = read_smi([LogFile(Path("smi.csv"), drawn.text.encode())]), drawn.record
+    assert read.nodes == made.nodes
+    for one, other in zip(read.series, made.series, strict=True):
+        assert one.quantity == other.quantity
+        for name in ("node", "time", "value"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name))
+
+
 def test_a_slowdown_of_a_fifth_is_found_on_the_right_card_with_the_right_reason() -> None:
     right = 0
-    for seed in range(100):
-        text, card, reason, (start, end) = draw(seed, 1.2)
-        found = causes_of(text)
+    for drawn in (draw(seed, 1.2) for seed in range(100)):
+        found = hardware(drawn.record)
         right += (
             len(found) == 1
-            and (found[0].node, found[0].kind) == (f"GPU {card}", reason)
-            and abs(found[0].start - start) <= 30
-            and abs(found[0].end - end) <= 30
+            and (found[0].node, found[0].kind) == (f"GPU {drawn.card}", drawn.reason)
+            and np.allclose((found[0].start, found[0].end), drawn.span, rtol=0, atol=30)
             and abs(found[0].slowdown - 1.2) < 0.05
         )
     assert right >= 95
 
 
 def test_clean_logs_name_no_card() -> None:
-    assert sum(causes_of(draw(seed)[0]) != () for seed in range(1000, 1300)) <= 3
+    assert sum(hardware(draw(seed).record) != () for seed in range(1000, 1300)) <= 3
 
 
 # -- the trace

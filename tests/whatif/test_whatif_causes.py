@@ -13,6 +13,7 @@ from simstrag.errors import InputError
 from simstrag.records.record import Floats, Record
 from simstrag.whatif.analysis import WhatIf, analyse
 from tests.support.job_records import drawn_pipeline, pipeline, write_parquet
+from tests.support.step_logs import record_of_seconds, write_rows
 
 STEPS, REPLICAS, MICRO = 10, 4, 8
 FORWARD, BACKWARD = 0.1, 0.2
@@ -120,13 +121,9 @@ def test_the_last_replica_is_charged_with_the_waiting_of_the_others(tmp_path: Pa
 
 
 def test_tokens_that_go_with_seconds_are_a_cause(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    lines = ["rank,step,seconds,tokens"]
-    for step in range(20):
-        for rank, tokens in enumerate(draw.integers(1000, 9000, 4).tolist()):
-            lines.append(f"{rank},{step},{0.05 + 1e-5 * tokens},{tokens}")
-    (tmp_path / "mine.csv").write_text("\n".join(lines))
-    found = analyse(tmp_path / "mine.csv")
+    tokens = np.random.default_rng(0).integers(1000, 9000, (20, 4))
+    rows = [(rank, step, 0.05 + 1e-5 * n, n) for (step, rank), n in np.ndenumerate(tokens)]
+    found = analyse(write_rows(tmp_path / "mine.csv", "rank,step,seconds,tokens", rows))
     assert [(each.name, each.subject) for each in found.causes] == [("lengths", "tokens")]
     means = found.metrics.replayed.mean() - fix(found, "tokens of equal length")
     assert means == pytest.approx(0.1, abs=0.01)  # 0.05 + 1e-5 x 5000
@@ -166,9 +163,7 @@ def test_a_fix_gives_what_the_slow_rank_cost(slowdown: float, slow_steps: int) -
         clean = 0.1 * np.exp(0.15 * np.random.default_rng(seed).standard_normal((60, 4)))
         loaded = clean.copy()
         loaded[:slow_steps, 1] *= slowdown
-        found = analyse(Record.of_ranks(
-            np.arange(60), np.arange(4), {"compute": loaded}, "drawn", "drawn", is_timed=False
-        ))  # fmt: skip
+        found = analyse(record_of_seconds(loaded))
         left = found.metrics.replayed.mean() - fix(found, "rank 1 like the others")
         errors.append(left / clean.max(axis=1).mean() - 1)
     assert abs(np.mean(errors)) <= 0.01
@@ -176,16 +171,12 @@ def test_a_fix_gives_what_the_slow_rank_cost(slowdown: float, slow_steps: int) -
 
 def with_longer_batches(folder: Path, slowdown: float = 1.0) -> WhatIf:
     """Rank 2 has 1.7 times the tokens from step 15 on, and takes `slowdown` times as long, too."""
-    draw = np.random.default_rng(0)
-    lines = ["rank,step,seconds,tokens"]
-    for step in range(40):
-        for rank, usual in enumerate(draw.normal(100, 10, 4).tolist()):
-            is_late = rank == 2 and step >= 15
-            tokens = usual * (1.7 if is_late else 1)
-            seconds = 0.003 * tokens * (slowdown if is_late else 1)
-            lines.append(f"{rank},{step},{seconds},{tokens:.0f}")
-    (folder / "mine.csv").write_text("\n".join(lines))
-    return analyse(folder / "mine.csv")
+    tokens = np.random.default_rng(0).normal(100, 10, (40, 4))
+    tokens[15:, 2] *= 1.7
+    seconds = 0.003 * tokens
+    seconds[15:, 2] *= slowdown
+    rows = [(r, k, seconds[k, r], round(n)) for (k, r), n in np.ndenumerate(tokens)]
+    return analyse(write_rows(folder / "mine.csv", "rank,step,seconds,tokens", rows))
 
 
 def test_a_worker_that_its_tokens_made_slow_has_no_fix_of_its_own(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,42 +23,32 @@ from simstrag.whatif.diagnosis import diagnose
 from simstrag.whatif.job_scenario import JobScenario, host_shares, job_scenario
 from simstrag.whatif.metrics import metrics
 from simstrag.whatif.operation_array import Layout
-from simstrag.whatif.policy_outlook import PoliciesOnRecord
 from simstrag.whatif.replay import JobReplay
 from tests.support.commands import Call
 from tests.support.job_records import drawn_pipeline, pipeline
+from tests.support.step_logs import write_rows
 
 
 def scenario_of(record: Record, *names: str) -> JobScenario:
     return job_scenario(record, JobReplay.of(Layout.of(record)), names or ("bsp",), gpus=8)
 
 
-def write_seconds(path: Path, ranks: int = 3, comm: bool = True) -> Path:
-    """Twelve steps of ranks that compute a second, the last of which takes 2 s from step 6 on."""
-    lines = ["rank,step,stage,seconds"]
-    for step in range(12):
-        own = [2.0 if rank == ranks - 1 and step >= 6 else 1.0 for rank in range(ranks)]
-        for rank, seconds in enumerate(own):
-            lines.append(f"{rank},{step},compute,{seconds}")
-            if comm:
-                lines.append(f"{rank},{step},all-reduce,{max(own) - seconds + 0.1 + step / 100}")
-    path.write_text("\n".join(lines))
-    return path
-
-
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_seconds(tmp_path_factory.mktemp("record") / "mine.csv")
+    """Twelve steps of ranks that compute a second, the last of which takes 2 s from step 6 on."""
+    rows: list[tuple[Any, ...]] = []
+    for step in range(12):
+        own = 1.0, 1.0, 2.0 if step >= 6 else 1.0
+        for rank, seconds in enumerate(own):
+            waits = max(own) - seconds + 0.1 + step / 100
+            rows += [(rank, step, "compute", seconds), (rank, step, "all-reduce", waits)]
+    path = tmp_path_factory.mktemp("record") / "mine.csv"
+    return write_rows(path, "rank,step,stage,seconds", rows)
 
 
 @pytest.fixture(scope="module")
 def found(record: Path) -> WhatIf:
     return analyse(record, compare=["amp_all", "lb_bsp", "asgd"], amp_ratio=2.0, jobs=1)
-
-
-def policies_of(found: WhatIf) -> PoliciesOnRecord:
-    assert found.policies is not None
-    return found.policies
 
 
 def test_a_rank_takes_its_own_seconds_and_the_all_reduce_the_rest(record: Path) -> None:
@@ -96,24 +87,24 @@ def test_bsp_on_the_scenario_has_the_slowdown_of_the_replay(kind: str, record: P
 
 def test_policies_are_ranked_by_the_slower_reading_beside_bsp(found: WhatIf) -> None:
     """Steps of .5, then of 1 s (the device was slowed) or 1.5 s (the host); and .155 s."""
-    outlooks = {each.policy: each for each in policies_of(found).outlooks}
+    outlooks = {each.policy: each for each in found.policies.outlooks}
     assert [*outlooks][-1] == "bsp"
     assert outlooks["bsp"].won_back == (0, 0)
     assert outlooks["bsp"].slowdowns == pytest.approx([found.metrics.slowdown] * 2, rel=1e-9)
     assert outlooks["amp_all"].seconds == pytest.approx((0.75 + 0.155, 1 + 0.155))
     assert outlooks["amp_all"].amp_share == (1, 1)
     assert outlooks["lb_bsp"].seconds[0] == outlooks["lb_bsp"].seconds[1]
-    assert policies_of(found).bsp_error < 1e-9
+    assert found.policies.bsp_error < 1e-9
 
 
 def test_without_reduced_precision_there_is_one_reading(record: Path) -> None:
-    found = policies_of(analyse(record, compare=["lb_bsp"], jobs=1))
+    found = analyse(record, compare=["lb_bsp"], jobs=1).policies
     assert found.host_shares == (0.0,)
     assert found.job.readings[0].placeholders == ("learner.batch",)
 
 
 def test_what_the_record_does_not_tell_is_a_caution_of_both_scenarios(found: WhatIf) -> None:
-    for scenario in policies_of(found).job.readings:
+    for scenario in found.policies.job.readings:
         assert "whether the device or the host was slowed" in scenario.cautions[-1]
         assert all(each.endswith(".") for each in scenario.cautions)
 
@@ -121,7 +112,7 @@ def test_what_the_record_does_not_tell_is_a_caution_of_both_scenarios(found: Wha
 def test_a_warning_of_one_reading_says_of_which(found: WhatIf) -> None:
     device = SimpleNamespace(warnings=["2 of 7 numbers a", "alike"])
     host = SimpleNamespace(warnings=["2 of 8 numbers b", "alike"])
-    both = replace(policies_of(found), comparisons=(device, host))  # type: ignore[arg-type]
+    both = replace(found.policies, comparisons=(device, host))  # type: ignore[arg-type]
     assert both.warnings == (
         "if the device was slowed, 2 of 7 numbers a", "alike",
         "if the host was slowed, 2 of 8 numbers b",
@@ -129,7 +120,7 @@ def test_a_warning_of_one_reading_says_of_which(found: WhatIf) -> None:
 
 
 def test_an_unknown_gain_is_a_placeholder_and_a_warning(record: Path) -> None:
-    found = policies_of(analyse(record, compare=["korel"], jobs=1))
+    found = analyse(record, compare=["korel"], jobs=1).policies
     assert "step.amp_ratio" in found.job.readings[0].placeholders
     assert any("are placeholders" in line for line in found.warnings)
 
@@ -148,12 +139,10 @@ def test_named_parts_tell_whose_the_contention_was(
 ) -> None:
     """Three ranks compute 1 s in each part; of what the last has more, each part has a share."""
     rows = [
-        f"{rank},{step},{part},{1 + extra * (rank == 2)}"
+        (rank, step, part, 1 + extra * (rank == 2))
         for step in range(3) for rank in range(3) for part, extra in parts.items()
     ]  # fmt: skip
-    path = tmp_path / "mine.csv"
-    path.write_text("\n".join(["rank,step,stage,seconds", *rows]))
-    record = read_record(path)
+    record = read_record(write_rows(tmp_path / "mine.csv", "rank,step,stage,seconds", rows))
     assert host_shares(record, Layout.of(record)) == pytest.approx(shares)
 
 
@@ -167,7 +156,7 @@ def test_the_scenario_of_a_pipeline_counts_in_micro_batches_and_keeps_its_bubble
 
 
 def test_the_folder_runs_again_to_the_last_bit(found: WhatIf, tmp_path: Path) -> None:
-    outlook = policies_of(found)
+    outlook = found.policies
     outlook.job.write(tmp_path)
     for k, name in enumerate(("scenario.yaml", "scenario-host.yaml")):
         again = Scenario.read(tmp_path / name)
@@ -186,7 +175,7 @@ def test_the_page_the_notebook_and_the_json_have_the_ranking(found: WhatIf, reco
 
 
 def test_the_sentences_check_bsp(found: WhatIf) -> None:
-    check, *_ = policy_sentences(policies_of(found))
+    check, *_ = policy_sentences(found.policies)
     assert check.startswith("In a scenario of this record, bsp takes 1.66 s a step, as the replay")
 
 

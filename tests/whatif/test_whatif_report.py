@@ -19,6 +19,7 @@ from simstrag.whatif.analysis import WhatIf, analyse
 from simstrag.whatif.diagnosis import Diagnosis, diagnose
 from tests.support.commands import Call
 from tests.support.job_records import drawn_pipeline, pipeline, write_parquet
+from tests.support.step_logs import write_rows, write_steps
 
 
 @pytest.fixture
@@ -37,14 +38,6 @@ def told(trace: Path) -> Diagnosis:
     return diagnose(trace, gpu_price=2.0, compare=[])
 
 
-def seconds_of(folder: Path, steps: int, slow: float = 1.0) -> WhatIf:
-    """Three ranks of 1 s, the last of which is slower."""
-    lines = ["rank,step,seconds"]
-    lines += [f"{k},{s},{slow if k == 2 else 1.0}" for s in range(steps) for k in range(3)]
-    (folder / "mine.csv").write_text("\n".join(lines))
-    return analyse(folder / "mine.csv")
-
-
 def test_the_replay_comes_first_then_the_loss_and_why_a_fix_saves_more(found: WhatIf) -> None:
     replay, lost, more = sentences(found)
     assert replay == (
@@ -58,9 +51,10 @@ def test_the_replay_comes_first_then_the_loss_and_why_a_fix_saves_more(found: Wh
 
 
 def test_a_test_that_was_not_made_is_not_told(tmp_path: Path) -> None:
-    found = seconds_of(tmp_path, 3, 2.0)
-    assert "No rank is slower" not in str(lines(diagnose(tmp_path / "mine.csv", compare=[])))
-    assert any("to tell takes 5 steps; recorded: 3" in line for line in found.warnings)
+    path = write_steps(tmp_path / "mine.csv", [[1.0, 1.0, 2.0]] * 3)
+    assert "No rank is slower" not in str(lines(diagnose(path, compare=[])))
+    told = "to tell takes 5 steps; recorded: 3"
+    assert any(told in line for line in analyse(path).warnings)
 
 
 def test_every_cause_has_a_sentence(tmp_path: Path) -> None:
@@ -81,32 +75,32 @@ def test_every_cause_has_a_sentence(tmp_path: Path) -> None:
         assert begin in " ".join(map(cause_text, analyse(path).causes))
 
 
-def test_the_part_that_was_slow_is_named(tmp_path: Path) -> None:
-    """Rank 2 takes these seconds more than half a second in each part."""
-    for longer, told in (
+@pytest.mark.parametrize(
+    ("longer", "told"),
+    [
         ({"input": 0, "forward": 0.5}, "computes longer is in forward: 100 % of it."),
-        (
-            {"input": 0, "compute-1": 0.2, "compute-2": 0.21, "compute-3": 0.2},
-            "is in compute: 100 % of it, over 3 such parts, compute-2 the most with 34.4 %.",
-        ),
+        ({"input": 0, "compute-1": 0.2, "compute-2": 0.21, "compute-3": 0.2},
+         "is in compute: 100 % of it, over 3 such parts, compute-2 the most with 34.4 %."),
         ({"input": 0.22, "forward": 0.2, "backward": 0.2}, "no single part: input has the most"),
-    ):
-        rows = product(range(8), range(3), {**longer, "all-reduce-1": 0}.items())
-        lines = [f"{k},{s},{name},{0.5 + (k == 2) * more}" for s, k, (name, more) in rows]
-        (tmp_path / "mine.csv").write_text("\n".join(["rank,step,stage,seconds", *lines]))
-        found = analyse(tmp_path / "mine.csv")
-        (slow,) = found.culprits
-        assert told in part_text(found, slow)
+    ],
+)  # fmt: skip
+def test_the_part_that_was_slow_is_named(
+    longer: dict[str, float], told: str, tmp_path: Path
+) -> None:
+    """Rank 2 takes these seconds more than half a second in each part."""
+    each = product(range(8), range(3), {**longer, "all-reduce-1": 0}.items())
+    rows = [(k, s, name, 0.5 + (k == 2) * more) for s, k, (name, more) in each]
+    found = analyse(write_rows(tmp_path / "mine.csv", "rank,step,stage,seconds", rows))
+    (slow,) = found.culprits
+    assert told in part_text(found, slow)
 
 
 def test_one_rank_is_not_given_a_clean_bill(tmp_path: Path, call: Call) -> None:
-    (tmp_path / "one.csv").write_text(
-        "rank,step,seconds\n" + "\n".join(f"0,{s},1" for s in range(9))
-    )
-    found = analyse(tmp_path / "one.csv")
+    path = write_steps(tmp_path / "one.csv", np.ones((9, 1)))
+    found = analyse(path)
     assert found.fixes == ()
     assert len(sentences(found)) == 1
-    assert "saves (s)" not in render(diagnose(tmp_path / "one.csv"))
+    assert "saves (s)" not in render(diagnose(path))
     _, out, _ = call("whatif", found.record.source)
     assert "This record does not show which rank was slow" in out
     assert "No rank is slower" not in out
@@ -139,9 +133,8 @@ def test_the_page_has_the_answer_the_pictures_and_the_fixes(told: Diagnosis) -> 
 
 
 def test_a_step_in_which_none_computed_is_drawn(tmp_path: Path) -> None:
-    rows = (f"{rank},{step},{step}\n" for step in range(3) for rank in (0, 1))
-    (tmp_path / "mine.csv").write_text("rank,step,seconds\n" + "".join(rows))
-    assert "<svg" in render(diagnose(tmp_path / "mine.csv", compare=[]))
+    path = write_steps(tmp_path / "mine.csv", [[0, 0], [1, 1], [2, 2]])
+    assert "<svg" in render(diagnose(path, compare=[]))
 
 
 def test_a_caution_stands_before_what_was_lost(tmp_path: Path) -> None:
@@ -187,16 +180,11 @@ def test_a_notebook_shows_the_sentences_the_fixes_and_the_heat_map(found: WhatIf
     assert shown.count("<svg") == 1
 
 
-def test_a_folder_of_something_else_is_kept(trace: Path, call: Call) -> None:
+def test_a_folder_of_something_else_is_kept(trace: Path, tmp_path: Path, call: Call) -> None:
     code, _, err = call("whatif", str(trace), "--out", str(trace.parent))
     assert code == 2
     assert "holds other files; choose a folder that does not exist yet" in err
-
-
-def test_a_file_in_place_of_the_folder_is_told_before_the_record_is_read(
-    tmp_path: Path, call: Call
-) -> None:
-    (tmp_path / "out").touch()
+    (tmp_path / "out").touch()  # this is told before a record is looked for
     code, out, err = call("whatif", "missing.csv", "--out", str(tmp_path / "out"))
     assert (code, out) == (2, "")
     assert err == f"error: {tmp_path / 'out'}: is a file; choose a folder that does not exist yet\n"
