@@ -84,7 +84,7 @@ def table(subject: Any, explained: Mapping[str, str], given: str) -> list[tuple[
     if not _is_model(subject):
         return [("name", "meaning"), *((f"`{name}`", explained[name]) for name in names)]
     schema = subject.model_json_schema()["properties"]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("key", "meaning", "allowed", "default"),
         *((f"`{n}`", explained[n], allowed(schema[n]), _default(subject, n)) for n in names),
     ]

@@ -91,7 +91,9 @@ HEAD = """\
 A policy is asked with a `View` and answers with a `Plan`, which is in force until the review that
 it asks for; [My policy](howto/policy.md) writes one. Every name is in `simstrag.contract`, most are
 in `simstrag` too. N is the number of ranks and W the width of a window, 16; times are in seconds.
-The rules are those of [Semantics](semantics.md). This page is made by `python -m tools.reference_page`.
+The rules are those of [Semantics](semantics.md).
+
+This page is made by `python -m tools.reference_page`.
 """
 
 
@@ -107,7 +109,8 @@ def _parts() -> Iterator[str]:
         for name in METHODS.get(cls, ()):
             method = getattr(cls, name)
             signature = re.sub(r"^\((self|cls)(, )?|npt\.| -> .*", _own, _signature(method))
-            yield f"`{cls.__name__}.{name}{signature}`: {_opening(method)}\n"
+            (first, *_) = _opening(method).split("\n\n")
+            yield f"`{cls.__name__}.{name}{signature}`: {first}\n"
     for kind, rules in WORDS.items():
         yield f"## {kind.__name__}\n\n{_opening(kind)} Rule {_links(rules)}.\n"
         meanings = _members(kind)
