@@ -1,7 +1,7 @@
 """Write docs/reference.md, what a policy sees and answers, from the docstrings of the contract.
 
-Run `python -m tools.reference_page` after a docstring or a field changed.  Units and rules of
-docs/semantics.md stand here; a field without them is an error.
+Run `python -m tools.reference_page` after a docstring or a field changed.  Rules of
+docs/semantics.md stand here; a field without one is an error.
 """
 
 from __future__ import annotations
@@ -38,61 +38,43 @@ PAGE = ROOT / "docs" / "reference.md"
 RULES = ROOT / "docs" / "semantics.md"
 NOTHING = "\N{EN DASH}"
 
-FIELDS: dict[type, dict[str, tuple[str, str]]] = {
+FIELDS: dict[type, dict[str, str]] = {
     View: {
-        "world_size": ("ranks", "1"), "version": ("updates", "22"), "samples": ("samples", "22"),
-        "time": ("s", "20"), "steps": ("steps", "7"), "local_times": ("s", "7"),
-        "amp": ("true or false", "5"), "batch": ("share", "6, 6a"),
-        "lower_bound": ("true or false", "7"), "communication": ("s", "7, 11"),
-        "pending_since": ("s", "6b, 11"), "noise_scale": ("samples", "25"), "hints": ("", "3"),
-        "telemetry": ("share, bytes/s", "27a"), "refused": ("true or false", "20"),
-        "truth": ("s", "27"),
+        "world_size": "1", "version": "22", "samples": "22", "time": "20", "steps": "7",
+        "local_times": "7", "amp": "5", "batch": "6, 6a", "lower_bound": "7",
+        "communication": "7, 11", "pending_since": "6b, 11", "noise_scale": "25", "hints": "3",
+        "telemetry": "27a", "refused": "20", "truth": "27",
     },
     Block: {
-        "hints": ("", "3"), "versions": ("updates", "20a"), "samples": ("samples", "20a"),
-        "times": ("s", "20a"), "steps": ("steps", "20a"), "new": ("steps", "20a"),
+        "hints": "3", "versions": "20a", "samples": "20a", "times": "20a", "steps": "20a",
+        "new": "20a",
     },
     Hints: {
-        "amp_ratio": ("ratio", "3"), "host_seconds": ("s", "2"), "clean_seconds": ("s", "2"),
-        "amp_switch": ("s", "5"), "batch": ("samples", "6"), "microbatches": ("number", "6a"),
-        "samples": ("samples", "23"), "noise_scale": ("samples", "25"), "nodes": ("", "9"),
-        "step": ("", "2"),
+        "amp_ratio": "3", "host_seconds": "2", "clean_seconds": "2", "amp_switch": "5",
+        "batch": "6", "microbatches": "6a", "samples": "23", "noise_scale": "25", "nodes": "9",
+        "step": "2",
     },
     OverlappingStep: {
-        "launch": ("s", "2"), "device": ("s", "2"), "amp_launch": ("s", "3"),
-        "amp_device": ("s", "3"), "fixed_share": ("share", "6"),
+        "launch": "2", "device": "2", "amp_launch": "3", "amp_device": "3", "fixed_share": "6",
     },
     Plan: {
-        "quorums": ("", "11, 19"), "fuse": ("true or false", "11"), "bound": ("steps", "16"),
-        "precision": ("", "5"), "batch": ("share", "6"), "deadline": ("s", "6a"),
-        "pause": ("s", "5a"), "average": ("true or false", "24, 25"),
-        "outer": ("", "32b"), "fragments": ("parts", "11b, 32b"), "weigh": ("", "24"),
-        "damping": ("", "24"), "compensation": ("", "32c"), "screen": ("", "32d"),
-        "suspects": ("ranks", "27"), "review": ("", "20"),
+        "quorums": "11, 19", "fuse": "11", "bound": "16", "precision": "5", "batch": "6",
+        "deadline": "6a", "pause": "5a", "average": "24, 25", "outer": "32b",
+        "fragments": "11b, 32b", "weigh": "24", "damping": "24", "compensation": "32c",
+        "screen": "32d", "suspects": "27", "review": "20",
     },
     Quorum: {
-        "ranks": ("ranks", "1, 19"), "count": ("gradients", "11"), "via": ("", "11"),
-        "late": ("", "14"), "window": ("s", "17"), "riders": ("ranks", "18"),
-        "steps": ("steps", "6b"), "rounds": ("closings", "11"),
-        "parents": ("ranks", "11a"), "overlap": ("steps", "6c"), "grace": ("s", "17a"),
-        "partial": ("true or false", "11b"),
+        "ranks": "1, 19", "count": "11", "via": "11", "late": "14", "window": "17", "riders": "18",
+        "steps": "6b", "rounds": "11", "parents": "11a", "overlap": "6c", "grace": "17a",
+        "partial": "11b",
     },
-    Review: {
-        "updates": ("updates", "20"), "samples": ("samples", "20"), "seconds": ("s", "20"),
-        "on_block": ("true or false", "16, 20"),
-    },
-    Damping: {"power": ("number", "24"), "shift": ("updates", "24"), "cutoff": ("updates", "24")},
-    Outer: {
-        "lr": ("number", "32b"), "momentum": ("number", "32b"),
-        "nesterov": ("true or false", "32b"), "mix": ("share", "32b"), "delay": ("updates", "32b"),
-    },
-    Compensation: {"strength": ("number", "32c"), "decay": ("number", "32c")},
-    Screen: {
-        "rho": ("number", "32d"), "epsilon": ("number", "32d"), "every": ("updates", "32d"),
-        "batch": ("samples", "32d"),
-    },
+    Review: {"updates": "20", "samples": "20", "seconds": "20", "on_block": "16, 20"},
+    Damping: {"power": "24", "shift": "24", "cutoff": "24"},
+    Outer: {"lr": "32b", "momentum": "32b", "nesterov": "32b", "mix": "32b", "delay": "32b"},
+    Compensation: {"strength": "32c", "decay": "32c"},
+    Screen: {"rho": "32d", "epsilon": "32d", "every": "32d", "batch": "32d"},
 }  # fmt: skip
-"""Unit and rules of each field."""
+"""Rules of each field."""
 
 METHODS = {
     View: ("newest", "medians", "since"),
@@ -107,11 +89,11 @@ HEAD = """\
 # What a policy sees and answers
 
 A policy is asked with a `View` and answers with a `Plan`, which is in force until the review that
-it asks for. [My policy](howto/policy.md) writes one, and explains its members. Every name
-of this page is in `simstrag.contract`, most are in `simstrag` too. N is the number of ranks and W
-the width of a window, 16. The rules are those of [Semantics](semantics.md).
+it asks for; [My policy](howto/policy.md) writes one. Every name is in `simstrag.contract`, most are
+in `simstrag` too. N is the number of ranks and W the width of a window, 16; times are in seconds.
+The rules are those of [Semantics](semantics.md).
 
-This page is made of the docstrings by `python -m tools.reference_page`.
+This page is made by `python -m tools.reference_page`.
 """
 
 
@@ -123,11 +105,12 @@ def page() -> str:
 def _parts() -> Iterator[str]:
     for cls, fields in FIELDS.items():
         yield f"## {cls.__name__}\n\n{_opening(cls)}\n"
-        yield _table(("field", "meaning", "unit", "default", "rule"), _rows(cls, fields))
+        yield _table(("field", "meaning", "default", "rule"), _rows(cls, fields))
         for name in METHODS.get(cls, ()):
             method = getattr(cls, name)
             signature = re.sub(r"^\((self|cls)(, )?|npt\.| -> .*", _own, _signature(method))
-            yield f"`{cls.__name__}.{name}{signature}`: {_opening(method)}\n"
+            (first, *_) = _opening(method).split("\n\n")
+            yield f"`{cls.__name__}.{name}{signature}`: {first}\n"
     for kind, rules in WORDS.items():
         yield f"## {kind.__name__}\n\n{_opening(kind)} Rule {_links(rules)}.\n"
         meanings = _members(kind)
@@ -144,15 +127,14 @@ def _signature(method: Any) -> str:
     return re.sub(r": '([^']*)'", r": \1", str(inspect.signature(method)))
 
 
-def _rows(cls: type, fields: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, ...]]:
+def _rows(cls: type, fields: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """A row for each public field. Raises `ValueError` where code, docstring and rules differ."""
     explained = _explained(inspect.getdoc(cls) or "")
     own = {each.name: each for each in dataclasses.fields(cls) if each.name[0] != "_"}
     if unlike := set(own) ^ set(fields) or set(own) - set(explained):
-        raise ValueError(f"{cls.__name__}: no meaning, unit or rule, or no field: {sorted(unlike)}")
+        raise ValueError(f"{cls.__name__}: no meaning or rule, or no field: {sorted(unlike)}")
     for name, field in own.items():
-        unit, rules = fields[name]
-        yield f"`{name}`", explained[name], unit or NOTHING, _default(field), _links(rules)
+        yield f"`{name}`", explained[name], _default(field), _links(fields[name])
 
 
 def _explained(text: str) -> dict[str, str]:

@@ -69,16 +69,16 @@ def test_the_reference_page_is_that_of_the_docstrings() -> None:
 @pytest.mark.parametrize("cls", reference_page.FIELDS, ids=lambda cls: cls.__name__)
 def test_the_reference_page_has_every_public_field_with_its_rule(cls: type) -> None:
     section = reference_page.page().partition(f"## {cls.__name__}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"(?m)^\| `(\w+)` \| (.+) \| .+ \| .+ \| \[\d+[a-d]?\]\(semantics", section)
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (.+) \| .+ \| \[\d+[a-d]?\]\(semantics", section)
     assert [name for name, _ in rows] == [f.name for f in fields(cls) if f.name[0] != "_"]
 
 
-def test_a_field_without_a_unit_and_a_rule_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_without_a_rule_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {name: entry for name, entry in reference_page.FIELDS[View].items() if name != "amp"}
     monkeypatch.setitem(reference_page.FIELDS, View, known)
-    with pytest.raises(ValueError, match=r"View: no meaning, unit or rule, or no field: \['amp'\]"):
+    with pytest.raises(ValueError, match=r"View: no meaning or rule, or no field: \['amp'\]"):
         reference_page.page()
-    monkeypatch.setitem(known, "amp", ("true or false", "99"))
+    monkeypatch.setitem(known, "amp", "99")
     with pytest.raises(ValueError, match=r"docs/semantics\.md has no rule 99"):
         reference_page.page()
 
