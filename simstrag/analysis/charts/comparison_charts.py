@@ -16,7 +16,7 @@ from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rul
 from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, svg
 from simstrag.analysis.derived.ranking import TIMES, Standings
 from simstrag.analysis.tables.comparison_tables import CONTROL
-from simstrag.analysis.tables.table import Table
+from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import unknown
 from simstrag.analysis.text.number_format import estimate, join
 from simstrag.analysis.text.sensitivity_text import Row, new_leader
@@ -38,7 +38,7 @@ def speedups(s: Standings, time: str, policies: Collection[str]) -> Chart | None
 
     A dot is hollow where no difference from bsp is shown.
     """
-    shown = [p for p in s.policies if p.policy != BASELINE and p.policy in policies]
+    shown = [p for p in s.others if p.policy in policies]
     if not shown:
         return None
     shown.sort(key=lambda p: p.time[time].value)
@@ -80,7 +80,7 @@ def progress(
     at_first: policies whose curves a page shows at first, beside bsp with and without contention.
     """
     look, axis = looks(s.comparison.policies), progress_axis(s)
-    is_real = s.comparison.scenario.learner.is_real
+    is_real = s.scenario.learner.is_real
     series = {
         name: one
         for name, one in progress_series(s).items()
@@ -103,7 +103,7 @@ def progress(
         )
         for name, one in series.items()
     ]  # fmt: skip
-    scenario = s.comparison.scenario
+    scenario = s.scenario
     target = scenario.target_accuracy if is_real else scenario.progress_target
     if target is not None:
         level = target if is_real else float(_level(s, target))
@@ -118,7 +118,7 @@ def progress(
 
 def progress_axis(s: Standings) -> str:
     """The label of the axis of progress."""
-    learner = s.comparison.scenario.learner
+    learner = s.scenario.learner
     declared = learner.curve is not None or learner.is_real
     return "accuracy (0 to 1)" if declared else "progress (noise-free updates)"
 
@@ -161,7 +161,7 @@ def progress_table(s: Standings) -> Table:
     ]
     axis = progress_axis(s).removesuffix(" (0 to 1)")
     over, other = "time (s)", axis
-    if s.comparison.scenario.learner.is_real:
+    if s.scenario.learner.is_real:
         over, other = axis, "time (s)"
     headers = ("policy", f"{over}, mean", f"{over}, least", f"{over}, most", other)
     return Table(headers, tuple(rows))
@@ -169,14 +169,14 @@ def progress_table(s: Standings) -> Table:
 
 def explain_missing_curves(s: Standings) -> str:
     """A sentence on the policies without a curve; empty where all have one."""
-    if s.comparison.scenario.learner.is_real or not s.unknown:
+    if s.scenario.learner.is_real or not s.unknown:
         return ""
     return f"Not drawn, because their progress is unknown: {unknown(s)}."
 
 
 def _level(s: Standings, progress: Any) -> Any:
     """Progress as accuracy where a curve is declared, NaN beyond the curve."""
-    curve = s.comparison.scenario.learner.curve
+    curve = s.scenario.learner.curve
     if curve is None:
         return progress
     p, a = np.array(curve).T
@@ -210,12 +210,12 @@ class Tradeoff(NamedTuple):
 
     @property
     def table(self) -> Table:
-        ends = ("", ", low", ", high")
         axis = self.axis.removesuffix(" (0 to 1)")
-        columns = (f"{name}{end}" for name in ("makespan (s)", axis) for end in ends)
-        every = zip(self.policies, self.makespan, self.outcome, self.on_front, strict=True)
-        rows = tuple((name, *a, *b, str(best)) for name, a, b, best in every)
-        return Table(("policy", *columns, "on the front of means"), rows)
+        rows = tuple(
+            (name, Number.estimate(a), Number.estimate(b), str(best))
+            for name, a, b, best in zip(*self[1:], strict=True)
+        )
+        return Table(("policy", "makespan (s)", axis, "on the front of means"), rows)
 
     def chart(self, look: dict[str, int]) -> Chart:
         """Markers with intervals, filled on the front, and the front as a staircase."""
@@ -246,7 +246,7 @@ def tradeoff(
 
     progress: whether final progress serves where there is neither; otherwise None.
     """
-    scenario, column = s.comparison.scenario, s.comparison.column
+    scenario, column = s.scenario, s.comparison.column
     if scenario.sample_target is None or (scenario.learner.is_real and scenario.has_target):
         return None
     if s.comparison.has_target:
@@ -290,7 +290,7 @@ def costs(s: Standings, policies: Sequence[str] | None = None) -> Chart:
         Dots(name, look[name], x, [s.mean(s.at_cost(name, c)) for c in s.costs], joined=True)
         for name in (policies or [p.policy for p in s.policies])
     ]
-    marks.append(Rule(s.comparison.scenario.learner.c_tau, "x"))
+    marks.append(Rule(s.scenario.learner.c_tau, "x"))
     return Chart(
         "Time to target by cost of staleness", "cost of a stale sample, c_tau (no unit)",
         "time to target (s)", marks, y_range=(0.0, None), size=(9.0, 3.0), grid="y",

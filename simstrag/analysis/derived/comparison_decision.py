@@ -123,10 +123,7 @@ class ComparisonDecision(PolicyDecision):
     def shown(self) -> set[str]:
         """The policies whose whole interval of the difference from bsp is below 0."""
         s = self.s
-        return {
-            p.policy for p in s.policies
-            if p.policy != BASELINE and faster(p.difference[s.decides])
-        }  # fmt: skip
+        return {p.policy for p in s.others if faster(p.difference[s.decides])}
 
     @cached_property
     def turns(self) -> Mapping[str, Mapping[float, str]] | None:
@@ -139,11 +136,8 @@ class ComparisonDecision(PolicyDecision):
         if s.seeds < 2 and not s.certain:
             return None
         least = MODEL_ERROR * self.states[OWN][BASELINE]
-        clear = self.shown | {
-            p.policy for p in s.policies
-            if p.policy != BASELINE and p.difference[s.decides].low > -least
-        }  # fmt: skip
-        seeds = sorted(s.comparison.scenario.seed_list)
+        clear = self.shown | {p.policy for p in s.others if p.difference[s.decides].low > -least}
+        seeds = sorted(s.scenario.seed_list)
         searched = [seeds.index(seed) for seed in s.comparison.search_seeds]
         found = {}
         for key in self._tried:
@@ -156,7 +150,7 @@ class ComparisonDecision(PolicyDecision):
     @cached_property
     def placeholders(self) -> Placeholders:
         """Those of the scenario, and which of them decide the choice."""
-        scenario, decisive = self.s.comparison.scenario, None
+        scenario, decisive = self.s.scenario, None
         if self.turns is not None and {*self._tried} & {*scenario.placeholders}:
             decisive = [key for key in scenario.placeholders if key in self.turns]
         return Placeholders.of(scenario, self._tried, decisive)
@@ -176,7 +170,7 @@ def decide(s: Standings) -> ComparisonDecision:
     """The decision of a comparison."""
     effects = {p.policy: _effects(s, p) for p in s.policies}
     lane_of = {name: found.lane for name, found in effects.items()}
-    others = [p for p in s.policies if p.policy != BASELINE]
+    others = s.others
     lanes = {lane: tuple(p for p in others if lane_of[p.policy] == lane) for lane in LANES}
     return ComparisonDecision(
         samples=_samples(s, s.incomparable), lane_of=lane_of,
@@ -185,7 +179,7 @@ def decide(s: Standings) -> ComparisonDecision:
 
 
 def _bill(s: Standings) -> Bill | None:
-    trace, workers = s.comparison.scenario.inputs.trace, s.comparison.scenario.workers
+    trace, workers = s.scenario.inputs.trace, s.scenario.workers
     if trace is None or s.delay < NEGLIGIBLE:
         return None
     column = s.comparison.column
@@ -194,10 +188,10 @@ def _bill(s: Standings) -> Bill | None:
         for v in ("contended", "clean")
     )
     lost = paired_statistics.ratio(whole - clean, whole)
-    devices = s.comparison.scenario.gpus / 3600
+    devices = s.scenario.gpus / 3600
     hours = Estimate(*(devices * x for x in s.gap(whole, clean)))
     table = s.comparison.waiting
-    case = s.comparison.scenario
+    case = s.scenario
     places = np.array((case.places if case.worker is None else None) or range(workers))
     by_node, clean_waits = (
         table[table["variant"] == v]
@@ -217,7 +211,7 @@ def _bill(s: Standings) -> Bill | None:
 
 
 def _effects(s: Standings, p: Standing) -> Effects:
-    scenario, mean = s.comparison.scenario, s.known_mean
+    scenario, mean = s.scenario, s.known_mean
     column = s.comparison.column
     started = column(p.policy, "started").sum()
     samples = column(p.policy, "samples").sum() / column(p.policy, "updates").sum()
@@ -250,11 +244,11 @@ def _samples(s: Standings, left_out: Collection[str]) -> Samples:
     own = {name: column(name, s.decides) for name in names}
     samples: dict[State, Mapping[str, Array]] = {OWN: own}
     for c in s.costs:
-        if c != s.comparison.scenario.learner.c_tau:
+        if c != s.scenario.learner.c_tau:
             stale = {name: s.at_cost(name, c) for name in known}
             samples["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
     varied: dict[State, dict[str, list[float]]] = {}
-    decisive = assumed(s.comparison.scenario)
+    decisive = assumed(s.scenario)
     if s.comparison.extremes is not None and not s.is_untested:
         rows = s.comparison.extremes[["quantity", "value", "policy", "seconds"]]
         for key, value, name, seconds in rows.itertuples(index=False):

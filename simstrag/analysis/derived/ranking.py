@@ -70,8 +70,21 @@ class Standings:
     clean_difference: Mapping[str, Estimate]
 
     @property
+    def scenario(self) -> Scenario:
+        return self.comparison.scenario
+
+    def of(self, policy: str) -> Standing:
+        """The standing of a policy that was compared."""
+        return next(p for p in self.policies if p.policy == policy)
+
+    @property
+    def others(self) -> list[Standing]:
+        """All policies but bsp."""
+        return [p for p in self.policies if p.policy != BASELINE]
+
+    @property
     def seeds(self) -> int:
-        return len(self.comparison.scenario.seed_list)
+        return len(self.scenario.seed_list)
 
     @property
     def unasked(self) -> tuple[str, ...]:
@@ -95,14 +108,14 @@ class Standings:
         seeds, delays = self.comparison.search_seeds, self.comparison.delays
         return (
             bool(seeds)
-            and self.comparison.scenario.inputs.trace is not None
+            and self.scenario.inputs.trace is not None
             and sum(abs(delays[seed]) for seed in seeds) < NEGLIGIBLE * len(seeds)
         )
 
     @property
     def replays(self) -> bool:
         """Whether the trace replays recorded durations, which give no mitigation."""
-        trace = self.comparison.scenario.inputs.trace
+        trace = self.scenario.inputs.trace
         return trace is not None and trace.replays
 
     def uses(self, section: str) -> bool:
@@ -126,14 +139,14 @@ class Standings:
     def spread(self) -> bool:
         """Whether seeds differ; without noise on a fixed trace and without training they do not."""
         column = self.comparison.column
-        return self.comparison.scenario.learner.is_real or any(
+        return self.scenario.learner.is_real or any(
             np.ptp(column(p.policy, n)) > 0 for p in self.policies for n in self.times
         )
 
     @property
     def certain(self) -> bool:
         """Whether nothing is random, so that one seed suffices."""
-        return self.comparison.scenario.certain
+        return self.scenario.certain
 
     def one_run(self, policy: str) -> RunSpread:
         """Where one run of a policy ends in nine of ten cases, by the deciding time."""
@@ -173,9 +186,9 @@ class Standings:
         Of a real learner: those that missed the target under any seed, or without a target those
         whose final accuracy is not shown to be less than `learner.margin` below bsp's.
         """
-        learner = self.comparison.scenario.learner
+        learner = self.scenario.learner
         if learner.is_real:
-            found = {p.policy: self._lags(p.policy) for p in self.policies if p.policy != BASELINE}
+            found = {p.policy: self._lags(p.policy) for p in self.others}
             return {name: why for name, why in found.items() if why}
         if self.comparison.has_target:
             return {}
@@ -196,7 +209,7 @@ class Standings:
             if reached == self.seeds:
                 return ""
             return f"the target accuracy was reached under {reached} of {self.seeds} seeds"
-        margin = self.comparison.scenario.learner.margin
+        margin = self.scenario.learner.margin
         if as_accurate(self.accuracy_gap(policy), margin) == "yes":
             return ""
         return too_inaccurate(margin)
@@ -228,12 +241,12 @@ class Standings:
 
     def mean(self, times: Any) -> Estimate:
         """The mean of times over seeds."""
-        return exact(_suffices(self.comparison.scenario), paired_statistics.mean(times))
+        return exact(_suffices(self.scenario), paired_statistics.mean(times))
 
     def gap(self, times: Any, others: Any) -> Estimate:
         """The mean paired difference of times over seeds, times - others."""
         found = paired_statistics.difference(times, others)
-        return exact(_suffices(self.comparison.scenario), found, float(np.mean(others)))
+        return exact(_suffices(self.scenario), found, float(np.mean(others)))
 
     def between(self, first: str, second: str, name: str | None = None) -> Estimate:
         """The mean paired difference of two policies in seconds, first - second."""
@@ -252,14 +265,14 @@ class Standings:
     @property
     def costs(self) -> tuple[float, ...]:
         """The costs of staleness c_tau with a time to target, the declared one included."""
-        if self.comparison.scenario.progress_target is None:
+        if self.scenario.progress_target is None:
             return ()
-        scenario = self.comparison.scenario
+        scenario = self.scenario
         return tuple(sorted({*costs_of_staleness(scenario), scenario.learner.c_tau}))
 
     def at_cost(self, policy: str, c_tau: float) -> Any:
         """Times to target of one policy over seeds under a cost of staleness."""
-        if c_tau == self.comparison.scenario.learner.c_tau:
+        if c_tau == self.scenario.learner.c_tau:
             return self.comparison.column(policy, "time_to_target")
         table = self.comparison.sensitivity
         rows = table[(table["policy"] == policy) & (table["c_tau"] == c_tau)]

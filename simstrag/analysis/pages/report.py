@@ -27,8 +27,6 @@ from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.coverage import turnover
-from simstrag.analysis.text.gain_text import percent_of
-from simstrag.analysis.text.gain_text import saved as saved_share
 from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import join, number, percent
 from simstrag.analysis.text.profile_text import describe
@@ -142,7 +140,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         made=", ".join(comparison.made[key] for key in ("by", "at") if key in comparison.made),
         period=page_footer.log_period(scenario.inputs.trace),
         answer=found,
-        gains=gain_rows(found.decision, saved_share, percent_of),
+        gains=gain_rows(found.decision),
         clean=comparison.scenario.inputs.trace is not None,
         lanes=CHANGED,
         banner=banner,

@@ -135,10 +135,10 @@ def differences_table(s: Standings) -> Table:
 
 def accuracy_table(s: Standings) -> Table | None:
     """Final accuracy of a real learner, against bsp's; None where nothing was trained."""
-    learner = s.comparison.scenario.learner
+    learner = s.scenario.learner
     if not learner.is_real:
         return None
-    target = s.comparison.scenario.target_accuracy
+    target = s.scenario.target_accuracy
 
     def row(policy: str) -> tuple[str, ...]:
         gap = s.accuracy_gap(policy)
@@ -186,7 +186,7 @@ FAILED: tuple[tuple[str, str], ...] = (
 
 def failures_table(s: Standings) -> Table | None:
     """What failures of ranks cost each policy, means over seeds; None where none is declared."""
-    section = s.comparison.scenario.failures
+    section = s.scenario.failures
     if section is None:
         return None
     columns = [column for column in FAILED if column[1] in s.comparison.runs]
@@ -230,7 +230,7 @@ def behind_table(s: Standings) -> Table:
     """Statistics, precision, detection and waste behind the times; means over seeds."""
     every = {key: [_mean(s, p.policy, key) for p in s.policies] for key in (CUT, "beyond_trace")}
     idle = [key for key, means in every.items() if not any(mean > 0 for mean in means)]
-    is_real = s.comparison.scenario.learner.is_real
+    is_real = s.scenario.learner.is_real
     idle += OF_FORMULA if is_real else ()
     columns = [column for column in BEHIND if column[1] not in idle]
 
@@ -275,7 +275,7 @@ def behind_table(s: Standings) -> Table:
         )
     notes.append(
         "Detection is judged against the trace at every update: a straggler is a rank whose "
-        f"noise-free step takes more than {s.comparison.scenario.straggler_ratio:g} times the "
+        f"noise-free step takes more than {s.scenario.straggler_ratio:g} times the "
         "median over ranks. A rank that a plan leaves out is judged by the step that it would "
         "start."
     )
@@ -298,7 +298,7 @@ def costs_table(s: Standings) -> Table:
         ])  # fmt: skip
     rows = tuple(zip((p.policy for p in s.policies), *columns, strict=True))
     headers = ("policy", *(f"time to target at c_tau {c:g} (s)" for c in s.costs))
-    declared = s.comparison.scenario.learner.c_tau
+    declared = s.scenario.learner.c_tau
     notes = (
         f"# is the order of the means. The scenario declares c_tau {declared:g}. The times at "
         "other values are simulated, not rescaled; runs without stale gradients do not depend on "

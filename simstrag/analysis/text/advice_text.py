@@ -12,7 +12,7 @@ from simstrag.advice.recommendation import Recommendation
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.answer import describe_rivals, if_true
 from simstrag.analysis.text.bill_text import summarize_bill
-from simstrag.analysis.text.brief import Brief
+from simstrag.analysis.text.brief import Brief, first_sentence
 from simstrag.analysis.text.comparison_brief import describe_turns, lanes_table
 from simstrag.analysis.text.gain_text import (
     ERROR,
@@ -150,7 +150,7 @@ def brief(advice: Recommendation) -> Brief:
         turning = f"{turning} {when}, {advice.safe} is the safe choice{says}.".strip()
     return Brief(
         action, tuple(facts), table, turning,
-        tuple(text.partition(". ")[0].rstrip(".") for text in cautions if text),
+        tuple(map(first_sentence, filter(None, cautions))),
     )  # fmt: skip
 
 
@@ -183,8 +183,7 @@ def _choice(advice: Recommendation) -> tuple[str, str]:
         return advice.answer.action, advice.answer.does
     if advice.choice == BASELINE:
         return f"Change nothing yet: keep {BASELINE}.{_undecided(advice)}", ""
-    p = next(p for p in decision.s.policies if p.policy == advice.choice)
-    gain = describe_gain(decision.s, p)
+    gain = describe_gain(decision.s, decision.s.of(advice.choice))
     return (
         f"If what is assumed holds, run {name}: {gain} sooner than synchronous training "
         f"({BASELINE}).{as_fast}"

@@ -143,7 +143,7 @@ def answer(s: Standings) -> Answer:
         action,
         does,
         _safety(d),
-        " ".join(s.comparison.scenario.cautions),
+        " ".join(s.scenario.cautions),
         " ".join(filter(None, [describe_bill(s, d.bill), slow_network(s)])),
         describe_one_run(s, d.safe),
         {lane: describe_lane(d, lane, names) for lane in LANES},
@@ -161,7 +161,7 @@ def _choice(d: ComparisonDecision, names: PolicyNames) -> tuple[str, str]:
     s = d.s
     if d.safe == BASELINE:
         return _keep(d), ""
-    p = next(p for p in s.policies if p.policy == d.safe)
+    p = s.of(d.safe)
     name, does = names.of(d.safe)
     slight = ""
     if -p.difference[s.decides].value < s.grain:
@@ -174,7 +174,7 @@ def _choice(d: ComparisonDecision, names: PolicyNames) -> tuple[str, str]:
 def _keep(d: ComparisonDecision) -> str:
     """The reason to keep bsp."""
     s = d.s
-    others = [p for p in s.policies if p.policy != BASELINE]
+    others = s.others
     does = f"{_does(s)} in {prose(s.baseline[s.decides])} s"
     takes = f"{SYNCHRONOUS}, which {does}"
     if not others:
@@ -186,17 +186,18 @@ def _keep(d: ComparisonDecision) -> str:
     sooner = [p.policy for p in others if faster(p.difference[s.decides])]
     keep = if_true(d, f"change nothing: keep {takes}.")
     if len(d.candidates) > 1:
-        gains = [f"{name} by {_share(d, name)} %" for name in d.candidates[1 : FEW + 1]]
+        shares = {name: saved(s, s.of(name)).value for name in d.candidates[1 : FEW + 1]}
+        gains = [f"{name} by {percent(share, 2)} %" for name, share in shares.items()]
         why = "may be slower where an assumption fails"
         if d.safest.best != BASELINE:
             why = f"is not shown to differ from it by more than {ERROR}; run more seeds"
         return f"{keep} What is faster here ({join(gains)}) {why}."
     if comparable := [name for name in sooner if name not in s.incomparable]:
-        most = next(p for p in others if p.policy == comparable[0])
+        most = s.of(comparable[0])
         return f"{keep} The gain of {most.policy}, {describe_gain(s, most)}, is below {ERROR}."
     if sooner:
         why = "has samples that may be worth less: declare a target to compare the time to it"
-        if s.comparison.scenario.learner.is_real:
+        if s.scenario.learner.is_real:
             why = "is not shown to be as accurate: run more seeds, or declare target_accuracy"
         return f"{keep} What is faster ({join(sooner)}) {why}."
     most = min(others, key=lambda p: p.difference[s.decides].value)
@@ -208,11 +209,6 @@ def _keep(d: ComparisonDecision) -> str:
         )
     none = f"change nothing: no policy is shown to be faster than {takes}."
     return f"{if_true(d, none)}{undecided}"
-
-
-def _share(d: ComparisonDecision, policy: str) -> str:
-    own = next(p for p in d.s.policies if p.policy == policy)
-    return percent(saved(d.s, own).value, 2)
 
 
 def describe_rivals(d: PolicyDecision, choice: Choice) -> str:
@@ -279,10 +275,10 @@ def _safety(d: ComparisonDecision) -> str:
 
 def _stated_free(s: Standings) -> str:
     """Why a cost of staleness that is stated as 0 is varied; empty where it is not."""
-    learner = s.comparison.scenario.learner
+    learner = s.scenario.learner
     if learner.c_tau or learner.c_tau_range or not s.stale or not s.comparison.has_target:
         return ""
-    costs = join([f"{cost:g}" for cost in costs_of_staleness(s.comparison.scenario)])
+    costs = join([f"{cost:g}" for cost in costs_of_staleness(s.scenario)])
     return (
         " The scenario states that stale gradients cost nothing (c_tau 0), but no range, such as "
         f"one of `simstrag fit`: {costs} are among the settings."
@@ -291,7 +287,7 @@ def _stated_free(s: Standings) -> str:
 
 def _varied(d: ComparisonDecision) -> str:
     """The constants that were varied, in few words."""
-    names = {key: name_of(d.s.comparison.scenario, key) for key, _ in d.states if key}
+    names = {key: name_of(d.s.scenario, key) for key, _ in d.states if key}
     stated = [key for key in names if key in d.placeholders.stated]
     if len(stated) > 1:
         names = {"": "the placeholders"} | {k: v for k, v in names.items() if k not in stated}
@@ -356,7 +352,7 @@ def _gains(d: ComparisonDecision) -> str:
 
 def _unseen(s: Standings) -> str:
     """A sentence on the part of the trace that no run reaches; empty where runs see most of it."""
-    scenario, trace = s.comparison.scenario, s.comparison.scenario.inputs.trace
+    scenario, trace = s.scenario, s.scenario.inputs.trace
     if trace is None or trace.replays or not trace.end:
         return ""
     longest, end = float(s.comparison.runs["makespan"].max()), seconds(trace.end)

@@ -15,7 +15,7 @@ from simstrag.experiments.paired_statistics import Estimate
 def describe_bill(s: Standings, bill: Bill | None) -> str:
     """The GPU-hours that contention cost bsp, the share of waiting, and the slowest node."""
     if bill is None:
-        if s.comparison.scenario.inputs.trace is None:
+        if s.scenario.inputs.trace is None:
             return "There is no contention, so no gain is mitigation."
         if s.delay < -NEGLIGIBLE:
             return "The trace makes bsp faster than it is without it: there is nothing to mitigate."
@@ -52,10 +52,10 @@ def _who(s: Standings) -> str:
 
 def _converted(s: Standings, bill: Bill) -> Iterator[str]:
     """The bill in money and energy, where the scenario says what a device costs and draws."""
-    cost = s.comparison.scenario.cost
+    cost = s.scenario.cost
     if cost.gpu_hour is not None:
         yield f"{prose(bill.hours, cost.gpu_hour)} {cost.currency}"
-    if (watts := s.comparison.scenario.watts[0]) is not None:
+    if (watts := s.scenario.watts[0]) is not None:
         yield f"{prose(bill.hours, watts / 1000)} kWh"
 
 
@@ -66,8 +66,8 @@ def prose(e: Estimate, scale: float = 1.0) -> str:
 
 def name_of_node(s: Standings, node: int) -> str:
     """The name of a node, as the trace has it; of a worker, where that is several ranks."""
-    if s.comparison.scenario.worker is not None:
+    if s.scenario.worker is not None:
         return f"worker {node}"
-    trace = s.comparison.scenario.inputs.trace
+    trace = s.scenario.inputs.trace
     name = None if trace is None else trace.names.get(node)
     return name or f"node {node}"

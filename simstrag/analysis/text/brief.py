@@ -80,6 +80,15 @@ class Brief:
         return replace(self, table=replace(table, rows=table.rows[: max(min(room, most), 2)]))
 
 
+def first_sentence(text: str) -> str:
+    """The first sentence of a text, without its period.
+
+    >>> first_sentence("Two seeds are few. Run more.")
+    'Two seeds are few'
+    """
+    return text.partition(". ")[0].rstrip(".")
+
+
 def height(texts: Iterable[str], indent: int = 0) -> int:
     """Lines that texts take on a terminal, beside labels of `indent` characters.
 

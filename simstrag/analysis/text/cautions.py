@@ -116,7 +116,7 @@ def cautions(s: Standings) -> list[Remark]:
 
 def _runs(s: Standings) -> Iterator[Row]:
     """Contention, noise or communication that these runs have not met, and work beyond the end."""
-    made, scenario, inputs = s.comparison, s.comparison.scenario, s.comparison.scenario.inputs
+    made, scenario, inputs = s.comparison, s.scenario, s.scenario.inputs
     if made.unslowed:
         yield "not slowed", {"text": capital(made.unslowed)}
     if untested := explain_untested(s):
@@ -148,7 +148,7 @@ def _runs(s: Standings) -> Iterator[Row]:
 
 def _worth(s: Standings) -> Iterator[Row]:
     """Times of samples that are not worth the same."""
-    learner = s.comparison.scenario.learner
+    learner = s.scenario.learner
     if learner.is_real:
         if diverged := int(np.isfinite(s.comparison.column(BASELINE, "diverged")).sum()):
             yield "diverged", {"count": diverged, "seeds": s.seeds}
@@ -193,17 +193,17 @@ def _lead(s: Standings) -> Iterator[Row]:
 
 def _profile(s: Standings) -> Iterator[Row]:
     """Fits that missed their held-out cells, use beyond what was measured, and lasting noise."""
-    profile, times = s.comparison.scenario.inputs.profile, s.comparison.scenario.inputs.times
+    profile, times = s.scenario.inputs.profile, s.scenario.inputs.times
     missed = [] if profile is None else [h for h in profile.held_out if h.median > h.threshold]
     if missed and profile is not None:
         parts = [f"{h.part} by {h.median:.0%} (allowed: {h.threshold:.0%})" for h in missed]
         yield "held out", {"name": profile.name, "parts": parts}
-    for text in doubtful_constants(s.comparison.scenario):
+    for text in doubtful_constants(s.scenario):
         yield "doubtful", {"text": text}
     if beyond := [*map(str, s.comparison.beyond_measured)]:
         yield "beyond measured", {"what": beyond}
     lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
-    drawn = s.comparison.scenario.inputs.step.noise
+    drawn = s.scenario.inputs.step.noise
     simulated = 0.0 if drawn is None else drawn.lag1
     if lag is not None and lag - simulated >= LASTING:
         yield "lasting noise", {"lag": lag, "simulated": simulated}
@@ -234,7 +234,7 @@ def _in_force(scenario: Scenario, profile: Profile) -> set[str]:
 
 def _reduced_precision(s: Standings) -> Iterator[Row]:
     """What bounds a step, a change of the gain by contention, and parts that may be fixed."""
-    inputs = s.comparison.scenario.inputs
+    inputs = s.scenario.inputs
     if inputs.step.overlaps and inputs.step.host >= inputs.step.gpu:
         yield "launching", {"host": inputs.step.host, "device": inputs.step.gpu}
     amp, moving = _whose(s, "amp_share"), _whose(s, "rebatched_share")
@@ -256,7 +256,7 @@ def _whose(s: Standings, share: str) -> list[str]:
 
 def _progress(s: Standings) -> Iterator[Row]:
     """With a target, the assumptions of the progress model; else the overshoot of large updates."""
-    scenario, learner = s.comparison.scenario, s.comparison.scenario.learner
+    scenario, learner = s.scenario, s.scenario.learner
     if s.costs:
         yield "model of progress", {
             "noise": learner.noise_scale, "c_tau": learner.c_tau,
@@ -284,7 +284,7 @@ def _deadlines(s: Standings) -> Iterator[Row]:
 
 def _free_server(s: Standings) -> bool:
     """Whether some policy goes through a server that takes no time."""
-    server = s.comparison.scenario.inputs.server
+    server = s.scenario.inputs.server
     return s.uses("server") and not (server.service or server.push or server.pull)
 
 

@@ -10,7 +10,7 @@ from simstrag.analysis.derived.comparison_decision import ComparisonDecision
 from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import summarize_bill
-from simstrag.analysis.text.brief import LINES, Brief, height
+from simstrag.analysis.text.brief import LINES, Brief, first_sentence, height
 from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.gain_text import ERROR, is_slight, saved
 from simstrag.analysis.text.lanes import CHANGED, EXAMPLES
@@ -128,7 +128,7 @@ def describe_turns(d: ComparisonDecision, most: int | None = None) -> str:
 
 def _turn(d: ComparisonDecision, key: str, choices: Mapping[float, str]) -> str:
     """A constant, and the other choices by its value."""
-    scenario = d.s.comparison.scenario
+    scenario = d.s.scenario
     where: dict[str, list[float]] = {}
     for at, policy in choices.items():
         where.setdefault(policy, []).append(value_of(scenario, key) if math.isnan(at) else at)
@@ -142,10 +142,10 @@ def _turn(d: ComparisonDecision, key: str, choices: Mapping[float, str]) -> str:
 def _cautions(d: ComparisonDecision, unseen: str) -> Iterator[str]:
     """What can change the answer, the most important first: the first sentence of each."""
     decide = [each for each in cautions(d.s) if each.severity is Severity.DECIDES]
-    found = [unseen, *decide, *doubts(d.s.comparison.scenario)]
+    found = [unseen, *decide, *doubts(d.s.scenario)]
     if d.placeholders.stated and d.placeholders.decisive != ():
         found.insert(0, _placeholders(d.placeholders))
-    return (text.partition(". ")[0].rstrip(".") for text in found if text)
+    return map(first_sentence, filter(None, found))
 
 
 def _placeholders(found: Placeholders) -> str:

@@ -21,7 +21,7 @@ NOTHING = "the trace slows nothing"
 
 def contended(s: Standings) -> str:
     """The resources that the trace slows, as a clause."""
-    trace = s.comparison.scenario.inputs.trace
+    trace = s.scenario.inputs.trace
     rows = () if trace is None else trace.rows
     busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
     texts = [f"{STRETCHED[resource]} ({resource})" for resource in slowed(s)]
@@ -31,7 +31,7 @@ def contended(s: Standings) -> str:
         texts.append(f"{what} by the utilisation of {join(sorted(busy))}")
     if any(r.kind == "delay" and r.value > 0 for r in rows):
         texts.append("messages by a delay of each")
-    if texts and (response := value_of(s.comparison.scenario, "contention.response")):
+    if texts and (response := value_of(s.scenario, "contention.response")):
         texts[-1] += f", as is assumed: a load u by {law_of(response)}"
     if s.replays:
         recorded = "the contention is in the recorded step times themselves"
@@ -41,10 +41,10 @@ def contended(s: Standings) -> str:
 
 def slowed(s: Standings) -> list[str]:
     """The resources that the trace slows by factors, or by loads under an assumed law."""
-    inputs = s.comparison.scenario.inputs
+    inputs = s.scenario.inputs
     rows = () if inputs.trace is None else inputs.trace.rows
     found = {r.resource for r in rows if r.kind == "slowdown" and r.value != 1}
-    if value_of(s.comparison.scenario, "contention.response"):
+    if value_of(s.scenario, "contention.response"):
         busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
         found |= inputs.loads & busy
     return [resource for resource in STRETCHED if resource in found]
@@ -52,7 +52,7 @@ def slowed(s: Standings) -> list[str]:
 
 def slow_network(s: Standings) -> str:
     """Sentences where an all-reduce takes longer than a step; else empty."""
-    scenario, step = s.comparison.scenario, s.comparison.scenario.inputs.step.clean
+    scenario, step = s.scenario, s.scenario.inputs.step.clean
     network, hidden = scenario.all_reduce_seconds, scenario.inputs.allreduce.overlap
     if network <= step:
         return ""
@@ -70,7 +70,7 @@ def slow_network(s: Standings) -> str:
 
 def coverage(s: Standings) -> str:
     """The coverage of the intervals, as a clause."""
-    scenario, n = s.comparison.scenario, s.seeds
+    scenario, n = s.scenario, s.seeds
     if n < 2 and not s.certain:
         return "there are no intervals, because there is one seed"
     if n < 2:
@@ -95,7 +95,7 @@ def coverage(s: Standings) -> str:
 
 def turnover(s: Standings) -> str:
     """Who has the best mean at each cost of staleness tried; the table has all others."""
-    if s.comparison.scenario.learner.is_real:
+    if s.scenario.learner.is_real:
         return "A real model learned, so no time here depends on it."
     if not s.costs:
         return (

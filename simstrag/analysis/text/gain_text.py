@@ -73,7 +73,7 @@ def regret_text(regret: Regret, setting: str) -> str:
 def describe_setting(d: ComparisonDecision, state: State) -> str:
     """A setting, to follow what is true of it."""
     key, value = state
-    name = name_of(d.s.comparison.scenario, key)
+    name = name_of(d.s.scenario, key)
     return f"where {name} is {value_text(value, QUANTITIES[key])}"
 
 

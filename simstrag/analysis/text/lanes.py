@@ -88,7 +88,7 @@ def _effects(d: ComparisonDecision, p: Standing) -> Iterator[str]:
 def _needs(d: ComparisonDecision, p: Standing) -> Iterator[str]:
     """What must be true for the gain of a policy."""
     s, e = d.s, d.effects[p.policy]
-    scenario = s.comparison.scenario
+    scenario = s.scenario
     if e.rebatched:
         yield "workers that take batches of different sizes"
     if p.uses("server"):

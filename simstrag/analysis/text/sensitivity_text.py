@@ -131,7 +131,7 @@ def conditions(s: Standings) -> tuple[str, str]:
 
 def _joined(s: Standings, found: list[Turn]) -> str:
     """The nearest conditions; the page has all."""
-    return join([turn.condition(s.comparison.scenario) for turn in found], MOST)
+    return join([turn.condition(s.scenario) for turn in found], MOST)
 
 
 def explain_lost_lead(s: Standings) -> str:
@@ -163,7 +163,7 @@ def _of_costs(s: Standings) -> list[Turn]:
     """Changes of the lead among the costs of staleness that every comparison runs."""
     if not s.costs:
         return []
-    declared, best = s.comparison.scenario.learner.c_tau, s.policies[0].policy
+    declared, best = s.scenario.learner.c_tau, s.policies[0].policy
     found = []
     for outward in (
         sorted((c for c in s.costs if c < declared), reverse=True),
@@ -220,7 +220,7 @@ def thresholds(s: Standings) -> Thresholds:
             log = abs(math.log(r["turns_at"] / r["value"]))
             logs[r["quantity"]] = min(log, logs[r["quantity"]])
     rows.sort(key=lambda r: (r["quantity"] != C_TAU, logs[r["quantity"]]))
-    n, scenario = rows[0]["seeds"], s.comparison.scenario
+    n, scenario = rows[0]["seeds"], s.scenario
     seeds = f"{n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
     if n < s.seeds and scenario.inputs.trace is not None:
         every = s.comparison.delays

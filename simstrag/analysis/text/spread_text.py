@@ -83,7 +83,7 @@ def _basis(spread: RunSpread) -> str:
 
 def _without_pace(s: Standings) -> str:
     """What a scenario leaves out of the spread that its profile has measured."""
-    scenario = s.comparison.scenario
+    scenario = s.scenario
     step = None if scenario.inputs.profile is None else scenario.inputs.profile.step
     pace = None if step is None else step.pace
     stated = scenario.noise is not None and "pace" in scenario.noise.model_fields_set
