@@ -126,7 +126,8 @@ def _parts() -> Iterator[str]:
         yield _table(("field", "meaning", "unit", "default", "rule"), _rows(cls, fields))
         for name in METHODS.get(cls, ()):
             method = getattr(cls, name)
-            signature = re.sub(r"^\((self|cls)(, )?|npt\.| -> .*", _own, _signature(method))
+            signature = re.sub(r"^\((self|cls)(, )?| -> .*", _own, _signature(method))
+            signature = signature.replace("Floats", "NDArray[np.float64]")
             yield f"`{cls.__name__}.{name}{signature}`: {_opening(method)}\n"
     for kind, rules in WORDS.items():
         yield f"## {kind.__name__}\n\n{_opening(kind)} Rule {_links(rules)}.\n"

@@ -10,10 +10,10 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy.cluster.hierarchy import fcluster, linkage
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, Hints, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.contract.ties import TOLERANCE, is_less
 from simstrag.errors import InputError
@@ -33,7 +33,6 @@ from simstrag.policies.estimators.time_to_progress import (
 )
 from simstrag.policies.star_h import NoiseSource
 
-Floats = npt.NDArray[np.float64]
 NAN = math.nan
 B = 128
 PHIS = [phi for table in TABLES.values() for row in table for phi in row]

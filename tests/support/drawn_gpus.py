@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 CARDS, SAMPLES, SECONDS = 4, 120, 5
 BOOST, IDLE_CLOCK, UNIT = 1980, 345, 15
@@ -13,7 +12,6 @@ HEADER = (
     "clocks_event_reasons.active"
 )
 REASONS = {"software thermal slowdown": 0x20, "power cap": 0x4, "power brake": 0x88}
-Floats = npt.NDArray[np.float64]
 
 
 def draw(seed: int, slowdown: float = 1.0) -> tuple[str, int, str, tuple[float, float]]:
