@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import least_squares, minimize, nnls
 
 from benchmarks.results import add_write, describe_machine, keep_tables
 from benchmarks.tables import Table, show
+from simstrag.arrays import Floats
 from simstrag.cluster.colocation import ColocationLaw, fit, typical
 
-Floats = npt.NDArray[np.float64]
 Pairs = dict[tuple[str, str], float]
 """Speed of a workload beside another on one device, over its speed alone."""
 Curve = dict[int, float]

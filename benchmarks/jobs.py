@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.arrays import Floats, Ints
 from simstrag.contract import WINDOW, Hints, Plan, Policy, Precision, Quorum, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.policies.cgp import group_by_speed
@@ -25,7 +25,6 @@ from simstrag.trace.slowdown import Piecewise, finish
 
 __all__ = ["POLICIES", "FixedPolicy", "Job", "KorelReviews"]
 
-Floats = npt.NDArray[np.float64]
 Clock = Callable[[int, float], float]
 """A function of a rank and the start of its next step; each call takes one step."""
 COMPUTE, CV, LAG1, AMP_RATIO = 0.1, 0.05, 0.56, 1.6
@@ -78,7 +77,7 @@ class Job:
         return BUSY * COMPUTE / (len(self.groups) if self.policy == "cgp" else self.workers)
 
     @cached_property
-    def groups(self) -> list[npt.NDArray[np.int64]]:
+    def groups(self) -> list[Ints]:
         """Groups of 8 ranks by speed, as `cgp:max_group=8` forms them from its measurements."""
         return group_by_speed(self._slowdowns[0], ratio=np.inf, max_group=GROUP)
 

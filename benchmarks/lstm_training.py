@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from benchmarks.tables import Table, show
+from simstrag.arrays import Array, Bools, Floats, Ints
 from simstrag.cluster.job import STRAGGLES, RunningJob
 from simstrag.cluster.simulate import simulate_cluster
 from simstrag.cluster.study import ClusterStudy
@@ -39,8 +39,6 @@ from simstrag.policies.estimators.time_to_progress import straggle
 if TYPE_CHECKING:
     import torch
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SSGD = "star_ring:ratio=1000"
 """All ranks in one all-reduce, with reviews and so with times in views; as in STAR's data."""
@@ -155,7 +153,7 @@ false_positive=0.3333333333333333, false_negative=0.0)
         """
         said, is_so = np.array(predicted, bool), np.array(true, bool)
 
-        def share(of: npt.NDArray[np.bool_]) -> float:
+        def share(of: Bools) -> float:
             return float(of.mean()) if of.size else math.nan
 
         return cls(
@@ -312,9 +310,9 @@ def _loss(network: Any, x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> to
     return loss / (y.numel() + known.sum())
 
 
-def _arrays(network: Any) -> dict[str, npt.NDArray[Any]]:
+def _arrays(network: Any) -> dict[str, Array]:
     """The weights by the names that `Lstm` reads; the two biases of a layer are one."""
-    found: dict[str, npt.NDArray[Any]] = {}
+    found: dict[str, Array] = {}
     for layer in range(LAYERS):
         of = {
             name: getattr(network["lstm"], f"{name}_l{layer}").detach().numpy()

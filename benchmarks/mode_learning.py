@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.tables import Table, show
+from simstrag.arrays import Floats, Ints
 from simstrag.contract import Plan, Quorum, Review, Via, View
 from simstrag.documents.weights_file import Weights
 from simstrag.engine.simulate import simulate
@@ -34,8 +34,6 @@ from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.policies.star_h import StarH
 from simstrag.policies.star_ml import SHIPPED, features_of
 from simstrag.scenario.scenario import Scenario
-
-Floats = npt.NDArray[np.float64]
 
 BEFORE = 16
 """Rounds of SSGD before the moment: a full window of times."""
@@ -232,7 +230,7 @@ def fit(found: Sequence[Moment], seed: int, command: str) -> Weights:
     )  # fmt: skip
 
 
-def _trained(x: Floats, y: Floats, sizes: npt.NDArray[np.int64], seed: int) -> dict[str, Floats]:
+def _trained(x: Floats, y: Floats, sizes: Ints, seed: int) -> dict[str, Floats]:
     """By Adam on all rows at once."""
     random = np.random.default_rng(seed)
     shapes = ((x.shape[1], HIDDEN), (HIDDEN,), (HIDDEN, HIDDEN), (HIDDEN,), (HIDDEN,))
@@ -248,9 +246,7 @@ def _trained(x: Floats, y: Floats, sizes: npt.NDArray[np.int64], seed: int) -> d
     return dict(zip(ARRAYS, w, strict=True))
 
 
-def slopes(
-    w: Sequence[Floats], x: Floats, y: Floats, sizes: npt.NDArray[np.int64]
-) -> tuple[Floats, ...]:
+def slopes(w: Sequence[Floats], x: Floats, y: Floats, sizes: Ints) -> tuple[Floats, ...]:
     """Of the mean squared error, within moments, in each array."""
     one = np.tanh(x @ w[0] + w[1])
     two = np.tanh(one @ w[2] + w[3])
@@ -260,7 +256,7 @@ def slopes(
     return x.T @ back_one, back_one.sum(0), one.T @ back_two, back_two.sum(0), two.T @ wrong
 
 
-def _centred(values: Floats, sizes: npt.NDArray[np.int64]) -> Floats:
+def _centred(values: Floats, sizes: Ints) -> Floats:
     """Values minus the mean of their moment."""
     starts = np.cumsum(sizes) - sizes
     answer: Floats = values - np.repeat(np.add.reduceat(values, starts) / sizes, sizes)

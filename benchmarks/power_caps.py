@@ -20,7 +20,8 @@ from scipy.optimize import minimize
 
 from benchmarks.results import add_write, describe_machine, keep_tables
 from benchmarks.tables import Table, show
-from simstrag.profile.power_caps import SHAPE, Floats, PowerCaps, PowerRow, law
+from simstrag.arrays import Floats
+from simstrag.profile.power_caps import SHAPE, PowerCaps, PowerRow, law
 
 GPUS = ("v100", "p100")
 LEAST = 5

@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.results import report
 from benchmarks.tables import Table
 from simstrag import Scenario, simulate
+from simstrag.arrays import Floats
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.run_spread import predict_run
 from simstrag.traces.generate import generate
 
@@ -66,7 +66,7 @@ KINDS: Mapping[str, Callable[[Rng], dict[str, Any]]] = {
 """What differs between runs: the keys of a drawn scenario."""
 
 
-def coverage(times: Array, n: int, rng: Rng) -> float:
+def coverage(times: Floats, n: int, rng: Rng) -> float:
     """Over some draws of n runs, the share of all other runs that end in their interval."""
     shares = []
     for _ in range(DRAWS):

@@ -15,10 +15,11 @@ import numpy as np
 
 from benchmarks.results import add_write, describe_machine, keep_tables
 from benchmarks.tables import Table, show
-from simstrag.advice.silences import Floats, Silences
+from simstrag.advice.silences import Silences
 from simstrag.advice.timeout_model import DAY, FailingJob, Timeouts
 from simstrag.advice.timeout_trials import STILL, Horizon, lost_share
 from simstrag.advice.timeouts import timeouts
+from simstrag.arrays import Floats
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "simstrag"
-DOORSTEP = {"contract", "errors", "rendering"}
-"""The room and the two modules beside it that every room may import."""
+DOORSTEP = {"arrays", "contract", "errors", "rendering"}
+"""The room and the three modules beside it that every room may import."""
 
 
 class Import(NamedTuple):

@@ -108,7 +108,8 @@ def _parts() -> Iterator[str]:
         yield _table(("field", "meaning", "default", "rule"), _rows(cls, fields))
         for name in METHODS.get(cls, ()):
             method = getattr(cls, name)
-            signature = re.sub(r"^\((self|cls)(, )?|npt\.| -> .*", _own, _signature(method))
+            signature = re.sub(r"^\((self|cls)(, )?| -> .*", _own, _signature(method))
+            signature = signature.replace("Floats", "NDArray[np.float64]")
             (first, *_) = _opening(method).split("\n\n")
             yield f"`{cls.__name__}.{name}{signature}`: {first}\n"
     for kind, rules in WORDS.items():

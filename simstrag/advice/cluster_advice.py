@@ -18,6 +18,7 @@ import numpy as np
 from simstrag.advice.candidates import Candidates, candidates, grid
 from simstrag.advice.halving import UNKNOWN, CandidateRun, Search, alters
 from simstrag.advice.recommendation import Recommendation
+from simstrag.arrays import Floats
 from simstrag.cluster.runs import ClusterResults, cluster
 from simstrag.cluster.simulate import require_interval
 from simstrag.cluster.study import ClusterStudy
@@ -25,7 +26,6 @@ from simstrag.contract.policy import LANES
 from simstrag.ddp.policy_support import mechanism
 from simstrag.errors import InputError
 from simstrag.experiments.decision import OWN, State
-from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.runner import BASELINE
 from simstrag.policies import declared_lane, load
 from simstrag.scenario.beyond_measured import beyond_measured
@@ -111,7 +111,7 @@ def advise_cluster(
     run = partial(cluster, folder=folder, jobs=jobs, on_progress=on_progress)
     search = Search(study.seed_list, (1.0,), partial(_compute, study, run))
     finalists = search.run(found.specs)
-    samples: dict[State, Mapping[str, Array]] = {}
+    samples: dict[State, Mapping[str, Floats]] = {}
     for constant in _assumed(study, finalists):
         for factor in OWN_FACTORS.get(constant, FACTORS):
             varied = _with_factor(study, constant, factor)
@@ -184,7 +184,7 @@ def _incomparable(jobs: Sequence[Mapping[str, Any]], by_samples: set[str]) -> st
     return UNKNOWN if any(alters(job) for job in jobs if job["name"] in by_samples) else ""
 
 
-def _seconds(results: ClusterResults) -> dict[str, Array]:
+def _seconds(results: ClusterResults) -> dict[str, Floats]:
     """Mean completion times of each policy over seeds.  Raises `InputError` where a run failed."""
     found: dict[str, dict[int, float]] = {}
     for run, kept in results.outcomes().items():

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.experiments.criterion import MEAN, Criterion
 from simstrag.experiments.runner import BASELINE
 
-Floats = npt.NDArray[np.float64]
 FINALISTS = 8
 """The most candidates that are compared under all seeds, bsp apart."""
 ALIKE = 0.01

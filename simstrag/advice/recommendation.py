@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simstrag.advice.halving import ALIKE, CandidateResult
+from simstrag.arrays import Floats
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.decision import MODEL_ERROR, OWN, Choice, PolicyDecision, State, choose
-from simstrag.experiments.paired_statistics import Array, Estimate, exact, quantile
+from simstrag.experiments.paired_statistics import Estimate, exact, quantile
 from simstrag.rendering import answer
 
 POWER, MOST_RUNS = 0.9, 1000
@@ -64,7 +65,7 @@ class Recommendation(PolicyDecision, ABC):
     beyond: tuple[str, ...] = ()
 
     @property
-    def times(self) -> Mapping[str, Array]:
+    def times(self) -> Mapping[str, Floats]:
         """Seconds of each finalist under each seed."""
         return self.samples[OWN]
 
@@ -207,7 +208,7 @@ class Recommendation(PolicyDecision, ABC):
         return "\n".join([*self.warnings, *self.sentences, *self.lines])
 
 
-def _runs(own: Array, others: Array) -> int | None:
+def _runs(own: Floats, others: Floats) -> int | None:
     """The runs of each with which Welch's test shows the means to differ, with a power of 90 %.
 
     None where the first mean is not below the other, or there are too few to know the spread.

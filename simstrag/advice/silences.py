@@ -15,12 +15,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.statistics.pauses import find_pauses
-
-Floats = npt.NDArray[np.float64]
 
 MOST_SEEDS = 20
 """Seeds under which a scenario without a trace is looked at."""

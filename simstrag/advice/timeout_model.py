@@ -15,7 +15,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from simstrag.advice.silences import Floats, Silences
+from simstrag.advice.silences import Silences
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.scenario.failures import FailuresSection
 from simstrag.scenario.scenario import Scenario

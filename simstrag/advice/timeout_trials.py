@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.advice.silences import Floats
 from simstrag.advice.timeout_model import DAY, FailingJob, Timeouts
+from simstrag.arrays import Floats
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.advice.silences import Floats
 from simstrag.advice.timeout_model import FailingJob, Timeouts
 from simstrag.advice.timeout_trials import Horizon, gpu_hours, lost_share
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.experiments.paired_statistics import Estimate, difference, mean
 from simstrag.scenario.failures import FailuresSection

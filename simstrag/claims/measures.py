@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from simstrag.arrays import Floats
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.paired_statistics import Array, Estimate
+from simstrag.experiments.paired_statistics import Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,12 @@ class PointRuns:
     has_target: bool
     outside: float = 0.05
 
-    def column(self, policy: str, name: str) -> Array:
+    def column(self, policy: str, name: str) -> Floats:
         """One number of a policy's runs, shape (seeds,); NaN where it is not known."""
         values = [run[name] for run in self.summaries[policy]]
         return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
 
-    def times(self, policy: str) -> Array:
+    def times(self, policy: str) -> Floats:
         """Seconds to the target, shape (seeds,); where it was missed, those until the run ended."""
         return seconds(self.summaries[policy])
 
@@ -44,7 +45,7 @@ class PointRuns:
         return sum(run["time_to_target"] is None for run in runs)
 
 
-def seconds(runs: Sequence[Mapping[str, Any]]) -> Array:
+def seconds(runs: Sequence[Mapping[str, Any]]) -> Floats:
     """Seconds to the target of each run; where it has or reached none, its makespan."""
     times = (r["makespan"] if r["time_to_target"] is None else r["time_to_target"] for r in runs)
     return np.array([*times], dtype=np.float64)
@@ -84,7 +85,7 @@ def _mean_speedup(runs: PointRuns, policy: str, rivals: Sequence[str]) -> Estima
     return paired_statistics.speedup(runs.times(policy), times, runs.outside)
 
 
-def speedups(runs: PointRuns, policy: str, rival: str) -> Array:
+def speedups(runs: PointRuns, policy: str, rival: str) -> Floats:
     """The speed-up over a rival under each seed, shape (seeds,)."""
     return runs.times(rival) / runs.times(policy)
 

@@ -19,9 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from simstrag.arrays import Floats
 
 RIDGE = 0.1
 """Weight of a logarithm of a sensitivity or pressure beside an error of relative speed."""

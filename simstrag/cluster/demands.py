@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from simstrag.arrays import Floats, Ints
 
 CYCLES = 8
 """Least steps over which use is averaged; over fewer it depends on where an interval begins."""
@@ -99,9 +98,7 @@ class Slowdowns:
         )
 
 
-def ring_bytes(
-    size: float, nodes: npt.NDArray[np.int64], contributors: int, hierarchical: bool
-) -> Floats:
+def ring_bytes(size: float, nodes: Ints, contributors: int, hierarchical: bool) -> Floats:
     """Bytes that each rank sends, and receives, through the card of its node in an all-reduce.
 
     A ring's 2(n-1)/n of the gradient; with a hierarchical algorithm those of a node count once.

@@ -8,11 +8,11 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.arrays import Floats, Ints
 from simstrag.cluster.barrier_gate import Gate, is_barrier
-from simstrag.cluster.demands import Demands, Floats, RecentDemands, Slowdowns
+from simstrag.cluster.demands import Demands, RecentDemands, Slowdowns
 from simstrag.cluster.job_costs import JobCosts, parents_of, uses_server
 from simstrag.cluster.placers import Placement
 from simstrag.cluster.study import ArrivingJob, ClusterStudy
@@ -25,8 +25,6 @@ from simstrag.learning.update_rule import UpdateRule
 from simstrag.policies.estimators.time_to_progress import straggle
 from simstrag.runs.run import Run
 from simstrag.timing.noise import keys
-
-Ints = npt.NDArray[np.int64]
 
 STRAGGLES = 0.2
 """A rank straggles if its iteration is longer than the fastest rank's by more than this share."""
@@ -340,7 +338,7 @@ class RunningJob:
         """Of each rank its parent in the gradient tree of its plan, -1 without one."""
         return parents_of(self.kernel.plan, self.job.workers)
 
-    def ends(self, shard: int) -> npt.NDArray[np.int64]:
+    def ends(self, shard: int) -> Ints:
         """Of each rank the node at the other end of what is of a shard: in a tree its parent's."""
         parents = self.parents
         return np.where(parents < 0, shard, self.nodes[parents])

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from simstrag.cluster.demands import Demands, Floats, Slowdowns, ring_bytes
+from simstrag.arrays import Floats, Ints
+from simstrag.cluster.demands import Demands, Slowdowns, ring_bytes
 from simstrag.cluster.study_sections import WorkloadSection
 from simstrag.contract import Plan, Quorum, Via
 from simstrag.scenario.resolved_inputs import Inputs
@@ -20,8 +20,6 @@ from simstrag.timing.constants import amp_gain
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
-
-Ints = npt.NDArray[np.int64]
 
 
 def uses_server(plan: Plan) -> bool:

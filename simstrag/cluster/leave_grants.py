@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.arrays import Floats
 from simstrag.cluster.barrier_gate import Gate
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.job import STRAGGLES, RunningJob
-from simstrag.cluster.managers import Floats, LeaveRequest, ManagedJob, Manager, Need
+from simstrag.cluster.managers import LeaveRequest, ManagedJob, Manager, Need
 from simstrag.policies.estimators.time_to_progress import straggle
 
 ROUNDING = 1e-9

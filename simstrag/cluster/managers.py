@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.cluster.constants import Constants
 from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
-
-Floats = npt.NDArray[np.float64]
 
 PROGRESS = 10_000
 """Gradients after which a second of a job's delay counts twice."""

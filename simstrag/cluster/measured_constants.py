@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from simstrag.arrays import Floats
 from simstrag.cluster.constants import Constants, of_star
-from simstrag.cluster.demands import Floats
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.leave_grants import Grants
 from simstrag.cluster.managers import NoManager

@@ -6,17 +6,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.cluster.colocation import ColocationLaw, colocated_slowdowns
-from simstrag.cluster.demands import Demands, Floats, Slowdowns
+from simstrag.cluster.demands import Demands, Slowdowns
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.sharing import fair_level, fill, slowdowns
 from simstrag.cluster.study_sections import NodeSection
 from simstrag.timing.contention import Contention
-
-Ints = npt.NDArray[np.int64]
-
 
 RESOURCES = ("cores", "nic_in", "nic_out", "gpus")
 
@@ -47,7 +44,7 @@ class Nodes:
                 found[name][node] *= piece.at(now)[0]
         return found
 
-    def may_be_full(self, jobs: Sequence[RunningJob]) -> npt.NDArray[np.bool_]:
+    def may_be_full(self, jobs: Sequence[RunningJob]) -> Bools:
         """Whether each node could not satisfy its jobs if each asked for the most it can."""
         asked = np.zeros_like(self.capacity)
         devices: dict[int, float] = {}
@@ -55,7 +52,7 @@ class Nodes:
             asked += self.asked(job, job.most)
             for device in job.devices:
                 devices[device] = devices.get(device, 0.0) + 1
-        full: npt.NDArray[np.bool_] = np.any(asked[:, :3] > self.capacity[:, :3], axis=1)
+        full: Bools = np.any(asked[:, :3] > self.capacity[:, :3], axis=1)
         for job in jobs:
             for node, device in zip(job.nodes.tolist(), job.devices, strict=True):
                 full[node] |= devices[device] > 1

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simstrag.arrays import Floats
 from simstrag.cluster.constants import Constants
 from simstrag.cluster.managers import load_manager
 from simstrag.cluster.measured_constants import constants_of
@@ -25,7 +26,7 @@ from simstrag.cluster.utilisation import UTILISATION
 from simstrag.documents.file_io import write_atomically
 from simstrag.experiments.cluster_backends import open_backend
 from simstrag.experiments.kept_runs import KeptStudy, Report
-from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio_of_times
+from simstrag.experiments.paired_statistics import Estimate, mean, ratio_of_times
 from simstrag.experiments.runner import attribution, digest, digest_of_policy, key_of
 from simstrag.runs.run import plain
 
@@ -91,7 +92,7 @@ class ClusterResults(KeptStudy[PlannedClusterRun]):
         """
         import pandas as pd
 
-        def numbers(runs: Mapping[int, Mapping[str, Any]], name: str) -> Array:
+        def numbers(runs: Mapping[int, Mapping[str, Any]], name: str) -> Floats:
             return np.array([_number(kept["summary"].get(name)) for kept in runs.values()])
 
         rows, every = [], by_combination(self.outcomes())

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import simpy
 
+from simstrag.arrays import Floats
 from simstrag.cluster.barrier_gate import Gate
 from simstrag.cluster.colocation import LAWS
-from simstrag.cluster.demands import Floats
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.job_rows import finished, started, unfinished
 from simstrag.cluster.leave_grants import Grants

@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from simstrag.arrays import Floats, Ints
 
 FULL = 1e-9
 """Demands that exceed a capacity by less than this share of it fit."""

@@ -10,14 +10,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.arrays import Floats, Ints
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.negotiation import RESOURCES, Nodes
 from simstrag.contract.view import INTERVALS, MONITORED
-
-Floats = npt.NDArray[np.float64]
 
 PLACES = [RESOURCES.index(name) for name in ("cores", "nic_in", "nic_out")]
 """The columns of a node's resources that are monitored, in the order of `MONITORED`."""
@@ -48,7 +46,7 @@ class Monitors:
         self._ended = 0
         self._began = 0.0
 
-    def of(self, nodes: npt.NDArray[np.int64]) -> Floats:
+    def of(self, nodes: Ints) -> Floats:
         """The windows of some nodes, one for each."""
         return self.windows[nodes]
 

@@ -12,15 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.cluster.demands import Demands
 from simstrag.cluster.job import RunningJob
 from simstrag.cluster.job_costs import server_messages
 from simstrag.cluster.negotiation import RESOURCES, Nodes
 from simstrag.contract import Plan, Via
-
-Floats = npt.NDArray[np.float64]
 
 UTILISATION = (*(f"{name}_used" for name in RESOURCES), "gpus_held")
 """Columns of a node's utilisation."""

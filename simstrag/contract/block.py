@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from simstrag.arrays import Array, Floats, Ints
 from simstrag.contract.view import Hints, check_columns, too_late
 
 UNLIMITED = 1 << 60
 """More reviews, and more updates, than any run has."""
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +32,7 @@ class Block:
     times: Floats
     steps: Ints
     new: Ints
-    _tell: Callable[[str], npt.NDArray[Any]]
+    _tell: Callable[[str], Array]
     _tell_medians: Callable[[str, int, bool], Floats]
 
     def __post_init__(self) -> None:
@@ -52,7 +47,7 @@ class Block:
         object.__setattr__(self, "_tell", too_late)
         object.__setattr__(self, "_tell_medians", too_late)
 
-    def newest(self, name: str) -> npt.NDArray[Any]:
+    def newest(self, name: str) -> Array:
         """The value of each rank's newest step, as of `View.newest`, at each review; shape (R, N).
 
         Where `new` is 0 it is the same as at the review before.

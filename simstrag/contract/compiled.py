@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Array
 from simstrag.errors import InputError
-
-Array = npt.NDArray[Any]
 
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 LIBRARY = Path(__file__).parent.parent / "engine" / "native" / f"kernel{SUFFIX}"

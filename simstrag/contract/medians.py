@@ -7,11 +7,9 @@ with equal bits.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.contract.compiled import address, contiguous, loops
-
-Floats = npt.NDArray[np.float64]
 
 
 def medians(values: Floats, skip: bool) -> Floats:

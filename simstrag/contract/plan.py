@@ -23,11 +23,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.contract.aggregation import Compensation, Outer, Screen
 from simstrag.contract.checks import choice, real, whole, wholes
-from simstrag.contract.quorum import ALL, Indices, Quorum, Via, ascends
+from simstrag.contract.quorum import ALL, Quorum, Via, ascends
 from simstrag.contract.ranks import (
     bounds_by_rank,
     by_rank,
@@ -59,7 +59,7 @@ class Weigh(enum.Enum):
 
 
 PRECISIONS = np.array([Precision.FULL, Precision.AMP], dtype=object)
-NO_RANK: Indices = np.zeros(0, dtype=np.int64)
+NO_RANK: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,8 @@ class Plan:
     fuse: bool = False
     bound: int | tuple[int | None, ...] | Mapping[int, int] | None = None
     # how ranks compute
-    precision: (
-        Precision | tuple[Precision, ...] | Mapping[int, Precision] | npt.NDArray[np.bool_]
-    ) = Precision.FULL
-    batch: tuple[float, ...] | Mapping[int, float] | npt.NDArray[np.float64] | None = None
+    precision: Precision | tuple[Precision, ...] | Mapping[int, Precision] | Bools = Precision.FULL
+    batch: tuple[float, ...] | Mapping[int, float] | Floats | None = None
     deadline: float | None = None
     pause: float = 0.0
     # private models and outer steps
@@ -193,22 +191,18 @@ class Plan:
     compensation: Compensation | None = None
     screen: Screen | None = None
     # judgement and next review
-    suspects: frozenset[int] | Indices | None = None
+    suspects: frozenset[int] | Ints | None = None
     review: Review = NEVER
 
-    _in_amp: npt.NDArray[np.bool_] | None = field(
+    _in_amp: Bools | None = field(default=None, init=False, repr=False, compare=False)
+
+    _shares: Floats | None = field(default=None, init=False, repr=False, compare=False)
+
+    _sizes: tuple[int, int, Ints] | None = field(
         default=None, init=False, repr=False, compare=False
     )
 
-    _shares: npt.NDArray[np.float64] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
-
-    _sizes: tuple[int, int, npt.NDArray[np.int64]] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
-
-    _suspected: Indices | None = field(default=None, init=False, repr=False, compare=False)
+    _suspected: Ints | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -277,7 +271,7 @@ class Plan:
         if self.suspects is not None:
             self._check_suspects(self.suspects)
 
-    def _check_suspects(self, suspects: Iterable[int] | Indices) -> None:
+    def _check_suspects(self, suspects: Iterable[int] | Ints) -> None:
         if isinstance(suspects, np.ndarray) and ascends(suspects):
             object.__setattr__(self, "_suspected", suspects.copy())
             object.__delattr__(self, "suspects")
@@ -500,7 +494,7 @@ class Plan:
         return changed
 
     @property
-    def in_amp(self) -> npt.NDArray[np.bool_]:
+    def in_amp(self) -> Bools:
         """Whether each rank's next step is in reduced precision, of a resolved plan; shape (N,)."""
         if self._in_amp is None:
             assert isinstance(self.precision, tuple), "resolve the plan first"
@@ -510,7 +504,7 @@ class Plan:
         return self._in_amp
 
     @property
-    def suspected(self) -> Indices:
+    def suspected(self) -> Ints:
         """`suspects` as an array, ascending; empty for None."""
         if self._suspected is None:
             if self.suspects is None:
@@ -526,7 +520,7 @@ class Plan:
         return self._suspected is not None or self.suspects is not None
 
     @property
-    def shares(self) -> npt.NDArray[np.float64] | None:
+    def shares(self) -> Floats | None:
         """`batch` of a resolved plan as an array of shape (N,)."""
         return self._shares
 
@@ -541,7 +535,7 @@ class Plan:
         """
         return tuple(self.sizes(batch, world_size).tolist())
 
-    def sizes(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
+    def sizes(self, batch: int, world_size: int) -> Ints:
         """The same as `samples`, as an array of shape (N,), read-only."""
         if self._shares is None and self.batch is None:
             return even_samples(batch, world_size)
@@ -552,7 +546,7 @@ class Plan:
             return sizes
         return self._sizes[2]
 
-    def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
+    def _rounded(self, batch: int, world_size: int) -> Ints:
         shares = np.array(self.batch) if self._shares is None else self._shares
         sizes = samples_of_shares(shares, batch, world_size)
         if np.minimum.reduce(sizes) < 1 and len(
@@ -610,9 +604,7 @@ def _together(world_size: int) -> tuple[Quorum, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _uniform(
-    precision: Precision, world_size: int
-) -> tuple[tuple[Precision, ...], npt.NDArray[np.bool_]]:
+def _uniform(precision: Precision, world_size: int) -> tuple[tuple[Precision, ...], Bools]:
     """One precision of all ranks, by rank; and whether each is in reduced precision."""
     in_amp = np.full(world_size, precision is Precision.AMP)
     in_amp.flags.writeable = False

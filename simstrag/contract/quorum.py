@@ -12,11 +12,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array, Ints
 from simstrag.contract.checks import choice, real, whole, wholes
 from simstrag.contract.ranks import check_length
 from simstrag.errors import PlanError
@@ -56,8 +55,7 @@ class _All(enum.Enum):
 ALL = _All.ALL
 """Every rank of the world, except the riders of the same quorum."""
 
-Indices = npt.NDArray[np.int64]
-Ranks = tuple[int, ...] | Indices | _All
+Ranks = tuple[int, ...] | Ints | _All
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class Quorum:
     # partial collectives
     partial: bool = False
 
-    _indices: Indices | None = field(default=None, init=False, repr=False, compare=False)
+    _indices: Ints | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         choice("a quorum's via", self.via, Via)
@@ -140,7 +138,7 @@ class Quorum:
 
     # -- checks, in the order of the groups --------------------------------------------------------
 
-    def _check_ranks(self, values: Iterable[int] | Indices) -> None:
+    def _check_ranks(self, values: Iterable[int] | Ints) -> None:
         if isinstance(values, np.ndarray):
             if values.size and ascends(values):
                 object.__setattr__(self, "_indices", values.copy())
@@ -303,7 +301,7 @@ class Quorum:
         return self.ranks
 
     @property
-    def indices(self) -> Indices:
+    def indices(self) -> Ints:
         """`members` as an array."""
         if self._indices is None:
             object.__setattr__(self, "_indices", np.array(self.members, dtype=np.int64))
@@ -332,7 +330,7 @@ class Quorum:
         return self.steps[bisect_left(self.members, rank)]
 
 
-def ascends(values: npt.NDArray[Any]) -> bool:
+def ascends(values: Array) -> bool:
     """Whether an array holds ranks in ascending order.
 
     >>> ascends(np.array([0, 2])), ascends(np.array([2, 2])), ascends(np.array([-1]))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sized
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.contract.ties import argsort, is_less
 from simstrag.errors import PlanError
 
@@ -31,7 +31,7 @@ def bounds_by_rank(bound: Any, world_size: int) -> tuple[int | None, ...] | None
 
 
 @functools.lru_cache(maxsize=64)
-def even_samples(batch: int, world_size: int) -> npt.NDArray[np.int64]:
+def even_samples(batch: int, world_size: int) -> Ints:
     """The samples of gradients at a share of 1, read-only."""
     sizes = np.full(world_size, batch)
     sizes.flags.writeable = False
@@ -59,9 +59,7 @@ def check_length(name: str, values: Sized, world_size: int) -> None:
         raise PlanError(f"{name} has {len(values)} entries for a world of {world_size} ranks")
 
 
-def samples_of_shares(
-    shares: npt.NDArray[np.float64], batch: int, world_size: int
-) -> npt.NDArray[np.int64]:
+def samples_of_shares(shares: Floats, batch: int, world_size: int) -> Ints:
     """Samples by share, rounded by largest remainder; they sum to world_size * batch."""
     exact = shares * batch
     sizes = exact.astype(np.int64)
@@ -70,14 +68,14 @@ def samples_of_shares(
     return sizes
 
 
-def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
+def _are_least(values: Floats, count: int) -> Bools:
     """Whether each is one of the `count` least values, of tied ones those of lowest indices."""
     if 0 < count < len(values):
         ordered = values.copy()
         ordered.sort()
         last, following = ordered[count - 1 : count + 1].tolist()
         if is_less(last, following):
-            below: npt.NDArray[np.bool_] = values <= last
+            below: Bools = values <= last
             return below
     least = np.zeros(len(values), dtype=np.bool_)
     least[argsort(values)[:count]] = True

@@ -11,10 +11,8 @@ from __future__ import annotations
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from simstrag.arrays import Bools, Floats, Ints
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are tied."""
@@ -52,7 +50,7 @@ def is_at_most(a: Any, b: Any) -> Any:
     return a * (1 - TOLERANCE) <= b
 
 
-def argsort(values: Floats) -> npt.NDArray[np.int64]:
+def argsort(values: Floats) -> Ints:
     """The indices that sort along the last axis; tied values keep the order of their indices.
 
     values: 0 or more, without NaN.  Differences of times must be shifted by a time first, so that

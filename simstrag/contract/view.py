@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array, Bools, Floats, Ints
 from simstrag.contract.medians import medians
 from simstrag.errors import InputError, PlanError
 
@@ -48,14 +48,14 @@ class OverlappingStep:
         """Whether launching takes at least as long as the device, in a clean step."""
         return self.launch >= self.device
 
-    def reduced(self, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def reduced(self, seconds: Floats) -> Floats:
         """The time in reduced precision of steps that take so many seconds in full precision."""
         assert self.amp_device is not None
         if self.is_launch_bound:
             return np.maximum(seconds / self.launch * self.amp_launch, self.amp_device)
         return np.maximum(seconds / self.device * self.amp_device, self.amp_launch)
 
-    def in_full(self, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def in_full(self, seconds: Floats) -> Floats:
         """The time in full precision of steps that take so many seconds in reduced precision.
 
         Where these are as long as clean ones, launching may hide contention of the device: it is
@@ -165,23 +165,21 @@ class View:
     version: int = 0
     samples: int = 0
     time: float = 0.0
-    steps: npt.NDArray[np.int64] = None  # type: ignore[assignment]
-    local_times: npt.NDArray[np.float64] = None  # type: ignore[assignment]
-    amp: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
-    batch: npt.NDArray[np.float64] = None  # type: ignore[assignment]
-    lower_bound: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
-    communication: npt.NDArray[np.float64] = None  # type: ignore[assignment]
-    pending_since: npt.NDArray[np.float64] = None  # type: ignore[assignment]
+    steps: Ints = None  # type: ignore[assignment]
+    local_times: Floats = None  # type: ignore[assignment]
+    amp: Bools = None  # type: ignore[assignment]
+    batch: Floats = None  # type: ignore[assignment]
+    lower_bound: Bools = None  # type: ignore[assignment]
+    communication: Floats = None  # type: ignore[assignment]
+    pending_since: Floats = None  # type: ignore[assignment]
     noise_scale: float | None = None
     hints: Hints = Hints()
-    telemetry: npt.NDArray[np.float64] = None  # type: ignore[assignment]
+    telemetry: Floats = None  # type: ignore[assignment]
     refused: bool = False
-    truth: Callable[[], npt.NDArray[np.float64]] | None = None
+    truth: Callable[[], Floats] | None = None
 
-    _tell: Callable[[str, int], npt.NDArray[Any]] | None = field(
-        default=None, init=False, repr=False
-    )
-    _tell_medians: Callable[[str, int, bool], npt.NDArray[np.float64]] | None = field(
+    _tell: Callable[[str, int], Array] | None = field(default=None, init=False, repr=False)
+    _tell_medians: Callable[[str, int, bool], Floats] | None = field(
         default=None, init=False, repr=False
     )
 
@@ -205,14 +203,14 @@ class View:
     @classmethod
     def of(
         cls,
-        tell: Callable[[str, int], npt.NDArray[Any]],
+        tell: Callable[[str, int], Array],
         version: int,
         samples: int,
         time: float,
-        steps: npt.NDArray[np.int64],
+        steps: Ints,
         hints: Hints,
-        truth: Callable[[], npt.NDArray[np.float64]] | None,
-        tell_medians: Callable[[str, int, bool], npt.NDArray[np.float64]] | None = None,
+        truth: Callable[[], Floats] | None,
+        tell_medians: Callable[[str, int, bool], Floats] | None = None,
         refused: bool = False,
         noise_scale: float | None = None,
     ) -> View:
@@ -238,7 +236,7 @@ class View:
         put(view, "_tell_medians", tell_medians)
         return view
 
-    def show_telemetry(self, windows: npt.NDArray[np.float64]) -> None:
+    def show_telemetry(self, windows: Floats) -> None:
         """Set `telemetry`, which no engine knows."""
         windows.flags.writeable = False
         object.__setattr__(self, "telemetry", windows)
@@ -249,7 +247,7 @@ class View:
             object.__setattr__(self, "_tell", too_late)
             object.__setattr__(self, "_tell_medians", None)
 
-    def newest(self, name: str, columns: int) -> npt.NDArray[Any]:
+    def newest(self, name: str, columns: int) -> Array:
         """The newest columns of an array such as `local_times`, without computing the others.
 
         The steps of all ranks lie together in memory: operations on the transpose are fast.
@@ -261,10 +259,10 @@ class View:
         check_columns(columns)
         if self._tell is not None:
             return self._tell(name, columns)
-        window: npt.NDArray[Any] = getattr(self, name)
+        window: Array = getattr(self, name)
         return np.asfortranarray(window[:, WINDOW - columns :])
 
-    def medians(self, name: str, columns: int, skip: bool = False) -> npt.NDArray[np.float64]:
+    def medians(self, name: str, columns: int, skip: bool = False) -> Floats:
         """The median of each rank's newest values of an array such as `local_times`; shape (N,).
 
         skip: whether NaN is left out; else it makes the median of its rank NaN.
@@ -279,7 +277,7 @@ class View:
             return self._tell_medians(name, columns, skip)
         return medians(self.newest(name, columns).T, skip)
 
-    def since(self, rank: int, steps: int, name: str = "local_times") -> npt.NDArray[Any]:
+    def since(self, rank: int, steps: int, name: str = "local_times") -> Array:
         """The known values of a rank's steps from number `steps` on, oldest first, at most W.
 
         A rank that enters a quorum again still shows its steps from before.  Those begun since
@@ -290,7 +288,7 @@ class View:
         array([2., 3.])
         """
         columns = min(max(int(self.steps[rank]) - max(steps, 0), 0), WINDOW)
-        values: npt.NDArray[Any] = self.newest(name, columns)[rank]
+        values: Array = self.newest(name, columns)[rank]
         return values
 
     if not TYPE_CHECKING:  # called for a field that is not computed yet
@@ -312,7 +310,7 @@ def check_columns(columns: int) -> None:
         raise PlanError(f"columns must be a whole number from 0 to {WINDOW}, not {columns!r}")
 
 
-def too_late(name: str, *_: Any) -> npt.NDArray[Any]:
+def too_late(name: str, *_: Any) -> Array:
     """What a view or a block tells once the engine has moved on."""
     raise PlanError(
         f"{name} of a View is there while `plan` runs, of a Block while `first_change` runs; keep "

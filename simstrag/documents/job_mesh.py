@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from simstrag.arrays import Ints
 
 WORDS = {
     "replica": ("replicate", "dp_replicate", "dp", "ddp", "data"),
@@ -37,7 +38,7 @@ class JobMesh(NamedTuple):
     ranks: tuple[int, ...]
 
     @property
-    def grid(self) -> npt.NDArray[np.int64]:
+    def grid(self) -> Ints:
         """Ranks by their places."""
         return np.array(self.ranks, np.int64).reshape(self.shape)
 

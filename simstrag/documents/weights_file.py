@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array
 from simstrag.documents.file_io import require_path, write_atomically
 from simstrag.errors import InputError
 
@@ -32,7 +32,7 @@ class Weights:
     """
 
     kind: str
-    arrays: Mapping[str, npt.NDArray[Any]]
+    arrays: Mapping[str, Array]
     about: Mapping[str, Any]
     sha256: str = ""
 
@@ -65,7 +65,7 @@ def read_weights(path: str | Path, kind: str) -> Weights:
     return Weights(kind, arrays, about, hashlib.sha256(data).hexdigest())
 
 
-def _write(arrays: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
+def _write(arrays: Mapping[str, Array], path: Path) -> None:
     named: dict[str, Any] = dict(arrays)
     with path.open("wb") as file:
         np.savez_compressed(file, **named)

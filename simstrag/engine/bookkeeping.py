@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array, Floats, Ints
 from simstrag.contract import WINDOW, Hints, View
 from simstrag.engine.messages import Lost, Start, Update
 from simstrag.engine.recorder import COUNTS, DETECTION, Recorder
@@ -132,7 +132,7 @@ class Accounts:
             refused=refused, noise_scale=noise_scale,
         )  # fmt: skip
 
-    def _tell(self, name: str, columns: int) -> npt.NDArray[Any]:
+    def _tell(self, name: str, columns: int) -> Array:
         """An array of a view that is computed when it is asked for; the newest of its columns."""
         if name == "pending_since":
             pairs = zip(self.held, self.rules.gradients, strict=True)
@@ -145,7 +145,7 @@ class Accounts:
         return np.array(table, type(blank))
 
     @property
-    def windows(self) -> dict[str, npt.NDArray[Any]]:
+    def windows(self) -> dict[str, Array]:
         """What views are made of: known steps, and shape (WINDOW, N), step k in row k % WINDOW."""
         windows = {name: np.full((WINDOW, len(self._shown)), BLANK[name]) for name in SHOWN}
         for rank, shown in enumerate(self._shown):
@@ -155,7 +155,7 @@ class Accounts:
         return {"known": np.array(self._known), **windows}
 
     @windows.setter
-    def windows(self, windows: dict[str, npt.NDArray[Any]]) -> None:
+    def windows(self, windows: dict[str, Array]) -> None:
         self._known = windows["known"].tolist()
         for rank, known in enumerate(self._known):
             rows = [k % WINDOW for k in range(max(known - WINDOW, 0), known)]
@@ -168,7 +168,7 @@ class Accounts:
         """When the samples and the target were reached; NaN where they were not."""
         return {name: self._sums[name] for name in ("makespan", "target")}
 
-    def restore(self, windows: dict[str, npt.NDArray[Any]], reached: dict[str, float]) -> None:
+    def restore(self, windows: dict[str, Array], reached: dict[str, float]) -> None:
         """Go back to what views showed, and to the limits that were reached."""
         for shown in self._shown:
             shown.clear()
@@ -176,7 +176,7 @@ class Accounts:
         self._sums |= reached
 
     @property
-    def applied(self) -> npt.NDArray[np.int64]:
+    def applied(self) -> Ints:
         """Gradients of each rank so far."""
         return np.array(self._applied)
 
@@ -249,7 +249,7 @@ class Accounts:
             row = (rank, step, version, amp, s.begun, s.finish, wait, pull + after)
             self._step_log.append(row)
 
-    def usage(self, at: float, ends: Mapping[int, float]) -> tuple[npt.NDArray[np.float64], ...]:
+    def usage(self, at: float, ends: Mapping[int, float]) -> tuple[Floats, ...]:
         """Seconds that each rank computed until `at`, communicated, and pauses in the steps begun.
 
         ends: when each collective under way ends, by its closing.

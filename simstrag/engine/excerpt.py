@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from simstrag.arrays import Array
 from simstrag.runs.tables import (
     RANK_SETS,
     Column,
@@ -26,8 +26,6 @@ from simstrag.runs.tables import (
     values_of,
 )
 from simstrag.timing.contention import Contention
-
-Array = npt.NDArray[Any]
 
 MOST = 1 << 18
 """Most steps kept, and most updates kept in windows."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array, Bools, Floats, Ints
 from simstrag.contract import Block, Hints, Plan, View
 from simstrag.contract.compiled import address, loops
 from simstrag.contract.plan import COMPARED
@@ -32,7 +32,6 @@ from simstrag.timing.timing import Timing
 
 __all__ = ["Kernel", "Stop", "Truth"]
 
-Floats = npt.NDArray[np.float64]
 Truth = Callable[[], Floats]
 
 FIELDS = ("version", "samples", "now")
@@ -70,10 +69,10 @@ class _Saved(NamedTuple):
     """A checkpoint."""
 
     plan: Plan
-    reviewed: npt.NDArray[np.int64]
+    reviewed: Ints
     fields: dict[str, Any]
-    known: npt.NDArray[np.int64]
-    windows: dict[str, npt.NDArray[Any]]
+    known: Ints
+    windows: dict[str, Array]
 
 
 class Kernel:
@@ -150,10 +149,10 @@ class Kernel:
         self._native.report(self.memory.address)
         return [int(rank) for rank in np.flatnonzero(~self._idle())]
 
-    def _idle(self) -> npt.NDArray[np.bool_]:
+    def _idle(self) -> Bools:
         """Whether each rank holds no gradient."""
         states, (nobody, gone) = self.memory.ranks["state"], self._none
-        idle: npt.NDArray[np.bool_] = (states == nobody) | (states == gone)
+        idle: Bools = (states == nobody) | (states == gone)
         return idle
 
     # -- the driver's side -------------------------------------------------------------------
@@ -232,7 +231,7 @@ class Kernel:
         facts = (memory.passed_versions, memory.passed_samples, memory.passed_times)
         versions, samples, times = (fact[:rows].copy() for fact in facts)
 
-        def tell(name: str) -> npt.NDArray[Any]:
+        def tell(name: str) -> Array:
             dtype, table = self._shown[name]
             newest = np.empty(steps.shape, dtype)
             self._native.newest_passed(memory.address, table, dtype.itemsize, rows, address(newest))
@@ -375,15 +374,15 @@ class Kernel:
         return int(m["samples"]), 0.0 if m["unknown"] else float(m["booked"])
 
     @property
-    def started_by_rank(self) -> npt.NDArray[np.int64]:
+    def started_by_rank(self) -> Ints:
         """Steps that each rank has started so far, after `pause` or `usage`."""
-        steps: npt.NDArray[np.int64] = self.memory.ranks["started"].copy()
+        steps: Ints = self.memory.ranks["started"].copy()
         return steps
 
     @property
-    def applied_by_rank(self) -> npt.NDArray[np.int64]:
+    def applied_by_rank(self) -> Ints:
         """Gradients of each rank so far, after `pause`, `usage` or `end`."""
-        gradients: npt.NDArray[np.int64] = self.memory.ranks["applied"].copy()
+        gradients: Ints = self.memory.ranks["applied"].copy()
         return gradients
 
     @property
@@ -410,7 +409,7 @@ class Kernel:
             self._tell, version, samples, now, steps, hints, truth, self._tell_medians, refused
         )
 
-    def _tell(self, name: str, columns: int) -> npt.NDArray[Any]:
+    def _tell(self, name: str, columns: int) -> Array:
         """An array of a view that is worked out when it is asked for; the newest of its columns."""
         if name == "pending_since":
             self._native.report(self.memory.address)
@@ -425,9 +424,7 @@ class Kernel:
         """`View.medians`, of the tables themselves."""
         return self._medians_of(name, self.memory.known, columns, skip)
 
-    def _medians_of(
-        self, name: str, steps: npt.NDArray[np.int64], columns: int, skip: bool
-    ) -> Floats:
+    def _medians_of(self, name: str, steps: Ints, columns: int, skip: bool) -> Floats:
         """Medians of the last columns before so many steps of each rank; a row for each of them."""
         medians, n = np.empty(steps.shape), len(self.memory.known)
         _, table = self._shown[name]

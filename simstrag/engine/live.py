@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.arrays import Array, Floats, Ints
 from simstrag.contract import Hints, Plan, Policy, Precision, Quorum, Review, View
 from simstrag.engine.agenda import Agenda
 from simstrag.engine.bookkeeping import Accounts
@@ -45,7 +44,6 @@ from simstrag.learning.noise_scale_estimate import NoiseAverages, NormPair, is_m
 
 __all__ = ["Facts", "Live", "Lost", "Reduction", "Start", "Update"]
 
-Floats = npt.NDArray[np.float64]
 
 NOTHING = NoiseAverages()
 UNKNOWN = "there is no estimate of the gradient noise scale"
@@ -71,8 +69,8 @@ class Facts:
     now: float
     reviewed: tuple[int, int, float]
     asked: int
-    started: npt.NDArray[np.int64]
-    windows: dict[str, npt.NDArray[Any]]
+    started: Ints
+    windows: dict[str, Array]
     noise: NoiseAverages = NOTHING
 
 

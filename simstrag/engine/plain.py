@@ -10,11 +10,11 @@ import copy
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array, Floats, Ints
 from simstrag.contract import Hints, Plan, View
 from simstrag.engine.agenda import Agenda
 from simstrag.engine.bookkeeping import Accounts
@@ -56,7 +56,7 @@ class _Saved(NamedTuple):
     version: int
     reviewed: tuple[int, int, float]
     learner: NoiseScale
-    windows: dict[str, npt.NDArray[Any]]
+    windows: dict[str, Array]
     reached: dict[str, float]
 
 
@@ -253,7 +253,7 @@ class Plain:
                 return later
         return end
 
-    def usage(self, at: float) -> tuple[npt.NDArray[np.float64], ...]:
+    def usage(self, at: float) -> tuple[Floats, ...]:
         """Usage of each rank; see `kernel.Kernel.usage`."""
         return self._accounts.usage(at, self._agenda.collectives)
 
@@ -264,12 +264,12 @@ class Plain:
         return learner.samples, learner.progress or 0.0
 
     @property
-    def started_by_rank(self) -> npt.NDArray[np.int64]:
+    def started_by_rank(self) -> Ints:
         """Steps that each rank has started so far."""
         return np.array(self.rules.steps)
 
     @property
-    def applied_by_rank(self) -> npt.NDArray[np.int64]:
+    def applied_by_rank(self) -> Ints:
         """Gradients of each rank so far."""
         return self._accounts.applied
 
@@ -278,7 +278,7 @@ class Plain:
         """Instant of the next event; infinity without one."""
         return self._agenda.next
 
-    def truth(self) -> npt.NDArray[np.float64]:
+    def truth(self) -> Floats:
         """Seconds of each rank's noise-free full-precision step started now."""
         steps = enumerate(self.rules.steps)
         return np.array([self.timing.noise_free(rank, k, self.now) for rank, k in steps])

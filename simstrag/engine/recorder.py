@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from simstrag.arrays import Array
 from simstrag.contract import Plan, Quorum
 from simstrag.learning.training import Evaluations
 from simstrag.policies import architecture
@@ -127,7 +127,7 @@ class Recorder:
             self.storage.add(RANK_SETS, sets)
         return self._numbers[key]
 
-    def take(self, logs: Mapping[str, npt.NDArray[Any]]) -> None:
+    def take(self, logs: Mapping[str, Array]) -> None:
         """Copy rows of the logs: updates, their members, steps and fates of gradients."""
         if "updates" in logs:
             self._take_updates(logs["updates"], logs["members"])

@@ -10,10 +10,10 @@ from importlib import metadata
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import simpy
 
 from simstrag import policies
+from simstrag.arrays import Floats
 from simstrag.contract import Hints, JudgesBlocks, Plan, Policy, View
 from simstrag.engine.failures import Failures
 from simstrag.engine.kernel import Kernel, Stop, Truth
@@ -58,7 +58,7 @@ class Simulation:
         hints: Hints | None = None,
         engine: str = "native",
         timing: Timing | None = None,
-        telemetry: Callable[[], npt.NDArray[np.float64]] | None = None,
+        telemetry: Callable[[], Floats] | None = None,
         permit: Permit | None = None,
         trained: Trained | None = None,
     ) -> None:
@@ -194,7 +194,7 @@ class Simulation:
     def _first_view(self) -> View:
         workers, hints, timing = self.scenario.workers, self.hints, self.timing
 
-        def truth() -> npt.NDArray[np.float64]:
+        def truth() -> Floats:
             return np.array([timing.noise_free(rank, 0, 0.0) for rank in range(workers)])
 
         oracle_truth = self._truth(truth)
@@ -253,7 +253,7 @@ class Simulation:
         if not self.oracle:
             return None
 
-        def checked() -> npt.NDArray[np.float64]:
+        def checked() -> Floats:
             try:
                 return truth()
             except InputError as error:

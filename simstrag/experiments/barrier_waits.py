@@ -8,15 +8,13 @@ the last.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from simstrag.arrays import Floats
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate_into
 from simstrag.runs.tables import InMemory, values_of
 from simstrag.scenario.scenario import Scenario
-
-Floats = npt.NDArray[np.float64]
 
 
 def barrier_waits(scenario: Scenario, seed: int) -> Floats:

@@ -19,11 +19,11 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats, Ints
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.paired_statistics import Array, Estimate
+from simstrag.experiments.paired_statistics import Estimate
 
 RESAMPLES = 1000
 NORMAL = 1.959964
@@ -60,19 +60,19 @@ class Criterion:
             return 2
         return math.ceil(round(BEYOND / (1 - self.quantile), 6))
 
-    def of(self, times: Array) -> float:
+    def of(self, times: Floats) -> float:
         """The mean or quantile; of a run that missed its target it is that run's inf or NaN."""
         if self.quantile is None or not np.isfinite(times).all():
             return float(np.mean(times))
         return float(np.sort(times) @ _weights(len(times), self.quantile))
 
-    def difference(self, times: Array, others: Array, outside: float = 0.05) -> Estimate:
+    def difference(self, times: Floats, others: Floats, outside: float = 0.05) -> Estimate:
         """The paired difference, times - others, with its interval."""
         if self.quantile is None:
             return paired_statistics.difference(times, others, outside)
         return self._bootstrap(np.subtract, times, others, outside)
 
-    def ratio(self, times: Array, others: Array, outside: float = 0.05) -> Estimate:
+    def ratio(self, times: Floats, others: Floats, outside: float = 0.05) -> Estimate:
         """The ratio, times / others, with its interval; that of quantiles is of logarithms."""
         if self.quantile is None:
             return paired_statistics.ratio(times, others, outside)
@@ -80,7 +80,7 @@ class Criterion:
         return Estimate(*map(math.exp, logs))
 
     def _bootstrap(
-        self, compare: Callable[[Any, Any], Any], times: Array, others: Array, outside: float
+        self, compare: Callable[[Any, Any], Any], times: Floats, others: Floats, outside: float
     ) -> Estimate:
         """The result of `compare` on both quantiles, with its interval.
 
@@ -102,13 +102,13 @@ MEAN = Criterion()
 
 
 @functools.cache
-def _resamples(n: int) -> npt.NDArray[np.int64]:
+def _resamples(n: int) -> Ints:
     """Of each resample which of n seeds it has: the same for all policies."""
     return np.random.default_rng(n).integers(n, size=(RESAMPLES, n))
 
 
 @functools.cache
-def _weights(n: int, quantile: float) -> Array:
+def _weights(n: int, quantile: float) -> Floats:
     """The weights of n order statistics."""
     from scipy.special import betainc  # here, because it takes a while to load
 

@@ -14,15 +14,15 @@ from functools import cached_property
 
 import numpy as np
 
+from simstrag.arrays import Floats
 from simstrag.experiments.criterion import MEAN, Criterion
-from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.runner import BASELINE
 
 State = tuple[str, float]
 """A setting that was simulated: the key of a constant, and its value."""
 Times = Mapping[State, Mapping[str, float]]
 """Mean seconds of the policies in each setting, or a quantile."""
-Samples = Mapping[State, Mapping[str, Array]]
+Samples = Mapping[State, Mapping[str, Floats]]
 """Seconds of the policies in each setting under its seeds, in one order for all policies."""
 OWN: State = ("", math.nan)
 """The scenario itself."""
@@ -181,7 +181,7 @@ def _told_apart(samples: Samples, name: str, best: str, worst: float, by: Criter
     )
 
 
-def _is_longer(times: Array, others: Array, by: Criterion, shown: bool = True) -> bool:
+def _is_longer(times: Floats, others: Floats, by: Criterion, shown: bool = True) -> bool:
     """Whether paired times are longer than others by more than `MODEL_ERROR`.
 
     shown: whether an interval must show it; else it is enough that none excludes it.

@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
+from simstrag.arrays import Floats
 from simstrag.contract import View
 from simstrag.engine.real_training import EVALUATIONS as USUAL_EVALUATIONS
 from simstrag.engine.real_training import evaluation_interval
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.cluster_backends import open_backend
-from simstrag.experiments.paired_statistics import Array, Estimate, difference
+from simstrag.experiments.paired_statistics import Estimate, difference
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.processes.pool import LostCall, compute
 from simstrag.scenario.scenario import Scenario
@@ -122,7 +123,7 @@ def fit_learner(
     calls += [_Call(name, 1.0, seed) for name in ("asgd", *others) for seed in seeds]
     found = dict(_trainings(scenario, calls, jobs, on_progress))
 
-    def samples(policy: str, share: float = 1.0) -> Array:
+    def samples(policy: str, share: float = 1.0) -> Floats:
         return np.array([found[_Call(policy, share, seed)].samples for seed in seeds])
 
     by_share = np.array([samples("bsp", share) for share in shares])
@@ -137,7 +138,7 @@ def fit_learner(
     asgd = samples("asgd")
     stale = np.array([found[_Call("asgd", 1.0, seed)].stale for seed in seeds])
 
-    def constants(chosen: npt.NDArray[np.intp]) -> Array:
+    def constants(chosen: npt.NDArray[np.intp]) -> Floats:
         progress, noise_scale = _line(sizes, by_share[:, chosen].mean(axis=1))
         late = asgd[chosen].mean() / progress - noise_scale - scenario.learner.batch
         return np.array([progress, noise_scale, max(late / stale[chosen].mean(), 0.0)])
@@ -216,7 +217,7 @@ def _train(scenario: Scenario, call: _Call) -> _Reached:
     return _Reached(summary["samples"], summary["time_to_target"], stale)
 
 
-def _line(sizes: Array, samples: Array) -> tuple[float, float]:
+def _line(sizes: Floats, samples: Floats) -> tuple[float, float]:
     """The progress and noise scale of the samples that `bsp` needs with total batches of `sizes`.
 
     >>> [round(x, 6) for x in _line(np.array([64, 128]), np.array([1140.0, 1780.0]))]
@@ -227,7 +228,7 @@ def _line(sizes: Array, samples: Array) -> tuple[float, float]:
     return progress, max(float(start) / progress, 0.0)
 
 
-def _jackknife(constants: Callable[[npt.NDArray[np.intp]], Array], seeds: int) -> list[Estimate]:
+def _jackknife(constants: Callable[[npt.NDArray[np.intp]], Floats], seeds: int) -> list[Estimate]:
     """Each constant of all seeds, with the interval of its pseudo-values, from 0 up.
 
     Source: Tukey, "Bias and confidence in not quite large samples", Ann. Math. Stat. 29, 1958.

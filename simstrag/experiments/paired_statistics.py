@@ -14,9 +14,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from simstrag.arrays import Floats
+
 NEGLIGIBLE = 0.005
 """Below this share of the clean time there is no straggler delay to speak of."""
 NOISE = 1e-9
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def mean(times: Array, outside: float = 0.05) -> Estimate:
+def mean(times: Floats, outside: float = 0.05) -> Estimate:
     """The mean of times, with Student's interval from 0 up.
 
     >>> mean(np.array([2.0, 2.0, 2.0])), mean(np.array([1.0, 9.0])).low
@@ -40,7 +40,7 @@ def mean(times: Array, outside: float = 0.05) -> Estimate:
     return within(difference(times, np.zeros(len(times)), outside), 0.0)
 
 
-def difference(times: Array, baseline: Array, outside: float = 0.05) -> Estimate:
+def difference(times: Floats, baseline: Floats, outside: float = 0.05) -> Estimate:
     """Mean paired difference, times - baseline, with Student's interval."""
     differences = np.subtract(times, baseline, dtype=np.float64)
     value, n = float(np.mean(differences)), len(differences)
@@ -59,7 +59,7 @@ def within(e: Estimate, least: float = -math.inf, most: float = math.inf) -> Est
     return Estimate(e.value, *(min(max(end, least), most) for end in (e.low, e.high)))
 
 
-def ratio(values: Array, others: Array, outside: float = 0.05) -> Estimate:
+def ratio(values: Floats, others: Floats, outside: float = 0.05) -> Estimate:
     """The ratio of means, values / others, with Fieller's interval; NaN for 0 / 0.
 
     The interval holds each ratio r for which Student's interval of the mean of values - r others
@@ -86,17 +86,19 @@ def ratio(values: Array, others: Array, outside: float = 0.05) -> Estimate:
     return Estimate(value, value - (both + half) / sure, value - (both - half) / sure)
 
 
-def ratio_of_times(times: Array, others: Array, outside: float = 0.05) -> Estimate:
+def ratio_of_times(times: Floats, others: Floats, outside: float = 0.05) -> Estimate:
     """The ratio of mean times, times / others, with the part of `ratio`'s interval from 0 up."""
     return within(ratio(times, others, outside), 0.0)
 
 
-def speedup(times: Array, baseline: Array, outside: float = 0.05) -> Estimate:
+def speedup(times: Floats, baseline: Floats, outside: float = 0.05) -> Estimate:
     """Ratio of means, baseline / times: above 1 is faster than the baseline."""
     return ratio_of_times(baseline, times, outside)
 
 
-def mitigation(times: Array, baseline: Array, clean: Array, *, outside: float = 0.05) -> Estimate:
+def mitigation(
+    times: Floats, baseline: Floats, clean: Floats, *, outside: float = 0.05
+) -> Estimate:
     """The share of straggler delay removed, (T_bsp - T) / (T_bsp - T_clean), of means.
 
     NaN where stragglers cost the baseline less than 0.5 % of the clean time.

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.experiments.paired_statistics import Array, quantile
+from simstrag.arrays import Floats
+from simstrag.experiments.paired_statistics import quantile
 
 SHARE = 0.9
 """The share of further runs that end in the interval; half of the others end on each side."""
@@ -47,7 +48,7 @@ class RunSpread:
         return ends | {"runs": self.runs, "missed": self.missed}
 
 
-def predict_run(times: Array, certain: bool = False) -> RunSpread:
+def predict_run(times: Floats, certain: bool = False) -> RunSpread:
     """The interval that one further run ends in with the probability `SHARE`.
 
     times: seconds of the runs, one a seed; NaN or infinite where a run missed the target.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.documents.suggestions import choices
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
@@ -36,7 +36,6 @@ from simstrag.scenario.varied_constants import (
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
 Rows = Mapping[tuple[str, int], Mapping[str, Any]]
 """The summary of each run of the unchanged scenario, by policy and seed."""
 

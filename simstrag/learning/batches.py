@@ -12,10 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Ints
 from simstrag.errors import InputError
 from simstrag.timing.noise import keys, nth
-
-Indices = npt.NDArray[np.int64]
 
 STREAM = 2**64 - 3
 """The number of the generator of batches among those of a seed; no rank has it (rule 4)."""
@@ -23,7 +22,7 @@ SERVER = 2**64 - 1
 """The number of a server's batches among those of the ranks."""
 
 
-def iid_shards(samples: int, ranks: int, seed: int) -> list[Indices]:
+def iid_shards(samples: int, ranks: int, seed: int) -> list[Ints]:
     """The samples of each rank: a random partition into parts of equal size, give or take one.
 
     >>> [len(shard) for shard in iid_shards(10, 4, seed=0)]
@@ -32,7 +31,7 @@ def iid_shards(samples: int, ranks: int, seed: int) -> list[Indices]:
     return np.array_split(np.random.default_rng([seed, STREAM]).permutation(samples), ranks)
 
 
-def dirichlet_shards(labels: Indices, ranks: int, alpha: float, seed: int) -> list[Indices]:
+def dirichlet_shards(labels: Ints, ranks: int, alpha: float, seed: int) -> list[Ints]:
     """The samples of each rank, whose classes are shared out unequally.
 
     Each class is cut by shares over ranks that are drawn from a Dirichlet distribution (Hsu, Qi,
@@ -42,7 +41,7 @@ def dirichlet_shards(labels: Indices, ranks: int, alpha: float, seed: int) -> li
     alpha: concentration; 100 is nearly even, 0.1 leaves most ranks few classes.
     """
     rng = np.random.default_rng([seed, STREAM])
-    parts: list[list[Indices]] = [[] for _ in range(ranks)]
+    parts: list[list[Ints]] = [[] for _ in range(ranks)]
     for label in np.unique(labels):
         of_class = rng.permutation(np.flatnonzero(labels == label))
         cuts = np.cumsum(rng.dirichlet(np.full(ranks, alpha)))[:-1]
@@ -71,7 +70,7 @@ class Batches:
     (6,)
     """
 
-    def __init__(self, shards: Sequence[Indices], batch: int, seed: int) -> None:
+    def __init__(self, shards: Sequence[Ints], batch: int, seed: int) -> None:
         smallest = min(range(len(shards)), key=lambda rank: len(shards[rank]))
         if len(shards[smallest]) < batch:
             raise InputError(
@@ -92,7 +91,7 @@ class Batches:
         """Samples in all shards."""
         return len(self._samples)
 
-    def of(self, ranks: npt.ArrayLike, steps: npt.ArrayLike, sizes: npt.ArrayLike) -> Indices:
+    def of(self, ranks: npt.ArrayLike, steps: npt.ArrayLike, sizes: npt.ArrayLike) -> Ints:
         """The samples of several gradients, one after the other.
 
         ranks, steps, sizes: of each gradient; its rank, its step and its number of samples.
@@ -104,10 +103,10 @@ class Batches:
         words = nth(states[owner], number.astype(np.uint64))
         rank = ranks[owner]
         place = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 * self._sizes[rank]
-        found: Indices = self._samples[self._starts[rank] + place.astype(np.int64)]
+        found: Ints = self._samples[self._starts[rank] + place.astype(np.int64)]
         return found
 
-    def of_server(self, number: int, size: int) -> Indices:
+    def of_server(self, number: int, size: int) -> Ints:
         """The samples of one of a server's own gradients, from all shards.
 
         >>> Batches(iid_shards(100, ranks=2, seed=0), batch=4, seed=0).of_server(7, 3).shape
@@ -116,5 +115,5 @@ class Batches:
         state = nth(self._server, np.array([number], dtype=np.uint64))
         words = nth(state, np.arange(size, dtype=np.uint64))
         place = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 * len(self._samples)
-        found: Indices = self._samples[place.astype(np.int64)]
+        found: Ints = self._samples[place.astype(np.int64)]
         return found

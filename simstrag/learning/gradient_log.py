@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array, Bools, Floats
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from simstrag.runs.run import Run
 
-Columns = dict[str, npt.NDArray[Any]]
+Columns = dict[str, Array]
 
 COLUMNS = ("update", "rank", "step", "version", "samples", "weight", "round")
 NONE = {"update": 0, "round": -1}
@@ -31,7 +31,7 @@ class GradientLog:
 
     def __init__(self) -> None:
         self._gradients: list[Columns] = []
-        self._times: list[npt.NDArray[np.float64]] = []
+        self._times: list[Floats] = []
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
         """Keep what is needed of some rows."""
@@ -86,13 +86,13 @@ class GradientLog:
         return found | {"update": found["update"].astype(np.int64)}
 
     @property
-    def times(self) -> npt.NDArray[np.float64]:
+    def times(self) -> Floats:
         """Seconds of each update; the one that makes version v is entry v - 1."""
         return np.concatenate(self._times)
 
 
-def _is(words: pa.DictionaryArray, word: str) -> npt.NDArray[np.bool_]:
+def _is(words: pa.DictionaryArray, word: str) -> Bools:
     """Mask of the words that equal one word."""
     number = words.dictionary.to_pylist().index(word)
-    equal: npt.NDArray[np.bool_] = words.indices.to_numpy() == number
+    equal: Bools = words.indices.to_numpy() == number
     return equal

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Array, Bools, Ints
 from simstrag.learning.correction import Correction
 from simstrag.learning.group_models import GroupModels, Places
 from simstrag.learning.optimizers import FlatSgd
@@ -36,18 +37,16 @@ class _Cells:
     in_order: cells in the order in which their places become known.
     """
 
-    first: npt.NDArray[np.int64]
-    place: npt.NDArray[np.int64]
-    known: npt.NDArray[np.int64]
+    first: Ints
+    place: Ints
+    known: Ints
     depth: npt.NDArray[np.int32]
-    amp: npt.NDArray[np.bool_]
-    of_update: npt.NDArray[np.int64]
-    in_order: npt.NDArray[np.int64]
+    amp: Bools
+    of_update: Ints
+    in_order: Ints
 
     @classmethod
-    def of(
-        cls, gradients: dict[str, npt.NDArray[Any]], places: Places, updates: int, alone: bool
-    ) -> _Cells:
+    def of(cls, gradients: dict[str, Array], places: Places, updates: int, alone: bool) -> _Cells:
         """Cells of gradients that are sorted by update, version and precision."""
         keys = np.stack([gradients["update"], places.of, gradients["amp"]])
         differs = np.any(keys[:, 1:] != keys[:, :-1], axis=0)
@@ -177,7 +176,7 @@ class GradientReplay(Replay):
             for first in range(0, len(level), self._at_once):
                 self._compute_together(level[first : first + self._at_once])
 
-    def _compute_together(self, chosen: npt.NDArray[np.int64]) -> None:
+    def _compute_together(self, chosen: Ints) -> None:
         """Compute cells whose places are known, or can be made of what was computed."""
         cells = self._cells
         for amp in (False, True):
@@ -200,7 +199,7 @@ class GradientReplay(Replay):
     def _keep_alone(
         self,
         cells: Sequence[int],
-        rows: npt.NDArray[np.int64],
+        rows: Ints,
         gradients: Sequence[torch.Tensor],
         parameters: Sequence[torch.Tensor],
     ) -> None:

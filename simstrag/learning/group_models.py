@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Array, Ints
 from simstrag.learning.optimizers import FlatOptimizer, OptimizerChoice
 
 if TYPE_CHECKING:
     import torch
-
-Whole = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +43,15 @@ class Places:
     ([0, 2, 0], [0], [0])
     """
 
-    of: Whole
+    of: Ints
     before: list[int]
     round: list[int]
     versions: int
-    known: Whole | None = None
+    known: Ints | None = None
     depth: npt.NDArray[np.int32] | None = None
 
     @classmethod
-    def among(cls, gradients: Mapping[str, npt.NDArray[Any]], updates: int) -> Places:
+    def among(cls, gradients: Mapping[str, Array], updates: int) -> Places:
         """The places of gradients with columns rank, step, version and round (-1 for none)."""
         of, rounds, versions = gradients["version"], gradients["round"], updates + 1
         if not (rounds >= 0).any():
@@ -88,7 +87,7 @@ class GroupModels:
     def __init__(
         self,
         places: Places,
-        rounds: npt.NDArray[Any],
+        rounds: Array,
         optimizer: OptimizerChoice,
         checks: bool = False,
     ) -> None:

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from simstrag.arrays import Floats
 
 SMOOTHING = 0.999
 """Factor of all older pairs for each round, the step of AdaptDL's `GradientNoiseScale`."""
@@ -136,7 +137,7 @@ def pair_of(
 
 
 def estimate_noise_scale(
-    pairs: Sequence[NormPair], weights: npt.NDArray[np.float64] | None = None
+    pairs: Sequence[NormPair], weights: Floats | None = None
 ) -> NoiseScaleEstimate | None:
     """The noise scale from pairs; the interval by bootstrap over pairs, seed 0.
 

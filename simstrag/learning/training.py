@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats, Ints
 from simstrag.learning.batches import Batches
 from simstrag.learning.gradient_log import GradientLog
 from simstrag.learning.gradients import GradientEngine
@@ -145,10 +145,10 @@ class Replay(abc.ABC):
     def sums(
         self,
         parameters: list[torch.Tensor],
-        rows: npt.NDArray[np.int64],
-        counts: npt.NDArray[np.int64],
+        rows: Ints,
+        counts: Ints,
         amp: bool,
-        weights: npt.NDArray[np.float64],
+        weights: Floats,
     ) -> list[torch.Tensor]:
         """A sum of gradients at each of several parameters, by weights.
 
@@ -180,7 +180,7 @@ class Replay(abc.ABC):
         optimizer: FlatOptimizer,
         flat: torch.Tensor,
         gradient: torch.Tensor,
-        rows: npt.NDArray[np.int64],
+        rows: Ints,
     ) -> None:
         """Step by a sum of the gradients of some rows; skip one that is not finite in float16."""
         finite = self.scales is None or bool(gradient.isfinite().all())
@@ -189,7 +189,7 @@ class Replay(abc.ABC):
             optimizer.step()
         self.rescale(rows, finite)
 
-    def rescale(self, rows: npt.NDArray[np.int64], finite: bool) -> None:
+    def rescale(self, rows: Ints, finite: bool) -> None:
         """Update the loss scale of each rank with one of these gradients in reduced precision."""
         if self.scales is not None:
             for rank in self.gradients["rank"][rows[self.gradients["amp"][rows]]].tolist():

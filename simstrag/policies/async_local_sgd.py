@@ -19,14 +19,10 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.contract import WINDOW, Learnt, Outer, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.contract.ties import TOLERANCE, is_at_most
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)

@@ -28,13 +28,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats, Ints
 from simstrag.contract import Block, Damping, Learnt, Plan, Quorum, Review, Via, View
 from simstrag.contract.ties import TOLERANCE, argsort, is_at_most, is_less
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 W, LEAST = 10, 3
 """Local times of a rank in its median, and the least number before groups are planned."""
 MARGIN, PATIENCE = 0.10, 3
@@ -65,7 +63,7 @@ class _State:
     quorums: tuple[Quorum, ...]
     low: Floats
     high: Floats
-    outside: npt.NDArray[np.int64]
+    outside: Ints
     checked: int = -1
     planned: int | None = None
     replans: int = 0

@@ -21,15 +21,13 @@ comes back between two updates, without a restart, and gets the parameters at no
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Ints
 from simstrag.contract import UNLIMITED, WINDOW, Block, Learnt, Plan, Quorum, Review, View
 from simstrag.contract.ties import is_at_most
 from simstrag.policies.estimators.detectors import median
 from simstrag.policies.estimators.slow_ranks import SlowRanks, worth_leaving
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 EVERY_UPDATE = Review(updates=1)
 
 

@@ -18,12 +18,11 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, Plan, Review, View
 from simstrag.contract.ties import TOLERANCE, is_at_most
 
-Floats = npt.NDArray[np.float64]
 CANDIDATES = 200
 FIRST = 6
 """The first candidate is the earliest end of a sixth micro-batch."""

@@ -21,13 +21,12 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Ints
 from simstrag.contract import Block, Learnt, Plan, Quorum, Review, Via, View
 from simstrag.contract.ties import is_at_most
 from simstrag.policies.estimators.predictors import last, predict
 
-Ints = npt.NDArray[np.int64]
 QUORUM = Quorum(count=1, via=Via.SERVER)
 ON_BLOCK = Review(on_block=True)
 

@@ -18,8 +18,8 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Ints
 from simstrag.contract import (
     UNLIMITED,
     WINDOW,
@@ -33,9 +33,6 @@ from simstrag.contract import (
 )
 from simstrag.contract.ties import argsort
 from simstrag.policies.estimators.slow_ranks import SlowRanks
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)

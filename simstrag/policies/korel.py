@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array, Bools, Floats, Ints
 from simstrag.contract import UNLIMITED, WINDOW, Block, Hints, Learnt, Plan, Review, View
 from simstrag.contract.ties import is_at_most, is_less
 from simstrag.policies.estimators.detectors import (
@@ -40,9 +39,6 @@ from simstrag.policies.estimators.detectors import (
 )
 from simstrag.policies.estimators.windows import Windows
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")
 EVERY_UPDATE = Review(updates=1)
 
@@ -86,7 +82,7 @@ class _State:
     acted: whether ranks have changed mode or begun or ended trials since the plan.
     """
 
-    ranks: dict[str, npt.NDArray[Any]]
+    ranks: dict[str, Array]
     full: Ints
     amp: Ints
     raw: Windows
@@ -219,7 +215,7 @@ class Korel:
 
     def _state(self, n: int) -> _State:
         if self.state_.value is None:
-            ranks: dict[str, npt.NDArray[Any]] = {name: np.zeros(n, kind) for name, kind in RANK}
+            ranks: dict[str, Array] = {name: np.zeros(n, kind) for name, kind in RANK}
             ranks["dwell"][:], ranks["cooldown"][:] = self.dwell, self.cooldown
             ranks["last_off"][:] = -math.inf
             none = np.arange(0)
@@ -491,7 +487,7 @@ def _clear_counts(state: _State) -> None:
     state.ranks["off_count"].fill(0)
 
 
-def _due(ranks: dict[str, npt.NDArray[Any]]) -> Ints:
+def _due(ranks: dict[str, Array]) -> Ints:
     """AMP steps of each rank at its next efficacy test or probe, shape (N,)."""
     due: Ints = np.minimum(ranks["test_at"], ranks["probe_at"])
     return due

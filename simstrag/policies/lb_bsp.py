@@ -21,14 +21,13 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, Learnt, Plan, Quorum, Review, Via, View
 from simstrag.contract.ties import is_less
 from simstrag.policies.estimators.detectors import median
 from simstrag.policies.estimators.shares import StreamTimes, balanced
 
-Floats = npt.NDArray[np.float64]
 EVERY_UPDATE = Review(updates=1)
 
 

@@ -17,8 +17,9 @@ the limits of the model.
 import enum
 from dataclasses import dataclass, field
 
+from simstrag.arrays import Floats
 from simstrag.contract import ALL, Quorum, Via, View
-from simstrag.contract.ties import Floats, is_at_most, is_less
+from simstrag.contract.ties import is_at_most, is_less
 from simstrag.policies.estimators.mode_choice import (
     ChoosesModes,
     ModeState,

@@ -9,8 +9,8 @@ Homogeneous GPUs", 2025, arXiv:2512.09685, as in star_h; the oracle is ours.
 
 from dataclasses import dataclass
 
+from simstrag.arrays import Floats
 from simstrag.contract import PlanError, View
-from simstrag.contract.ties import Floats
 from simstrag.policies.estimators.predictors import RULES, predict
 from simstrag.policies.star_h import StarH
 

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, View
-from simstrag.contract.ties import Floats, is_at_most
+from simstrag.contract.ties import is_at_most
 from simstrag.policies.estimators.mode_choice import (
     ChoosesModes,
     ModeState,

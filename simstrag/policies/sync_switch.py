@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from simstrag.arrays import Bools, Floats
 from simstrag.contract import UNLIMITED, Block, Plan, PlanError, Quorum, Review, Via, View
-from simstrag.contract.ties import Bools, Floats, is_less
+from simstrag.contract.ties import is_less
 from simstrag.policies.estimators.columns import medians_of_known
 
 RECENT = 5

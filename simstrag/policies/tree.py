@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from simstrag.arrays import Bools
 from simstrag.contract import Plan, PlanError, Quorum, Review, Via, View
-from simstrag.contract.ties import Bools
 from simstrag.policies.estimators.gradient_trees import with_trees
 from simstrag.policies.estimators.predictors import median, predict
 from simstrag.policies.estimators.time_to_progress import straggle

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import PrecisionSeconds, Profile, StepTimes
 from simstrag.profile.quantity import Kind, Quantity
 
 
-def batch_seconds(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def batch_seconds(constants: npt.ArrayLike, batches: npt.ArrayLike) -> Floats:
     """Median seconds of clean steps of some batches: fixed + per_sample * batch.
 
     constants: fixed, per_sample, knee.  Batches below the knee (0: none) take as long as the knee.

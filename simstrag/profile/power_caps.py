@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 SHAPE = (0.52, 1.51, 0.91)
 """A, G, K: fitted to 68 trainings of six models on a V100 at seven caps each, 100 to 250 W (Zeus,
 You et al., NSDI 2023, `summary_power_v100.csv`), with an error of 4.8 % (root mean square of the

@@ -26,6 +26,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.profile.measurements import Response
 from simstrag.profile.profile import Profile
@@ -38,7 +39,6 @@ MOST = 0.9
 SHOWS = 1.08
 """Slowdown of a whole step from which it is taken to be of its shorter stream: steps on a GPU are
 up to 8 % longer than their kernels (`simstrag.calibration.fits.counted_visits`)."""
-Floats = npt.NDArray[np.float64]
 
 
 def apply_law(law: str, constants: Mapping[str, float], levels: npt.ArrayLike) -> Floats:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.records.log_table import NO_UNITS, LogTable
@@ -140,7 +140,6 @@ LATEST = 1e20
 """Largest number of a time: nanoseconds since 1970 for 3,000 years."""
 EPOCH = 1e8
 """From here on seconds are taken to be since 1970."""
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.records.columns import (
     MEANINGS,
     LogColumns,
@@ -74,7 +74,7 @@ def read(files: Sequence[LogFile], columns: Mapping[str, str] | None = None) -> 
 READERS = (Reader(NAME, "CSV of start, end, host and factor", recognise, read),)
 
 
-def _factors(log: LogColumns) -> npt.NDArray[np.float64]:
+def _factors(log: LogColumns) -> Floats:
     """The factor of each episode: of its column, else in its note."""
     meanings = [meaning for meaning in ("factor", "note") if meaning in log]
     factors = []

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from simstrag.arrays import Ints, Reals
 from simstrag.errors import InputError
 from simstrag.records.hang import (
     BEGAN,
@@ -46,7 +47,7 @@ from simstrag.records.hang import (
 )  # fmt: skip
 from simstrag.records.log_file import LogFile, Reader
 from simstrag.records.log_table import shorten
-from simstrag.records.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, Unseen, assumed_gpus
+from simstrag.records.record import ALL_REDUCE, COMPUTE, Record, Unseen, assumed_gpus
 from simstrag.records.steps import absent_ranks
 
 NAME = "flight recorder"
@@ -76,8 +77,8 @@ class _Rank(NamedTuple):
 
     number: Ints
     what: list[str]
-    exit: Floats
-    seconds: Floats
+    exit: Reals
+    seconds: Reals
     timed: bool
 
 
@@ -200,14 +201,14 @@ def _record(dumps: dict[int, Any], source: str) -> Record:
     )  # fmt: skip
 
 
-def _means(values: Floats, block: int) -> Floats:
+def _means(values: Reals, block: int) -> Reals:
     """The means of blocks of steps, of an array (ranks, steps, collectives)."""
     ranks, steps, period = values.shape
     whole = steps // block * block
     return np.asarray(values[:, :whole].reshape(ranks, -1, block, period).mean(axis=2))
 
 
-def _computing(gap: Floats, lasted: Floats, near: float) -> tuple[Floats, Floats]:
+def _computing(gap: Reals, lasted: Reals, near: float) -> tuple[Reals, Reals]:
     """Seconds that each rank computes in each step, shape (ranks, steps), and the least of them.
 
     gap: from the end of the collective before to that of each, shape (steps, collectives).
@@ -217,7 +218,7 @@ def _computing(gap: Floats, lasted: Floats, near: float) -> tuple[Floats, Floats
     pause = np.maximum(gap - lasted, 0)
     last = np.argmin(lasted, axis=0)[None]
 
-    def of_last(values: Floats) -> Floats:
+    def of_last(values: Reals) -> Reals:
         return np.take_along_axis(values, last[..., 1:], axis=0)
 
     first = np.broadcast_to(pause[..., :1], pause[..., 1:].shape)
@@ -234,7 +235,7 @@ def _computing(gap: Floats, lasted: Floats, near: float) -> tuple[Floats, Floats
     return computing, least
 
 
-def _ready(gap: Floats, pause: Floats, near: float) -> tuple[Floats, Floats]:
+def _ready(gap: Reals, pause: Reals, near: float) -> tuple[Reals, Reals]:
     """Seconds until each rank is ready for the last of collectives that are enqueued together.
 
     pause: from the end of the collective before to the entry, shape (ranks, steps, collectives).
@@ -247,7 +248,7 @@ def _ready(gap: Floats, pause: Floats, near: float) -> tuple[Floats, Floats]:
     own = np.max(np.where(shows, place, 0), axis=2)
     last = own.max(axis=0)
 
-    def at(values: Floats, chosen: Ints) -> Floats:
+    def at(values: Reals, chosen: Ints) -> Reals:
         return np.take_along_axis(values, chosen[..., None], axis=-1)[..., 0]
 
     seen = at(entry, own)
@@ -343,7 +344,7 @@ def _period(what: list[str], source: str) -> tuple[int, int]:
     )
 
 
-def _ends(exits: Floats, seconds: Floats, period: int) -> Ints:
+def _ends(exits: Reals, seconds: Reals, period: int) -> Ints:
     """The last collective of each step: the longest pause follows it."""
     pauses = np.median((exits - seconds)[:, 1:] - exits[:, :-1], axis=0)
     phase = int(np.argmax([np.mean(pauses[k::period]) for k in range(period)]))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.arrays import Reals
 from simstrag.errors import InputError
 from simstrag.records.columns import LogColumns
 from simstrag.records.log_file import LogFile, Reader
@@ -25,7 +26,6 @@ from simstrag.records.record import (
     SM_CLOCK,
     SM_CLOCK_MAX,
     TEMPERATURE,
-    Floats,
     Record,
 )
 from simstrag.records.series import counts_of, differing_parts, numbers_of, record_of_series
@@ -86,9 +86,9 @@ def read_dmon(files: Sequence[LogFile], columns: Mapping[str, str] | None = None
 
 def _scaled(
     rows: list[dict[str, str]], names: Mapping[str, tuple[str, float]], source: str
-) -> dict[str, Floats]:
+) -> dict[str, Reals]:
     """The quantities of rows, by the surest of their names."""
-    values: dict[str, Floats] = {}
+    values: dict[str, Reals] = {}
     for name, (quantity, scale) in names.items():
         if quantity in values or not any(name in row for row in rows):
             continue

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.documents.csv_rows import read_rows
 from simstrag.documents.file_io import require_path
 from simstrag.documents.suggestions import nearest
@@ -151,7 +151,7 @@ class LogTable:
         gaps: bool = False,
         unit: float = 1.0,
         units: Mapping[str, float] = NO_UNITS,
-    ) -> npt.NDArray[np.float64]:
+    ) -> Floats:
         """The cells of a column as finite numbers; with `gaps`, NaN for a cell not measured.
 
         unit: what a bare number is multiplied by.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simstrag.arrays import Reals
 from simstrag.errors import InputError
 from simstrag.records.columns import LogColumns
 from simstrag.records.log_file import LogFile, Reader
@@ -26,9 +27,8 @@ from simstrag.records.record import (
     SM_CLOCK,
     SM_CLOCK_MAX,
     TEMPERATURE,
-    Floats,
     Record,
-)  # fmt: skip
+)
 from simstrag.records.series import QUERY, counts_of, differing_parts, numbers_of, record_of_series
 
 NAME = "nvidia-smi"
@@ -246,7 +246,7 @@ class _Part(NamedTuple):
     times: list[str]
     sample: list[int]
     models: list[str]
-    values: dict[str, Floats]
+    values: dict[str, Reals]
     notes: list[str]
 
 
@@ -266,7 +266,7 @@ def _read_rows(rows: Rows, names: dict[str, str], file: LogFile, host: str) -> _
         for h, card in zip(hosts, cards, strict=True)
     ]
     sample = counts_of(labels)
-    values: dict[str, Floats] = {
+    values: dict[str, Reals] = {
         q: numbers_of(column, f"{file.path}: {names[q]}") / (100 if q == GPU else 1)
         for q, column in cells.items()
         if q not in (TIME, HOST_NAME, CARD, MODEL, REASONS)
@@ -284,7 +284,7 @@ def _read_rows(rows: Rows, names: dict[str, str], file: LogFile, host: str) -> _
     return _Part(labels, times, sample, cells.get(MODEL, [""] * size), values, notes)
 
 
-def _masks(cells: list[str], where: str) -> Floats:
+def _masks(cells: list[str], where: str) -> Reals:
     """Masks of reasons, in hexadecimal digits or decimal ones."""
     try:
         known = {c: np.nan if GAP.fullmatch(c) else float(int(c, 0) & 0xFFFF) for c in set(cells)}
@@ -295,7 +295,7 @@ def _masks(cells: list[str], where: str) -> Floats:
     return np.array([known[cell] for cell in cells])
 
 
-def _flags(cells: list[str], name: str) -> Floats:
+def _flags(cells: list[str], name: str) -> Reals:
     """The bit of one reason where it is active; NaN in a gap."""
     found = REASON.fullmatch(name)
     assert found is not None
@@ -312,7 +312,7 @@ def _cards_in_turn(times: list[str]) -> int:
     return lengths.pop() if len(lengths) == 1 else 1
 
 
-def _time(cells: list[str], sample: list[int], source: str) -> tuple[Floats, str, str]:
+def _time(cells: list[str], sample: list[int], source: str) -> tuple[Reals, str, str]:
     """Seconds of each row, the note on their zero, and the wall clock."""
     if not all(cells):
         note = (

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Array, Ints, Reals
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.records.log_file import LogFile, Reader
-from simstrag.records.record import FORWARD, OPERATIONS, Floats, Ints, Record
+from simstrag.records.record import FORWARD, OPERATIONS, Record
 
 NAME = "operations of a pipeline"
 PARQUET = b"PAR1"
@@ -88,7 +88,7 @@ def read_operations(path: str | Path, content: Any = None) -> Record:
 
 def _assemble(
     path: str | Path, integers: dict[str, Ints], kind: Ints, kinds: tuple[str, ...],
-    start: Floats, duration: Floats,
+    start: Reals, duration: Reals,
 ) -> Record:  # fmt: skip
     """The record, with what optional columns would say derived, and the notes that say so."""
     step, replica, stage = (integers[name] for name in ("step", "dp_rank", "stage"))
@@ -155,7 +155,7 @@ def _whole(column: Any) -> Any:
     return array.chunk(0) if isinstance(array, pyarrow.ChunkedArray) else array
 
 
-def _column(table: Any, name: str, path: str | Path) -> npt.NDArray[Any]:
+def _column(table: Any, name: str, path: str | Path) -> Array:
     import pyarrow
 
     found = table[name].type
@@ -177,13 +177,13 @@ def _integers(table: Any, name: str, path: str | Path) -> Ints:
     return values.astype(np.int64)
 
 
-def _seconds(table: Any, name: str, path: str | Path) -> Floats:
+def _seconds(table: Any, name: str, path: str | Path) -> Reals:
     """A column of seconds in the precision of the file: 32 bits are not made to look like more."""
     single = str(table[name].type) == "float"
     return _column(table, name, path).astype(np.float32 if single else np.float64)
 
 
-def _count(*columns: npt.NDArray[Any]) -> Ints:
+def _count(*columns: Array) -> Ints:
     """The place of each row among those that agree in all columns but the last, sorted by it."""
     order = np.lexsort(columns[::-1])
     keys = np.stack([column[order] for column in columns[:-1]])

@@ -23,11 +23,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Ints, Reals
 from simstrag.errors import InputError
 from simstrag.records.log_file import LogFile, Reader
-from simstrag.records.record import ALL_REDUCE, COMPUTE, Floats, Ints, Record, Unseen, assumed_gpus
+from simstrag.records.record import ALL_REDUCE, COMPUTE, Record, Unseen, assumed_gpus
 from simstrag.records.steps import absent_ranks
 
 NAME = "PyTorch profiles"
@@ -64,12 +64,12 @@ class RankSteps(NamedTuple):
     """
 
     number: Ints
-    start: Floats
-    span: Floats
-    exposed: Floats
-    exit: Floats
+    start: Reals
+    span: Reals
+    exposed: Reals
+    exit: Reals
 
-    def select(self, kept: npt.NDArray[np.bool_]) -> RankSteps:
+    def select(self, kept: Bools) -> RankSteps:
         """The steps for which `kept` is true."""
         number, *seconds = self
         return RankSteps(number[kept], *(column[kept] for column in seconds))
@@ -87,10 +87,10 @@ class JobProfile(NamedTuple):
     ranks: list[int]
     files: list[LogFile]
     number: Ints
-    start: Floats
-    span: Floats
-    exposed: Floats
-    exit: Floats
+    start: Reals
+    span: Reals
+    exposed: Reals
+    exit: Reals
     size: int
     unnamed: int
     dropped: int
@@ -277,13 +277,13 @@ def _microseconds(value: Any) -> float:
         return math.nan
 
 
-def _windows(spans: Spans) -> Floats:
+def _windows(spans: Spans) -> Reals:
     """Starts and ends of steps on the device, each up to the beginning of the next."""
     start, end = np.array(spans).T
     return np.array([start, np.append(start[1:], end[-1])])
 
 
-def _last_ends(spans: Spans, windows: Floats) -> Floats:
+def _last_ends(spans: Spans, windows: Reals) -> Reals:
     """The latest end of a span in each window (starts, ends); NaN where none ends in it."""
     ends = np.sort([end for _, end in spans])
     before = np.searchsorted(ends, windows[1], side="right")
@@ -291,7 +291,7 @@ def _last_ends(spans: Spans, windows: Floats) -> Floats:
     return np.where(found, np.append(ends, np.nan)[before - 1], np.nan)
 
 
-def _covered(spans: Spans, windows: Floats) -> Floats:
+def _covered(spans: Spans, windows: Reals) -> Reals:
     """Seconds of each window (starts, ends) that at least one span covers."""
     if not spans:
         return np.zeros(windows.shape[1])

@@ -16,9 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from simstrag.arrays import Reals
 from simstrag.errors import InputError
 from simstrag.records.columns import LOADED, MEANINGS, LogColumns, choose, match, plain
 from simstrag.records.log_file import LogFile, Reader
@@ -165,7 +163,7 @@ def metrics_of(table: LogTable) -> dict[str, str]:
     return {quantity: name for quantity, name in found.items() if name}
 
 
-def _numbers(table: LogTable, name: str) -> npt.NDArray[np.floating]:
+def _numbers(table: LogTable, name: str) -> Reals:
     scale = 1e-6 if plain(name).endswith(HERTZ) else 1.0
     return scale * numbers_of(table.columns[name], f"{table.source}: {name}")
 

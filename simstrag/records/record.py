@@ -12,12 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Ints, Reals
 from simstrag.documents.job_mesh import JobMesh
-
-Floats = npt.NDArray[np.floating]
-Ints = npt.NDArray[np.int64]
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 COMPUTE, ALL_REDUCE = "compute", "all-reduce"
@@ -68,10 +65,10 @@ class NodeSeries:
 
     quantity: str
     node: Ints
-    time: Floats
-    value: Floats
+    time: Reals
+    value: Reals
 
-    def of_node(self, node: int) -> tuple[Floats, Floats]:
+    def of_node(self, node: int) -> tuple[Reals, Reals]:
         """Times and values of one node."""
         own = slice(*np.searchsorted(self.node, [node, node + 1]))
         return self.time[own], self.value[own]
@@ -105,8 +102,8 @@ class Bounds:
 
     quantity: str
     step: Ints
-    low: Floats
-    high: Floats
+    low: Reals
+    high: Reals
     low_rank: Ints
     high_rank: Ints
 
@@ -189,20 +186,20 @@ class Record:
     chunk: Ints
     model_chunk: Ints
     micro_batch: Ints
-    start: Floats
-    duration: Floats
+    start: Reals
+    duration: Reals
     kinds: tuple[str, ...]
     source: str
     form: str
     gpus: int | None = None
     is_timed: bool = True
-    step_seconds: Floats | None = None
-    tokens: Floats | None = None
+    step_seconds: Reals | None = None
+    tokens: Reals | None = None
     group: Ints | None = None
     mesh: JobMesh | None = None
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    time: Floats | None = None
+    time: Reals | None = None
     began: str = ""
     hosts: Mapping[int, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
@@ -228,7 +225,7 @@ class Record:
         cls,
         steps: Ints,
         ranks: Ints,
-        parts: Mapping[str, Floats] | Mapping[tuple[str, int], Floats],
+        parts: Mapping[str, Reals] | Mapping[tuple[str, int], Reals],
         source: str,
         form: str,
         **more: Any,

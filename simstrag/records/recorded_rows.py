@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from simstrag.arrays import Ints, Reals
 from simstrag.errors import InputError
 from simstrag.records import steps
 from simstrag.records.log_file import LogFile
-from simstrag.records.record import Floats, Ints, Record
+from simstrag.records.record import Record
 
 PLAIN = b"rank,step,stage,seconds\n"
 """The header of ranks of one group, whose rows can be read in bulk."""
@@ -94,7 +95,7 @@ def _first_step(files: Mapping[Path, RankRows], parts: int) -> Record | None:
         return None
 
 
-def _repeated(first: Record, numbers: Ints, seconds: Floats) -> Record:
+def _repeated(first: Record, numbers: Ints, seconds: Reals) -> Record:
     """The record of steps that are like the first one, by their seconds.
 
     seconds: shape (ranks, steps, parts).

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Reals
 from simstrag.errors import InputError
 from simstrag.records.log_table import EMPTY, shorten
 from simstrag.records.record import GPU, SM_CLOCK, NodeSeries, Record, Unseen
@@ -29,15 +29,14 @@ SCALES = {"mw": 1e-3, "kw": 1e3, "ghz": 1e3}
 """Of the units that a cell may have, those that are not the one of `QUANTITIES`."""
 BLANK = 2147483632.0
 """The least of the numbers by which DCGM says that it has no value."""
-Floats = npt.NDArray[np.floating]
 
 
 def record_of_series(
     source: str,
     form: str,
     labels: Sequence[str],
-    time: Floats,
-    values: Mapping[str, Floats],
+    time: Reals,
+    values: Mapping[str, Reals],
     query: str = QUERY,
     **more: Any,
 ) -> Record:
@@ -66,7 +65,7 @@ def record_of_series(
     return Record.without_steps(source, form, nodes=tuple(place), series=tuple(series), **more)
 
 
-def numbers_of(cells: Sequence[str], where: str) -> Floats:
+def numbers_of(cells: Sequence[str], where: str) -> Reals:
     """Cells as numbers, with or without their unit; NaN where nothing was measured.
 
     where: file and column, for the `InputError` of any other cell.

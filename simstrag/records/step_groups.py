@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
-from simstrag.records.record import Floats, Ints
+from simstrag.arrays import Ints, Reals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ def aligned(frame: pd.DataFrame, ranks: int, parts: int) -> tuple[pd.DataFrame, 
     return frame, {"start": start.ravel(), "group": codes[kept].ravel()}
 
 
-def offsets(ends: Floats, members: Ints) -> Floats:
+def offsets(ends: Reals, members: Ints) -> Reals:
     """By how much each rank's clock is moved in each step, shape (steps, ranks).
 
     ends: of each part on a rank's own clock, shape (steps, ranks, parts).
@@ -68,7 +68,7 @@ def offsets(ends: Floats, members: Ints) -> Floats:
     times = ends.transpose(2, 0, 1)[waits]
     some = times[:, :: -(-len(ends) // SOME)]
 
-    def move(times: Floats, weights: Floats) -> Floats:
+    def move(times: Reals, weights: Reals) -> Reals:
         total = np.tensordot(np.bincount(which.ravel(), weights, len(aways)), aways, 1)
         pairs = zip(times, own, weights, strict=True)
         apart = sum(weight * _from_mean(each, k) for each, k, weight in pairs)
@@ -87,7 +87,7 @@ def offsets(ends: Floats, members: Ints) -> Floats:
     return move(times, weights)
 
 
-def _from_mean(times: Floats, groups: Ints) -> Floats:
+def _from_mean(times: Reals, groups: Ints) -> Reals:
     """Each rank's time from the mean of its group; ranks are the last axis."""
     _, place, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order, first = np.argsort(place, kind="stable"), counts.cumsum() - counts

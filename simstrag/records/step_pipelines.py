@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simstrag.arrays import Ints, Reals
 from simstrag.documents.job_mesh import JobMesh
 from simstrag.errors import InputError
-from simstrag.records.record import ALL_REDUCE, ASK, PEER, RECEIVE, SEND, Floats, Ints
+from simstrag.records.record import ALL_REDUCE, ASK, PEER, RECEIVE, SEND
 from simstrag.records.step_groups import offsets
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class _Rank(NamedTuple):
     names: tuple[str, ...]
     numbers: tuple[int, ...]
     labels: tuple[str, ...]
-    seconds: Floats
+    seconds: Reals
 
 
 def is_pipeline(frame: pd.DataFrame) -> bool:
@@ -139,7 +140,7 @@ def _stages_of(ranks: dict[int, _Rank]) -> dict[int, int]:
 
 def _offsets(
     ranks: dict[int, _Rank], by_stage: list[list[int]], replica: dict[int, int]
-) -> dict[int, Floats]:
+) -> dict[int, Reals]:
     """By how much each rank's clock is moved in each step."""
     first = [ranks[rank] for rank in by_stage[0]]
     ends = np.stack([each.seconds.cumsum(axis=1) for each in first], axis=1)

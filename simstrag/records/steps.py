@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Ints
 from simstrag.documents.job_mesh import JobMesh
 from simstrag.errors import InputError
 from simstrag.records.columns import (
@@ -40,7 +40,7 @@ from simstrag.records.columns import (
     wall_clock,
 )  # fmt: skip
 from simstrag.records.log_file import LogFile, Reader
-from simstrag.records.record import ALL_REDUCE, COMPUTE, Ints, Record, Unseen, assumed_gpus
+from simstrag.records.record import ALL_REDUCE, COMPUTE, Record, Unseen, assumed_gpus
 from simstrag.records.step_groups import aligned
 from simstrag.records.step_pipelines import is_pipeline, pipeline_of
 from simstrag.records.step_tables import (
@@ -174,7 +174,7 @@ class _Rows(NamedTuple):
     began: str = ""
     mesh: JobMesh | None = None
 
-    def mistake(self, wrong: npt.NDArray[np.bool_], meaning: str, why: str) -> None:
+    def mistake(self, wrong: Bools, meaning: str, why: str) -> None:
         """Raise an error about the first cell that is wrong, if any is."""
         if wrong.any():
             row = self.frame[wrong].iloc[0]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Ints, Reals
 from simstrag.records.columns import LOADED, MEANINGS, NEEDED, SHARES, LogColumns, format_of, plain
 from simstrag.records.log_file import LogFile, Reader
 from simstrag.records.log_table import LogTable
@@ -15,7 +15,6 @@ from simstrag.records.record import Record
 from simstrag.records.series import record_of_series
 
 NAME = "utilisation"
-Floats = npt.NDArray[np.floating]
 
 
 def recognise(file: LogFile) -> bool:
@@ -39,7 +38,7 @@ def of_table(
     table: LogTable,
     columns: Mapping[str, str] | None = None,
     fraction: bool | None = None,
-    more: Mapping[str, Floats] | None = None,
+    more: Mapping[str, Reals] | None = None,
 ) -> Record:
     """The series gpu, host and net of the columns that a table has, as shares.
 
@@ -79,7 +78,7 @@ def of_table(
 
 
 def _require_one_value(
-    log: LogColumns, resource: str, node: npt.NDArray[np.int64], time: Floats, cells: Floats
+    log: LogColumns, resource: str, node: Ints, time: Reals, cells: Reals
 ) -> None:
     """Raises `InputError` for two values of one node and time."""
     order = np.lexsort((time, node))
@@ -100,7 +99,7 @@ def _is_share(log: LogColumns, resource: str, fraction: bool | None) -> bool:
     return plain(log.names[resource]) in SHARES if fraction is None else fraction
 
 
-def _loads(log: LogColumns, resource: str, fraction: bool | None) -> Floats:
+def _loads(log: LogColumns, resource: str, fraction: bool | None) -> Reals:
     """Utilisations as fractions, NaN for an empty cell."""
     is_share = _is_share(log, resource, fraction)
     value, most = log.numbers(resource, gaps=True), 1.0 if is_share else 100.0

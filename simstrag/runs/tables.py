@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from simstrag.arrays import Array, Bools
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = npt.NDArray[Any]
 
 ROWS, VALUES = 1 << 17, 1 << 18
 """Rows, or values in their lists, that are written at once."""
@@ -381,7 +381,7 @@ def values_of(array: pa.Array) -> Array:
     return np.where(bits[start:stop], values, np.nan)
 
 
-def numbers(rows: Array, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def numbers(rows: Array, missing: Bools | None = None) -> pa.Array:
     """Numbers, shape (n,), of which some are missing; they share memory with contiguous `rows`."""
     rows = np.ascontiguousarray(rows)
     buffers = [None if missing is None else _present(missing), pa.py_buffer(rows)]
@@ -409,7 +409,7 @@ def lists(values: Sequence[Sequence[float] | Array | None], kind: type) -> pa.Ar
     return lists_of(flat, np.array(sizes), np.array([value is None for value in values], np.bool_))
 
 
-def lists_of(flat: Array, sizes: Array, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def lists_of(flat: Array, sizes: Array, missing: Bools | None = None) -> pa.Array:
     """Lists of numbers that stand one after another; sizes: length of each list, shape (n,)."""
     ends = np.append(0, np.cumsum(sizes)).astype(np.int32)
     buffers = [None if missing is None else _present(missing), pa.py_buffer(ends)]
@@ -429,12 +429,12 @@ def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def take(batch: pa.RecordBatch, rows: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+def take(batch: pa.RecordBatch, rows: Bools) -> pa.RecordBatch:
     """The rows where a mask is true; a copy."""
     return batch.take(numbers(np.flatnonzero(rows)))
 
 
-def _present(missing: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+def _present(missing: Bools) -> pa.Buffer | None:
     """A bit for each value that there is; None where nothing is missing."""
     return pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
 

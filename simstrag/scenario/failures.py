@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from simstrag.arrays import Floats
 from simstrag.scenario.failure_events import read_failure_events
 from simstrag.scenario.sections import Count, NonNegative, Positive, Section
-from simstrag.timing.noise import Floats, Words, keys, look_up, nth, shifted_exponential
+from simstrag.timing.noise import Words, keys, look_up, nth, shifted_exponential
 
 STREAM = 2**64 - 4  # no rank has this number
 

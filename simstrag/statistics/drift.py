@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Reals
 from simstrag.statistics.pauses import running_median
 from simstrag.statistics.slow_workers import FLOOR
-
-Floats = npt.NDArray[np.floating]
 
 SUSTAINED = 10
 """Steps that make a level."""
@@ -35,7 +33,7 @@ class Drift(NamedTuple):
     steps: how many there are.
     """
 
-    seconds: Floats
+    seconds: Reals
     base: float
     first: int
     last: int
@@ -43,7 +41,7 @@ class Drift(NamedTuple):
     steps: int = 0
 
 
-def find_drift(seconds: Floats) -> Drift:
+def find_drift(seconds: Reals) -> Drift:
     """The drift of seconds (ranks, steps) without pauses.
 
     >>> steps = np.full((4, 60), 0.5) + np.random.default_rng(0).normal(0, 0.01, (4, 60))
@@ -73,7 +71,7 @@ def find_drift(seconds: Floats) -> Drift:
     return Drift(lost, base, int(own[0]), int(own[-1]), ratio, len(own))
 
 
-def _error(seconds: Floats, level: Floats) -> float:
+def _error(seconds: Reals, level: Reals) -> float:
     """The standard error of a level by the ranks' own noise, correlated as it is.
 
     Of several ranks the noise is what they differ by, which no common drift is in.

@@ -11,12 +11,10 @@ import itertools
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Reals
 from simstrag.statistics.slow_workers import FLOOR, independence
 from simstrag.statistics.student import upper_tail
-
-Floats = npt.NDArray[np.floating]
 
 LEVEL = 0.002
 """Rate at which equal workers are taken for several groups."""
@@ -29,7 +27,7 @@ NOISELESS = 1e-9
 """Relative spread below which the steps of a worker do not vary."""
 
 
-def groups(seconds: Floats) -> list[list[int]]:
+def groups(seconds: Reals) -> list[list[int]]:
     """Places of the workers of seconds (workers, steps) in groups, the fastest first.
 
     >>> seconds = np.repeat([[0.267], [0.267], [0.400], [0.400]], 40, axis=1)
@@ -57,7 +55,7 @@ def groups(seconds: Floats) -> list[list[int]]:
     return [sorted(group) for group in found]
 
 
-def reference(seconds: Floats) -> list[int] | None:
+def reference(seconds: Reals) -> list[int] | None:
     """The workers of the fastest group, where others are half of all or more; else None.
 
     >>> seconds = np.repeat([[0.2], [0.2], [0.2], [0.3], [0.3], [0.3], [0.3], [0.3]], 40, axis=1)

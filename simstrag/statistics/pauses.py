@@ -12,13 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Ints, Reals
 from simstrag.statistics.student import f_upper_tail
-
-Floats = npt.NDArray[np.floating]
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 WINDOW = 11
 """Steps of the running median: five pauses among them do not move it."""
@@ -55,14 +51,14 @@ class Pauses(NamedTuple):
     phase: number of a step with one, modulo the period.
     """
 
-    common: Floats
-    scattered: Floats
-    level: Floats
+    common: Reals
+    scattered: Reals
+    level: Reals
     period: int
     phase: int
 
 
-def find_pauses(seconds: Floats, numbers: Ints | None = None) -> Pauses:
+def find_pauses(seconds: Reals, numbers: Ints | None = None) -> Pauses:
     """The pauses in seconds (ranks, steps).
 
     numbers: of the steps, which may have gaps.
@@ -88,7 +84,7 @@ def find_pauses(seconds: Floats, numbers: Ints | None = None) -> Pauses:
     return Pauses(common, scattered, seconds - common - scattered, period, phase)
 
 
-def _pausing(logs: Floats, together: int = 1) -> Mask:
+def _pausing(logs: Reals, together: int = 1) -> Bools:
     """Which steps of logs (ranks, steps) about 0 are pauses.
 
     together: ranks that all reach these logs.  Noise makes two do so as often as the square of it.
@@ -116,17 +112,17 @@ def _binomial(least: int, count: int, rate: float) -> float:
     return f_upper_tail(a * (1 - rate) / (b * rate), 2 * b, 2 * a)
 
 
-def running_median(seconds: Floats, window: int = WINDOW) -> Floats:
+def running_median(seconds: Reals, window: int = WINDOW) -> Reals:
     """The median of the steps around each, shape (ranks, steps); shorter windows at the ends."""
     steps = seconds.shape[1]
     half = min(window, steps) // 2
     padded = np.pad(seconds, ((0, 0), (half, half)), mode="reflect" if steps > half else "edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1, axis=1)
-    found: Floats = np.median(windows, axis=-1)
+    found: Reals = np.median(windows, axis=-1)
     return found
 
 
-def gather(scattered: Floats) -> float:
+def gather(scattered: Reals) -> float:
     """Seconds that all scattered pauses take if ranks pause at the same steps.
 
     The k-th pause of each rank is in the same step as the k-th of the others; longest first.

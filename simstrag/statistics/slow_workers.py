@@ -21,12 +21,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Ints, Reals
 from simstrag.statistics.student import upper_tail
-
-Floats = npt.NDArray[np.floating]
-Ints = npt.NDArray[np.int64]
 
 FLOOR = 0.05
 """Slowdown up to which a worker counts as like its peers."""
@@ -68,7 +65,7 @@ class Slowness(NamedTuple):
     test: str
 
 
-def excesses(seconds: Floats, peers: list[int] | None = None) -> Floats:
+def excesses(seconds: Reals, peers: list[int] | None = None) -> Reals:
     """Log of seconds over the median of the other workers', which the first axis counts.
 
     peers: the workers that all are compared with, in place of all others.
@@ -81,11 +78,11 @@ def excesses(seconds: Floats, peers: list[int] | None = None) -> Floats:
     others = len(logs) - 1
     middle = (others - 1) // 2, others // 2
     lower, upper = (np.where(place > k, ascending[k], ascending[k + 1]) for k in middle)
-    found: Floats = logs - (lower + upper) / 2
+    found: Reals = logs - (lower + upper) / 2
     return found
 
 
-def slowness(excess: Floats, others: Floats, numbers: Ints) -> Slowness | None:
+def slowness(excess: Reals, others: Reals, numbers: Ints) -> Slowness | None:
     """What the tests find of one worker; None where they find nothing.
 
     excess: of the worker, shape (steps,); others: of all others, shape (others, steps).
@@ -96,7 +93,7 @@ def slowness(excess: Floats, others: Floats, numbers: Ints) -> Slowness | None:
     return periodic or _chronic(excess, others) or _one_off(excess, others)
 
 
-def chronic(seconds: Floats, peers: list[int] | None = None) -> dict[int, Slowness]:
+def chronic(seconds: Reals, peers: list[int] | None = None) -> dict[int, Slowness]:
     """The chronically slow of several workers, by their place in seconds (workers, steps).
 
     peers: as in `excesses`.
@@ -117,9 +114,7 @@ def chronic(seconds: Floats, peers: list[int] | None = None) -> dict[int, Slowne
     return {worker: each for worker, each in found if each is not None}
 
 
-def slow_with(
-    excess: Floats, others: Floats, mates: list[Slowness], workers: int
-) -> Slowness | None:
+def slow_with(excess: Reals, others: Reals, mates: list[Slowness], workers: int) -> Slowness | None:
     """Whether a worker is slow in the steps in which its mates on a host are, by a t test.
 
     excess, others: see `slowness`.
@@ -136,7 +131,7 @@ def slow_with(
     return _passed(_slowness("chronic", p, excess, places, test), STRETCH, workers)
 
 
-def _chronic(excess: Floats, others: Floats) -> Slowness | None:
+def _chronic(excess: Reals, others: Reals) -> Slowness | None:
     """It is chronic throughout where no stretch that passes is clearly shorter than the record."""
     workers = len(others) + 1
     whole = _passed(_throughout(excess), THROUGHOUT, workers)
@@ -154,13 +149,13 @@ def _passed(found: Slowness | None, level: float, workers: int) -> Slowness | No
 
 
 def _slowness(
-    pattern: str, p: float, excess: Floats, places: Ints, test: str, period: int | None = None
+    pattern: str, p: float, excess: Reals, places: Ints, test: str, period: int | None = None
 ) -> Slowness:
     slowdown = float(np.exp(np.mean(excess[places])))
     return Slowness(pattern, p, slowdown, places, period, test)
 
 
-def _throughout(excess: Floats) -> Slowness | None:
+def _throughout(excess: Reals) -> Slowness | None:
     if np.median(excess) <= np.log1p(FLOOR):
         return None
     count = len(excess) * independence(excess - excess.mean())
@@ -168,7 +163,7 @@ def _throughout(excess: Floats) -> Slowness | None:
     return _slowness("chronic", _t_test(excess, count), excess, np.arange(len(excess)), test)
 
 
-def _stretch(excess: Floats, others: Floats) -> Slowness | None:
+def _stretch(excess: Reals, others: Reals) -> Slowness | None:
     places = _extent(excess)
     own, outside = excess[places], np.delete(excess, places)
     if len(own) < FEWEST or np.median(own) <= np.log1p(FLOOR):
@@ -184,7 +179,7 @@ def _stretch(excess: Floats, others: Floats) -> Slowness | None:
     return _slowness("chronic", p * stretches, excess, places, test)
 
 
-def _extent(excess: Floats) -> Ints:
+def _extent(excess: Reals) -> Ints:
     """Places of the stretch with the largest sum of excess over the floor.
 
     Steps on either side are as likely to be slow as not, if they differ by half the slowdown.
@@ -198,7 +193,7 @@ def _extent(excess: Floats) -> Ints:
     return np.arange(begin, end)
 
 
-def _periodic(excess: Floats, numbers: Ints) -> Slowness | None:
+def _periodic(excess: Reals, numbers: Ints) -> Slowness | None:
     """The period and phase with the smallest p; numbers of steps may have gaps."""
     best = 1.0, 0, 0
     looked = 0
@@ -227,7 +222,7 @@ def _periodic(excess: Floats, numbers: Ints) -> Slowness | None:
     return _slowness("periodic", p * looked, excess, places, test, period)
 
 
-def _one_off(excess: Floats, others: Floats) -> Slowness | None:
+def _one_off(excess: Reals, others: Reals) -> Slowness | None:
     limit = max(float(np.log1p(BURST)), FAR * float(others.max()))
     places = np.flatnonzero(excess > limit)
     if not len(places):
@@ -236,7 +231,7 @@ def _one_off(excess: Floats, others: Floats) -> Slowness | None:
     return _slowness("one-off", float(FAR) ** -3, excess, places, test)
 
 
-def independence(residual: Floats) -> float:
+def independence(residual: Reals) -> float:
     """Independent values per value of a correlated series about 0; 1 for rounding alone."""
     power = float(residual @ residual)
     is_noise = power > ROUNDING * len(residual)
@@ -246,7 +241,7 @@ def independence(residual: Floats) -> float:
 
 
 def _t_test(
-    excess: Floats, count: float, deviation: float | None = None, others: float = 0.0
+    excess: Reals, count: float, deviation: float | None = None, others: float = 0.0
 ) -> float:
     """Probability of a mean so far above the floor.
 

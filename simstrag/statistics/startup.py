@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import numpy.typing as npt
+
+from simstrag.arrays import Reals
 
 TIMES = 3.0
 """Leading steps beyond this multiple of the steady step are start-up.  ASSUMED: compiling takes
@@ -15,7 +16,7 @@ FEWEST, SHARE = 3, 0.1
 beginning that is slow is an episode of the job."""
 
 
-def leading(seconds: npt.NDArray[np.floating]) -> int:
+def leading(seconds: Reals) -> int:
     """How many first steps are start-up, as most ranks have it.
 
     seconds: of each rank and step, in order of steps, shape (ranks, steps); NaN if not recorded.

@@ -18,13 +18,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Reals
 from simstrag.statistics.pauses import find_pauses, running_median
 from simstrag.statistics.slow_workers import FLOOR
 from simstrag.statistics.student import f_upper_tail
-
-Floats = npt.NDArray[np.floating]
 
 SHARED = 0.05
 """Part of their variance that ranks of their own may share, ASSUMED: a common clock or a common
@@ -61,7 +59,7 @@ class SharedWalls(NamedTuple):
         return self.apart < FLOOR and (self.p <= LEVEL or self.spread < UNRESOLVED)
 
 
-def shared_walls(seconds: Floats) -> SharedWalls:
+def shared_walls(seconds: Reals) -> SharedWalls:
     """What the ranks of seconds (ranks, steps) have in common.
 
     >>> rng = np.random.default_rng(0)
@@ -85,7 +83,7 @@ def shared_walls(seconds: Floats) -> SharedWalls:
     return min(steady, _shared(np.log(np.maximum(seconds, tiny))[:, quiet]), key=lambda w: w.p)
 
 
-def _shared(logs: Floats) -> SharedWalls:
+def _shared(logs: Reals) -> SharedWalls:
     """What the ranks of log seconds (ranks, steps) have in common."""
     ranks, steps = logs.shape
     means = logs.mean(axis=1, keepdims=True)

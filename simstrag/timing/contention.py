@@ -14,14 +14,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Ints
 from simstrag.errors import InputError
 from simstrag.timing.worker import WorkerRanks
 from simstrag.trace.row_validation import DELAY, DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.step_functions import Pieces, pick
 from simstrag.trace.trace import RESOURCES, Trace
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
 WEYL = 0x9E3779B97F4A7C15

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Ints, Reals
 from simstrag.errors import InputError
 
-Floats = npt.NDArray[np.floating]
-Ints = npt.NDArray[np.int64]
 BLOCK = 1 << 24
 """Most bytes of the ends that are computed at once."""
 
@@ -72,10 +70,10 @@ class GraphLevel(NamedTuple):
 def ends_of(
     levels: Sequence[GraphLevel],
     shape: tuple[int, ...],
-    seconds: Callable[[Ints], Floats],
-    delay: Callable[[Ints], Floats] | None = None,
-    begin: Floats | None = None,
-) -> Floats:
+    seconds: Callable[[Ints], Reals],
+    delay: Callable[[Ints], Reals] | None = None,
+    begin: Reals | None = None,
+) -> Reals:
     """Ends of operations, from the beginning of the step.
 
     shape: (operations, cases...); the first kind of cases is the replicas, where there are any.
@@ -164,15 +162,15 @@ def _padded(lists: list[list[int]]) -> Ints:
     return np.array([each + each[:1] * (most - len(each)) for each in lists]).T
 
 
-def latest_at(times: Floats, places: Ints) -> Floats:
+def latest_at(times: Reals, places: Ints) -> Reals:
     """The latest of the times at several places, for each column of places."""
-    latest: Floats = times[places[0]]
+    latest: Reals = times[places[0]]
     for each in places[1:]:
         np.maximum(latest, times[each], out=latest)
     return latest
 
 
-def latest_among(times: Floats, members: Ints | None) -> Floats:
+def latest_among(times: Reals, members: Ints | None) -> Reals:
     """The latest time among the replicas of a group.
 
     times: shape (operations, replicas, ...).

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.arrays import Ints
 from simstrag.errors import InputError
 from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step, amp_gain
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Distribution, Noise
 from simstrag.trace.slowdown import ONE, Piecewise, finish
-from simstrag.trace.step_functions import Ints, Pieces, combine
+from simstrag.trace.step_functions import Pieces, combine
 from simstrag.trace.trace import RESOURCES
 
 NET = RESOURCES.index("net")

@@ -22,12 +22,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.timing.operation_graph import BLOCK, Dependencies, GraphLevel, ends_of, levels_of
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class StageOperation(NamedTuple):
@@ -94,7 +91,7 @@ class _Graph(NamedTuple):
     """The operations of a step: their stages, directions and levels."""
 
     stage: Ints
-    is_forward: npt.NDArray[np.bool_]
+    is_forward: Bools
     levels: tuple[GraphLevel, ...]
 
 

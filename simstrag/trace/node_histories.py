@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.trace.row_validation import (
     DELAY,
     DURATION,
@@ -16,14 +16,11 @@ from simstrag.trace.row_validation import (
     RESOURCES,
     SLOWDOWN,
     UTILISATION,
+    Codes,
     Columns,
     Key,
 )
 from simstrag.trace.step_functions import Pieces, owners
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +79,7 @@ class Histories:
         kinds = [KIND_NAMES[k] for k in self.kind]
         return list(zip(self.node.tolist(), resources, kinds, strict=True))
 
-    def rows_of(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def rows_of(self, chosen: Bools) -> Bools:
         """Whether each row is of a chosen history."""
         return np.repeat(chosen, np.diff(self.starts))
 

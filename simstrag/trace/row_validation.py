@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Floats, Ints
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
@@ -34,8 +35,6 @@ MOST_NODE = 2**53
 """From here on floating-point numbers of nodes are not distinct."""
 NUMBERS = frozenset({int, float, np.int64, np.float64})
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]
 Key = tuple[int, str, str]
 MOST_ROWS = 1e8

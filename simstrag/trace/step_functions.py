@@ -11,12 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats, Ints
 from simstrag.trace.slowdown import Piecewise
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def owners(starts: Ints) -> Ints:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.documents.file_io import path_of, require_path, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -54,14 +55,14 @@ __all__ = ["COLUMNS", "KINDS", "RESOURCES", "Changes", "Row", "Trace"]
 class Changes(NamedTuple):
     """Rows in order of time, an array for each field of `Row`."""
 
-    time: npt.NDArray[np.float64]
-    node: npt.NDArray[np.int64]
+    time: Floats
+    node: Ints
     resource: npt.NDArray[np.str_]
     kind: npt.NDArray[np.str_]
-    value: npt.NDArray[np.float64]
+    value: Floats
 
     @property
-    def speeds_up(self) -> npt.NDArray[np.bool_]:
+    def speeds_up(self) -> Bools:
         """Whether each row is a slowdown below 1, which a scenario must allow."""
         return np.asarray((self.kind == "slowdown") & (self.value < 1))
 
@@ -292,9 +293,7 @@ class Trace:
     def _tuples(self) -> Iterator[tuple[Any, ...]]:
         return zip(*(column.tolist() for column in self.changes), strict=True)
 
-    def find_first(
-        self, condition: Callable[[Changes], npt.NDArray[np.bool_]]
-    ) -> tuple[str, Row] | None:
+    def find_first(self, condition: Callable[[Changes], Bools]) -> tuple[str, Row] | None:
         """The place in the source, and the values, of the first recorded row with a condition.
 
         >>> trace = Trace.from_rows([(0, 3, "gpu", "slowdown", 0.5)])

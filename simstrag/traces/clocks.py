@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Ints, Reals
 from simstrag.records.record import GPU, POWER, REASONS, SM_CLOCK, SM_CLOCK_MAX, NodeSeries, Record
 from simstrag.traces.gaps import GAP
 from simstrag.traces.jitter import MOST_JITTER, levels_of
@@ -47,8 +47,6 @@ MOST_CHANCE = 0.9
 """Largest share of low samples that is taken as chance."""
 IDLE = 1
 """NVML's bit of a card that has nothing to do."""
-Floats = npt.NDArray[np.floating]
-Places = npt.NDArray[np.int64]
 
 
 class Slow(NamedTuple):
@@ -77,8 +75,8 @@ class Card(NamedTuple):
     """
 
     node: int
-    time: Floats
-    clock: Floats
+    time: Reals
+    clock: Reals
     usual: float
     own: float
     slow: tuple[Slow, ...]
@@ -127,7 +125,7 @@ def clocks_of(record: Record) -> tuple[Card, ...]:
     )  # fmt: skip
 
 
-def at_load(record: Record, node: int, time: Floats) -> npt.NDArray[np.bool_]:
+def at_load(record: Record, node: int, time: Reals) -> Bools:
     """Whether a card is at load at these times.
 
     By utilisation, else the reason of an idle card, else power, else the clock itself: an idle
@@ -149,7 +147,7 @@ def at_load(record: Record, node: int, time: Floats) -> npt.NDArray[np.bool_]:
     return np.asarray(clock > LOAD * float(np.quantile(clock, 0.9)))
 
 
-def value_at(series: NodeSeries, node: int, time: Floats) -> Floats:
+def value_at(series: NodeSeries, node: int, time: Reals) -> Reals:
     """The values of a node at these times: of the nearest sample within an interval; else NaN."""
     known, values = series.of_node(node)
     if not len(known):
@@ -161,12 +159,12 @@ def value_at(series: NodeSeries, node: int, time: Floats) -> Floats:
     return np.asarray(np.where(np.abs(known[nearest] - time) <= limit, values[nearest], np.nan))
 
 
-def interval_of(time: Floats) -> float:
+def interval_of(time: Reals) -> float:
     """The usual time between two samples; 0 of a single one."""
     return float(np.median(np.diff(time))) if len(time) > 1 else 0.0
 
 
-def _levels(clocks: list[Floats]) -> list[Floats]:
+def _levels(clocks: list[Reals]) -> list[Reals]:
     """The levels of clocks, which are shares of the highest while jitter is estimated.
 
     A clock that jitters by more than `MOST_JITTER` has one level, its median.
@@ -180,7 +178,7 @@ def _levels(clocks: list[Floats]) -> list[Floats]:
     ]
 
 
-def _usual(level: Floats) -> float:
+def _usual(level: Reals) -> float:
     """The highest level that a card keeps for a share of its time."""
     return float(np.quantile(level, 1 - USUAL_SHARE, method="lower"))
 
@@ -214,12 +212,12 @@ def beside_peers(own: list[float], models: list[tuple[str, float]]) -> list[floa
     return usual
 
 
-def _low_runs(is_low: npt.NDArray[np.bool_]) -> Places:
+def _low_runs(is_low: Bools) -> Ints:
     """Begin and end of each stretch of low samples, shape (stretches, 2)."""
     return np.flatnonzero(np.diff(np.concatenate(([0], is_low.astype(int), [0])))).reshape(-1, 2)
 
 
-def _least_lengths(lower: list[npt.NDArray[np.bool_]]) -> list[float]:
+def _least_lengths(lower: list[Bools]) -> list[float]:
     """From how many samples on a stretch of each card is no chance, with `CHANCE` for the log.
 
     Where a sample is low by chance q, a log of n samples has n q^m stretches of m or more.  q is
@@ -240,7 +238,7 @@ def _least_lengths(lower: list[npt.NDArray[np.bool_]]) -> list[float]:
     return least
 
 
-def _episodes(time: Floats, clock: Floats, runs: Places, limit: float) -> tuple[Slow, ...]:
+def _episodes(time: Reals, clock: Reals, runs: Ints, limit: float) -> tuple[Slow, ...]:
     """The stretches whose median is below a limit, each up to the next sample, if that is near."""
     interval = interval_of(time)
     found = []

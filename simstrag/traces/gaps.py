@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
+
+from simstrag.arrays import Reals
 
 GAP = 3.0
 """Times without a sample count as a gap beyond this multiple of the usual time between two: one
@@ -14,9 +15,7 @@ SHOWN = 8
 """Most hosts to name."""
 
 
-def describe_gaps(
-    samples: Iterable[tuple[str, npt.NDArray[np.floating]]], what: str, clean: str
-) -> tuple[str, ...]:
+def describe_gaps(samples: Iterable[tuple[str, Reals]], what: str, clean: str) -> tuple[str, ...]:
     """A sentence on the gaps of a log, the host with the longest first; empty without gaps.
 
     samples: a host, and the times of its samples in order; a host may come several times.

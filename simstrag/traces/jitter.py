@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from simstrag.arrays import Ints, Reals
 
 LEAST_SAMPLES = 20
 """Samples of a host from which on its jitter is estimated."""
@@ -37,8 +38,6 @@ RESOLUTIONS = (0.01, 0.001)
 MOST_CORRELATION = 0.9
 TO_DEVIATION = 1.4826 / math.sqrt(2)
 """From the median absolute deviation of differences of normal values to the deviation of one."""
-Floats = npt.NDArray[np.floating]
-Places = npt.NDArray[np.int64]
 
 
 class Levels(NamedTuple):
@@ -50,13 +49,13 @@ class Levels(NamedTuple):
     least: load times the root of the samples that it lasts from which on it is seen.
     """
 
-    level: Floats
-    error: Floats
+    level: Reals
+    error: Reals
     scale: float
     least: float
 
 
-def levels_of(series: Sequence[Floats]) -> list[Levels]:
+def levels_of(series: Sequence[Reals]) -> list[Levels]:
     """The levels of a log: of each host, its shares (0 to 1) in order of time.
 
     >>> rng = np.random.default_rng(1)
@@ -75,7 +74,7 @@ def levels_of(series: Sequence[Floats]) -> list[Levels]:
     ]
 
 
-def _levels(values: Floats, first: float, cost: float) -> Levels:
+def _levels(values: Reals, first: float, cost: float) -> Levels:
     if not 0 < first <= MOST_JITTER:
         return Levels(values, np.zeros(len(values)), first, 0.0)
     scale = first
@@ -89,7 +88,7 @@ def _levels(values: Floats, first: float, cost: float) -> Levels:
         scale = larger
 
 
-def _scale(values: Floats) -> float:
+def _scale(values: Reals) -> float:
     """The deviation of the jitter of successive values; infinity if they are too few to tell."""
     if len(values) < LEAST_SAMPLES:
         return math.inf
@@ -98,16 +97,16 @@ def _scale(values: Floats) -> float:
     return max(deviation, _resolution(values) / 2)
 
 
-def _resolution(values: Floats) -> float:
+def _resolution(values: Reals) -> float:
     """The unit to which values are rounded; a value between two units varies by half of one."""
     return next((unit for unit in RESOLUTIONS if _is_multiple(values / unit)), 0.0)
 
 
-def _is_multiple(values: Floats) -> bool:
+def _is_multiple(values: Reals) -> bool:
     return bool(np.all(np.abs(values - np.rint(values)) < 1e-6))
 
 
-def _means(values: Floats, places: list[int]) -> tuple[Floats, Floats]:
+def _means(values: Reals, places: list[int]) -> tuple[Reals, Reals]:
     """The mean of each stretch, of which equal values are theirs to the bit, and its length."""
     level, length = np.empty(len(values)), np.empty(len(values))
     for a, b in itertools.pairwise(places):
@@ -117,7 +116,7 @@ def _means(values: Floats, places: list[int]) -> tuple[Floats, Floats]:
     return level, length
 
 
-def _enlargement(rest: Floats) -> float:
+def _enlargement(rest: Reals) -> float:
     """Of the scale of differences to that of means, by the correlation r of what is left.
 
     Differences have 1 - r of the variance of values, and means 1 + r over 1 - r times it.
@@ -128,7 +127,7 @@ def _enlargement(rest: Floats) -> float:
     return math.sqrt(1 + r) / (1 - r)
 
 
-def _changes(values: Floats, cost: float) -> list[int]:
+def _changes(values: Reals, cost: float) -> list[int]:
     """Where levels begin, with 0 and the number of values; the deviation of values is 1."""
     values = values - values.mean()
     ends = np.array([0, *_candidates(values, math.sqrt(cost / 2)), len(values)])
@@ -148,10 +147,10 @@ def _changes(values: Floats, cost: float) -> list[int]:
     return places[::-1]
 
 
-def _candidates(values: Floats, least: float) -> Places:
+def _candidates(values: Reals, least: float) -> Ints:
     """Where the means on both sides differ most, of each interval in which they do so enough."""
     sums = np.append(0.0, np.cumsum(values))
-    found: list[Places] = []
+    found: list[Ints] = []
     length = 1
     while length < len(values):
         length = min(length + max(1, length // 2), len(values))

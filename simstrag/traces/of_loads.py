@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Reals
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.profile.responses import MOST, assume, law_of
@@ -52,7 +52,6 @@ RESPONSES = {"fair-share": 1, "reciprocal": 2}
 """The `contention.response` of each law that may be assumed."""
 LEAST_FALL = 0.05
 """By how much a GPU must be less busy than by the job alone to be said to wait."""
-Floats = npt.NDArray[np.floating]
 
 
 def trace_of_series(
@@ -199,7 +198,7 @@ def trace_of_clocks(record: Record, sources: tuple[tuple[str, str], ...]) -> Lab
     )  # fmt: skip
 
 
-def _samples(hosts: list[str], loads: Iterable[NodeSeries]) -> Iterator[tuple[str, Floats]]:
+def _samples(hosts: list[str], loads: Iterable[NodeSeries]) -> Iterator[tuple[str, Reals]]:
     """The times at which each host has a value of each load."""
     for load in loads:
         yield from (
@@ -215,12 +214,12 @@ class _Load(NamedTuple):
     moved: samples that differ from their level.
     """
 
-    level: Floats
-    error: Floats
+    level: Reals
+    error: Reals
     hosts: list[Levels]
     moved: int
 
-    def beyond(self, own: float | None) -> Floats:
+    def beyond(self, own: float | None) -> Reals:
         """The load by others; what differs from the job's own by jitter alone is none."""
         if own is None:
             return self.level
@@ -253,7 +252,7 @@ def _notes_on_jitter(resource: str, load: _Load) -> Iterator[str]:
         )
 
 
-def _waits(hosts: list[str], series: NodeSeries, load: Floats) -> Iterator[str]:
+def _waits(hosts: list[str], series: NodeSeries, load: Reals) -> Iterator[str]:
     """Where GPUs are less busy than the job alone makes them."""
     is_low = load <= -LEAST_FALL
     node, time = series.node, series.time
@@ -283,7 +282,7 @@ def _waits(hosts: list[str], series: NodeSeries, load: Floats) -> Iterator[str]:
         )
 
 
-def _note_on_response(response: str, loads: Floats) -> str:
+def _note_on_response(response: str, loads: Reals) -> str:
     """The assumed response, and what the other one makes of the same loads."""
     other = next(name for name in RESPONSES if name != response)
     slowed = {name: assume(law, loads) for name, law in RESPONSES.items()}

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 from simstrag.records.log_file import LogFile
 from simstrag.records.operations import read_operations
 from simstrag.records.profiles import read_ranks
-from simstrag.records.record import BACKWARD, FORWARD, Ints
+from simstrag.records.record import BACKWARD, FORWARD
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import (
     Labelled,
@@ -32,7 +32,6 @@ from simstrag.traces.provenance import (
 )
 
 KINETO, BYTEDANCE = "kineto", "bytedance-straggler"
-Floats = npt.NDArray[np.float64]
 
 
 def kineto(*paths: str | Path) -> Labelled:
@@ -102,7 +101,7 @@ class ReplicaSteps(NamedTuple):
         """Seconds from the end of all computing to the end of each step."""
         return np.asarray(self.recorded - self.local.max(axis=1))
 
-    def select(self, chosen: npt.NDArray[np.bool_]) -> ReplicaSteps:
+    def select(self, chosen: Bools) -> ReplicaSteps:
         """The steps for which `chosen` is true."""
         return self._replace(
             step=self.step[chosen], local=self.local[chosen], recorded=self.recorded[chosen]

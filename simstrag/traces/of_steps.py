@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.profile.plausible import doubt
 from simstrag.records.columns import rank_name
@@ -82,7 +82,6 @@ UNSEEN = (
     "Not seen: what slows most ranks at once for three quarters of the log or more. A clean step "
     "is ASSUMED to be as long as the faster quarter of steps."
 )
-Floats = npt.NDArray[np.float64]
 
 
 class CleanNoise(NamedTuple):

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.trace.node_histories import Histories
@@ -35,8 +35,6 @@ POINTS = 2000
 """Number of points for the correlation time of a record."""
 CHECKED = 64, 40 * POINTS
 """Most nodes and points for the correlation of the result."""
-
-Floats = npt.NDArray[np.float64]
 
 
 def resample(

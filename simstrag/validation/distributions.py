@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
+from simstrag.arrays import Bools, Floats
 from simstrag.experiments.run_spread import RunSpread, predict_run
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 FEWEST = 10
 """Finished real runs of a case below which its distributions are not compared."""

@@ -8,13 +8,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.runs.run import Run
 from simstrag.validation.distributions import RunSample
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simstrag.arrays import Ints, Reals
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
-from simstrag.records.record import ALL_REDUCE, BACKWARD, FORWARD, Floats, Ints, Record, Unseen
+from simstrag.records.record import ALL_REDUCE, BACKWARD, FORWARD, Record, Unseen
 from simstrag.rendering import html_fragment
 from simstrag.statistics.slow_workers import FEWEST
 from simstrag.whatif.causes import Cause, causes
@@ -43,7 +44,7 @@ class LateReplicas:
 
     last: tuple[int, ...]
     waited: tuple[float, ...]
-    arrival: Floats
+    arrival: Reals
     waits: int
 
 
@@ -222,7 +223,7 @@ def late_replicas(layout: Layout) -> LateReplicas:
     )
 
 
-def waited_in_groups(layout: Layout) -> dict[tuple[int, ...], Floats]:
+def waited_in_groups(layout: Layout) -> dict[tuple[int, ...], Reals]:
     """Seconds that the other ranks of a group waited for each of its replicas, shape (replicas,).
 
     Groups by their ranks, where the layout has several; their sum is `LateReplicas.waited`.
@@ -232,7 +233,7 @@ def waited_in_groups(layout: Layout) -> dict[tuple[int, ...], Floats]:
     own = layout.find(ALL_REDUCE)
     entries, members = layout.start[own], layout.group[own]
     alone = -1 - np.arange(members.shape[1])  # each in a group of its own, where none waits
-    found: dict[tuple[int, ...], Floats] = {}
+    found: dict[tuple[int, ...], Reals] = {}
     for group in np.unique(members):
         ranks = tuple(np.unique(layout.rank[own][members == group]).tolist())
         waited = _caused_in_groups(entries, np.where(members == group, members, alone))
@@ -240,7 +241,7 @@ def waited_in_groups(layout: Layout) -> dict[tuple[int, ...], Floats]:
     return found
 
 
-def _caused_in_groups(entries: Floats, members: Ints) -> Floats:
+def _caused_in_groups(entries: Reals, members: Ints) -> Reals:
     """Seconds that the others of its group waited for each replica, shape (replicas, steps).
 
     entries: when replicas began to wait, shape (collectives, replicas, steps).
@@ -272,7 +273,7 @@ def _document(found: WhatIf) -> dict[str, Any]:
     m, layout = found.metrics, found.replay.layout
     steps = [str(step) for step in m.step]
 
-    def by_step(values: Floats) -> dict[str, float]:
+    def by_step(values: Reals) -> dict[str, float]:
         return dict(zip(steps, values.tolist(), strict=True))
 
     names = {"kind": "optype", "replica": "dp_rank", "stage": "stage"}

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simstrag.records.record import BACKWARD, FORWARD, Floats, Ints, Record
+from simstrag.arrays import Bools, Ints, Reals
+from simstrag.records.record import BACKWARD, FORWARD, Record
 from simstrag.statistics.slow_workers import FLOOR, excesses
 from simstrag.whatif.culprits import Culprit, computing
 from simstrag.whatif.metrics import first_operations
 from simstrag.whatif.operation_array import Layout
-from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
+from simstrag.whatif.replay import JobReplay, ReplayCase
 
 WORTH = 0.01
 """Share of a mean step from which a cause is worth a name."""
@@ -48,8 +49,8 @@ class Cause:
     name: str
     subject: str
     facts: Mapping[str, float]
-    recorded: Mask
-    ideal: Floats | None = None
+    recorded: Bools
+    ideal: Reals | None = None
     removes_delay: bool = False
     explains: Mapping[int, float] = field(default_factory=dict)
 
@@ -151,7 +152,7 @@ def _lengths(record: Record, replay: JobReplay, slow: Sequence[Culprit]) -> Iter
         yield from _tokens(record, replay, slow)
 
 
-def _pairs(layout: Layout, forward: Mask, backward: Mask) -> Ints:
+def _pairs(layout: Layout, forward: Bools, backward: Bools) -> Ints:
     """Places of the forward and the backward of each micro-batch, shape (pairs, 2)."""
 
     def key(place: int) -> tuple[int, ...]:
@@ -165,7 +166,7 @@ def _pairs(layout: Layout, forward: Mask, backward: Mask) -> Ints:
     return np.array(found, np.int64).reshape(-1, 2)
 
 
-def _deviations(work: Floats, stage: Ints) -> Floats:
+def _deviations(work: Reals, stage: Ints) -> Reals:
     """Relative to the mean of the micro-batches of the same stage, replica and step."""
     found = np.empty_like(work)
     for each in np.unique(stage):
@@ -175,7 +176,7 @@ def _deviations(work: Floats, stage: Ints) -> Floats:
     return found
 
 
-def _correlation(a: Floats, b: Floats) -> float:
+def _correlation(a: Reals, b: Reals) -> float:
     a, b = a.ravel() - a.mean(), b.ravel() - b.mean()
     power = float(a @ a) * float(b @ b)
     return float(a @ b) / np.sqrt(power) if power > 0 else 0.0

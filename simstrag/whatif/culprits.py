@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simstrag.arrays import Reals
 from simstrag.documents.job_mesh import JobMesh
-from simstrag.records.record import BACKWARD, FORWARD, Floats
+from simstrag.records.record import BACKWARD, FORWARD
 from simstrag.statistics.groups import reference
 from simstrag.statistics.pauses import find_pauses
 from simstrag.statistics.slow_workers import FEWEST, excesses, slow_with, slowness
@@ -84,7 +85,7 @@ class Group(NamedTuple):
         return float(np.median([each.slowdown for each in self.members]))
 
 
-def computing(layout: Layout) -> Floats:
+def computing(layout: Layout) -> Reals:
     """Seconds that each worker computes in each step, shape (replicas, stages, steps).
 
     Of a pipeline only forward and backward count, which all replicas do alike.
@@ -101,7 +102,7 @@ def computing(layout: Layout) -> Floats:
     )
 
 
-def over_peers(seconds: Floats) -> Floats:
+def over_peers(seconds: Reals) -> Reals:
     """Seconds of each worker (first axis) over the median of all; 1 where none computed.
 
     >>> over_peers(np.array([[1.0, 2.0], [1.0, 2.0], [1.5, 2.0]]))[2].tolist()
@@ -168,7 +169,7 @@ def culprits(layout: Layout, hosts: Mapping[int, str] | None = None) -> tuple[Cu
     return tuple(sorted(named, key=lambda each: -len(each.steps) * np.log(each.slowdown)))
 
 
-def _calm(seconds: Floats) -> Floats:
+def _calm(seconds: Reals) -> Reals:
     """Seconds without scattered pauses where half of the workers pause: then none is the slow one.
 
     seconds: shape (replicas, stages, steps).

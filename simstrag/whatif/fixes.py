@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.records.record import Floats
+from simstrag.arrays import Bools, Reals
 from simstrag.whatif.causes import TOKENS, Cause
 from simstrag.whatif.culprits import Culprit, Group
 from simstrag.whatif.losses import COMMON, SCATTERED, WORTH, Losses
 from simstrag.whatif.metrics import Metrics, first_operations
-from simstrag.whatif.replay import JobReplay, Mask, ReplayCase
+from simstrag.whatif.replay import JobReplay, ReplayCase
 
 LEAST = 0.001
 """Least share of a step that a fix saves to be offered."""
@@ -152,16 +152,16 @@ def _price(name: str, kind: str, base: float, time: float, gpus: int, price: flo
     return Fix(name, kind, saved, saved / base, hours, None if price is None else hours * price)
 
 
-def _others(replay: JobReplay, slow: Sequence[Culprit]) -> Mask:
+def _others(replay: JobReplay, slow: Sequence[Culprit]) -> Bools:
     """Operations that are of none of these workers."""
     layout = replay.layout
-    mask: Mask = np.ones(layout.rank.shape, np.bool_)
+    mask: Bools = np.ones(layout.rank.shape, np.bool_)
     for each in slow:
         mask &= ~np.logical_and.outer(layout.stage == each.stage, layout.replica == each.replica)
     return mask
 
 
-def _without_tokens(replay: JobReplay, why: Sequence[Cause]) -> Floats:
+def _without_tokens(replay: JobReplay, why: Sequence[Cause]) -> Reals:
     """What operations take with the mean tokens of their step; as recorded where none count."""
     for cause in why:
         if cause.subject == TOKENS:
@@ -170,7 +170,7 @@ def _without_tokens(replay: JobReplay, why: Sequence[Cause]) -> Floats:
     return replay.work
 
 
-def _like_peers(replay: JobReplay, work: Floats, slow: Sequence[Culprit], others: Mask) -> Floats:
+def _like_peers(replay: JobReplay, work: Reals, slow: Sequence[Culprit], others: Bools) -> Reals:
     """What slow workers' operations take if the workers are like their peers in their slow steps.
 
     Computing is shorter by one factor for all slow steps, the ratio of medians, so that the worker
@@ -202,7 +202,7 @@ def _like_peers(replay: JobReplay, work: Floats, slow: Sequence[Culprit], others
 
 
 def _together(
-    replay: JobReplay, culprits: Mask, peers: Floats, why: Sequence[Cause], prompt: Mask | None
+    replay: JobReplay, culprits: Bools, peers: Reals, why: Sequence[Cause], prompt: Bools | None
 ) -> ReplayCase:
     """All culprits and causes ideal; an operation of both takes the shorter of its ideal times."""
     ideal, recorded = peers.copy(), culprits.copy()

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Reals
 from simstrag.records.record import (
     GPU,
     LANES,
@@ -28,10 +28,9 @@ from simstrag.records.record import (
     POWER_LIMIT,
     REASONS,
     TEMPERATURE,
-    Floats,
     NodeSeries,
     Record,
-)  # fmt: skip
+)
 from simstrag.traces.clocks import (
     LEAST_DROP,
     LEAST_SAMPLES,
@@ -202,7 +201,7 @@ def _of_flapping(record: Record, card: Card) -> Iterator[_Found]:
     yield _Found(BITS[often], float(time[0]), float(time[-1]), mean, facts)
 
 
-def _active(record: Record, node: int, time: Floats) -> list[str]:
+def _active(record: Record, node: int, time: Reals) -> list[str]:
     """The reasons in force at most of these times, the gravest first."""
     series = record.series_of(REASONS)
     if series is None:
@@ -290,7 +289,7 @@ def _cost(cause: HardwareCause) -> float:
     return 0.0 if np.isnan(cause.slowdown) else (cause.slowdown - 1) * cause.seconds
 
 
-def _runs(is_set: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _runs(is_set: Bools) -> list[tuple[int, int]]:
     """Begin and end of each stretch of `LEAST_SAMPLES` or more."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], is_set.astype(int), [0]))))
     return [(a, b) for a, b in edges.reshape(-1, 2).tolist() if b - a >= LEAST_SAMPLES]
@@ -302,7 +301,7 @@ def _span(record: Record, node: int) -> tuple[float, float]:
     return (float(times.min()), float(times.max())) if len(times) else (0.0, 0.0)
 
 
-def _median(series: NodeSeries | None, node: int, time: Floats) -> float | None:
+def _median(series: NodeSeries | None, node: int, time: Reals) -> float | None:
     values = np.zeros(0) if series is None else value_at(series, node, time)
     values = values[~np.isnan(values)]
     return float(np.median(values)) if len(values) else None

@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from simstrag import policies
+from simstrag.arrays import Ints, Reals
 from simstrag.errors import InputError
 from simstrag.records.read import read_record
-from simstrag.records.record import BACKWARD, FORWARD, Floats, Ints, Record
+from simstrag.records.record import BACKWARD, FORWARD, Record
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.whatif.operation_array import Layout
@@ -57,7 +58,7 @@ class JobScenario:
         the record tells the share, or no policy reduces precision.
     """
 
-    durations: Floats
+    durations: Reals
     communication: float
     readings: tuple[Scenario, ...]
 
@@ -170,7 +171,7 @@ def _names(record: Record, layout: Layout, workers: Ints | None) -> dict[int, st
     return {d: f"rank {r} on {host}" if host else f"rank {r}" for d, r, host in hosts}
 
 
-def trace_of(durations: Floats, together: Floats) -> Trace:
+def trace_of(durations: Reals, together: Reals) -> Trace:
     """Recorded durations of replicas, as rows at the beginning of each replayed step.
 
     durations: shape (replicas, steps).

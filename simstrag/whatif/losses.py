@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from simstrag.records.record import Floats, Ints
+from simstrag.arrays import Ints, Reals
 from simstrag.statistics.drift import find_drift
 from simstrag.statistics.pauses import Pauses, find_pauses, gather
 
@@ -76,7 +76,7 @@ class Losses:
 
 
 def losses(
-    seconds: Floats,
+    seconds: Reals,
     numbers: Ints,
     slow: Sequence[tuple[int, NamedWorker]] = (),
     communication: float = 0.0,
@@ -123,7 +123,7 @@ def losses(
 
 def _like_peers(
     found: Pauses, numbers: Ints, slow: Sequence[tuple[int, NamedWorker]]
-) -> tuple[Floats, Floats]:
+) -> tuple[Reals, Reals]:
     """Seconds without pauses, and scattered pauses, with named workers like their peers.
 
     In its slow steps, a worker's computing is shorter by one factor, so that it keeps its noise.
@@ -155,7 +155,7 @@ def _of_common(found: Pauses) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _of_scattered(scattered: Floats, lost: float, step: float) -> dict[str, float]:
+def _of_scattered(scattered: Reals, lost: float, step: float) -> dict[str, float]:
     places = scattered > 0
     if not places.any():
         return {}

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.records.record import TRANSFERS, Floats
-from simstrag.whatif.replay import JobReplay, Mask
+from simstrag.arrays import Bools, Reals
+from simstrag.records.record import TRANSFERS
+from simstrag.whatif.replay import JobReplay
 
 TOP = 0.03
 """Share of the ranks that count as the top workers of M_W."""
@@ -33,7 +34,7 @@ class Decomposition:
     """
 
     whole: dict[str, float]
-    by_step: dict[str, Floats]
+    by_step: dict[str, Reals]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +67,13 @@ class Metrics:
     """
 
     step: tuple[int, ...]
-    recorded: Floats
-    replayed: Floats
-    ideal: Floats
+    recorded: Reals
+    replayed: Reals
+    ideal: Reals
     by_kind: Decomposition
     by_replica: Decomposition
     by_stage: Decomposition
-    by_worker: Floats
+    by_worker: Reals
     delays: Mapping[str, Decomposition] | None
     top: Share
     top_ranks: tuple[int, ...]
@@ -89,12 +90,12 @@ class Metrics:
         return float(self.recorded.mean() / self.replayed.mean())
 
     @property
-    def slowdown_by_step(self) -> Floats:
+    def slowdown_by_step(self) -> Reals:
         """S of each step."""
         return np.asarray(self.replayed / self.ideal)
 
     @property
-    def replay_error_by_step(self) -> Floats:
+    def replay_error_by_step(self) -> Reals:
         """Recorded over replayed, of each step."""
         return np.asarray(self.recorded / self.replayed)
 
@@ -148,7 +149,7 @@ def group_kinds(kinds: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return groups
 
 
-def _masks(replay: JobReplay, by: str) -> dict[str, Mask]:
+def _masks(replay: JobReplay, by: str) -> dict[str, Bools]:
     """Which operations are of each kind, replica or stage, by its name."""
     layout, shape = replay.layout, replay.layout.rank.shape
     if by == "replica":
@@ -164,12 +165,12 @@ def _masks(replay: JobReplay, by: str) -> dict[str, Mask]:
     return {name: np.broadcast_to(column[:, None], shape) for name, column in columns.items()}
 
 
-def _decompose(times: Mapping[str, Floats], ideal: Floats) -> Decomposition:
+def _decompose(times: Mapping[str, Reals], ideal: Reals) -> Decomposition:
     whole = {name: float(each.mean() / ideal.mean()) for name, each in times.items()}
     return Decomposition(whole, {name: each / ideal for name, each in times.items()})
 
 
-def _top_ranks(replay: JobReplay, scores: Floats) -> tuple[int, ...]:
+def _top_ranks(replay: JobReplay, scores: Reals) -> tuple[int, ...]:
     """The 3 % of ranks of highest S_w, of equal ones the lower."""
     layout = replay.layout
     worker = scores[np.arange(len(layout.replica)), layout.stage[:, None]]
@@ -179,7 +180,7 @@ def _top_ranks(replay: JobReplay, scores: Floats) -> tuple[int, ...]:
     return tuple(ranks[np.lexsort((ranks, -score))][:count].tolist())
 
 
-def _shares(replay: JobReplay, groups: list[Mask], recorded: float, ideal: float) -> list[Share]:
+def _shares(replay: JobReplay, groups: list[Bools], recorded: float, ideal: float) -> list[Share]:
     """The shares of groups of operations, from means of replayed and ideal steps."""
     times = replay.step_times(np.stack([~each for each in groups] + groups)).mean(axis=1)
     lost = recorded - ideal
@@ -193,12 +194,12 @@ def _shares(replay: JobReplay, groups: list[Mask], recorded: float, ideal: float
 
 
 def _delays(
-    replay: JobReplay, by: Mapping[str, Mapping[str, Mask]], replayed: Floats
+    replay: JobReplay, by: Mapping[str, Mapping[str, Bools]], replayed: Reals
 ) -> dict[str, Decomposition]:
     """Replays of recorded durations with the delays of one group; the first operations apart."""
     shape, first = replay.layout.rank.shape, first_operations(replay)
     kinds = {name: mask & ~first for name, mask in by["kind"].items()}
-    grouped: dict[str, Mapping[str, Mask]] = {**by, "kind": {**kinds, FIRST: first}}
+    grouped: dict[str, Mapping[str, Bools]] = {**by, "kind": {**kinds, FIRST: first}}
     names = [(b, n) for b, masks in grouped.items() for n in masks]
     delayed = np.stack([grouped[b][n] for b, n in names])
     times = replay.step_times(np.ones((len(names), *shape), np.bool_), delayed)
@@ -210,7 +211,7 @@ def _delays(
     }
 
 
-def first_operations(replay: JobReplay) -> Mask:
+def first_operations(replay: JobReplay) -> Bools:
     """Whether an operation is the first forward of the first stage, or the receive before it.
 
     In a record without pipelines, none is: what precedes computing belongs to it.

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simstrag.records.record import ALL_REDUCE, Floats
+from simstrag.arrays import Reals
+from simstrag.records.record import ALL_REDUCE
 from simstrag.whatif.operation_array import Layout
 
 BLOCKS = 120
@@ -53,7 +54,7 @@ class SlowNetwork(NamedTuple):
     lost: float
 
 
-def transfers(layout: Layout) -> Floats:
+def transfers(layout: Layout) -> Reals:
     """Seconds that the all-reduces of each step take by themselves, waiting left out."""
     return np.asarray(layout.duration[layout.find(ALL_REDUCE)].min(axis=1).sum(axis=0), np.float64)
 
@@ -76,7 +77,7 @@ def slower_network(layout: Layout) -> SlowNetwork | None:
     return SlowNetwork(int(layout.step[run][0]), int(layout.step[run][-1]), ratio, lost)
 
 
-def _run(seconds: Floats) -> slice | None:
+def _run(seconds: Reals) -> slice | None:
     """The steps whose mean is above that of the others by most standard errors, if by enough."""
     size = -(-len(seconds) // BLOCKS)
     blocks = len(seconds) // size
@@ -103,7 +104,7 @@ def _run(seconds: Floats) -> slice | None:
     return slice(int(begin[best]) * size, last)
 
 
-def _without_trend(values: Floats) -> Floats:
+def _without_trend(values: Reals) -> Reals:
     """Deviations from the straight line that fits best."""
     if len(values) < 3:
         return np.zeros(len(values))

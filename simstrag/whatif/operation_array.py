@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Ints, Reals
 from simstrag.errors import InputError
-from simstrag.records.record import COMMUNICATION, FORWARD, Floats, Ints, Record
+from simstrag.records.record import COMMUNICATION, FORWARD, Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,14 +43,14 @@ class Layout:
     chunk: Ints
     model_chunk: Ints
     micro_batch: Ints
-    start: Floats
-    end: Floats
-    duration: Floats
+    start: Reals
+    end: Reals
+    duration: Reals
     rank: Ints
     step: Ints
     replica: Ints
     dropped: Ints
-    recorded: Floats
+    recorded: Reals
     group: Ints | None = None
 
     @classmethod
@@ -91,7 +91,7 @@ class Layout:
         if record.step_seconds is not None:
             recorded = np.asarray(record.step_seconds[kept], np.float64)
 
-        def arrange(values: Floats) -> Floats:
+        def arrange(values: Reals) -> Reals:
             shape = len(order), len(replicas), len(sample)
             return np.ascontiguousarray(values.reshape(shape).transpose(2, 1, 0))
 
@@ -111,12 +111,12 @@ class Layout:
         return int(self.stage.max()) + 1
 
     @property
-    def communicates(self) -> npt.NDArray[np.bool_]:
+    def communicates(self) -> Bools:
         """Whether each operation is communication."""
         return np.array([name in COMMUNICATION for name in self.kinds])[self.kind]
 
     @property
-    def begin(self) -> Floats | None:
+    def begin(self) -> Reals | None:
         """When replicas begin, shape (replicas, steps); None where all do so together.
 
         A pipeline begins with its first stage.
@@ -128,7 +128,7 @@ class Layout:
         """Whether one rank did all without pipelines, so that it can be compared with none."""
         return len(self.replica) == 1 and self.stages == 1 and not self.find(FORWARD).any()
 
-    def find(self, *names: str) -> npt.NDArray[np.bool_]:
+    def find(self, *names: str) -> Bools:
         """Whether each operation is of one of these kinds.
 
         Names that the record does not have match nothing.

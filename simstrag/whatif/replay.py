@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from simstrag.records.record import Floats, Ints
+from simstrag.arrays import Bools, Ints, Reals
 from simstrag.timing.operation_graph import (
     BLOCK,
     GraphLevel,
@@ -26,7 +25,6 @@ from simstrag.whatif.operation_array import Layout
 
 CLOCK = 0.010
 """A transfer or delay of at most minus this many seconds counts as none: clocks differ."""
-Mask = npt.NDArray[np.bool_]
 
 
 class ReplayCase(NamedTuple):
@@ -37,9 +35,9 @@ class ReplayCase(NamedTuple):
     delayed: whether it has its recorded delay, shape (operations, replicas); None for none.
     """
 
-    recorded: Mask
-    ideal: Floats | None = None
-    delayed: Mask | None = None
+    recorded: Bools
+    ideal: Reals | None = None
+    delayed: Bools | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,10 +57,10 @@ class JobReplay:
     layout: Layout
     levels: tuple[GraphLevel, ...]
     last: Ints
-    work: Floats
-    delay: Floats
-    ideal: Floats
-    begin: Floats | None = None
+    work: Reals
+    delay: Reals
+    ideal: Reals
+    begin: Reals | None = None
 
     @classmethod
     def of(cls, layout: Layout) -> Self:
@@ -81,7 +79,7 @@ class JobReplay:
         last, begin = np.array(needs.last), layout.begin
         return cls(layout, levels, last, work, delay, ideal[:, None, None], begin)
 
-    def step_times(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
+    def step_times(self, recorded: Bools, delayed: Bools | None = None) -> Reals:
         """Seconds of each step in what-if cases, shape (cases, steps).
 
         recorded: whether an operation needs its recorded time, otherwise the ideal one, shape
@@ -115,7 +113,7 @@ class JobReplay:
                 found[k] = mean
         return found
 
-    def alone(self, worker: Ints | None = None) -> Floats:
+    def alone(self, worker: Ints | None = None) -> Reals:
         """Seconds that each replica would take without the others, shape (replicas, steps).
 
         Communication with other replicas takes no time (one that ended before the last began, as
@@ -138,16 +136,16 @@ class JobReplay:
             return ends
         return np.stack([ends[worker == k].max(axis=0) for k in range(1 + worker.max())])
 
-    def ends(self, recorded: Mask, delayed: Mask | None = None) -> Floats:
+    def ends(self, recorded: Bools, delayed: Bools | None = None) -> Reals:
         """When operations end, shape (operations, replicas, cases, steps); see `step_times`."""
         operations, replicas, steps = self.work.shape
         kept = recorded.transpose(1, 2, 0)[..., None]
         late = None if delayed is None else delayed.transpose(1, 2, 0)[..., None]
 
-        def needed(own: Ints) -> Floats:
+        def needed(own: Ints) -> Reals:
             return np.where(kept[own], self.work[own][:, :, None], self.ideal[own][:, :, None])
 
-        def delay(own: Ints) -> Floats:
+        def delay(own: Ints) -> Reals:
             assert late is not None
             return np.where(late[own], self.delay[own][:, :, None], 0.0)
 
@@ -165,7 +163,7 @@ def _within(level: GraphLevel, worker: Ints) -> Ints | None:
     return np.asarray((members - members.min()) * (1 + worker.max()) + worker)
 
 
-def _differ(level: GraphLevel, within: Ints | None) -> Mask:
+def _differ(level: GraphLevel, within: Ints | None) -> Bools:
     """Of which operations a group is cut: by None to single replicas."""
     if within is None:
         return np.ones(len(level.own), np.bool_)
@@ -174,7 +172,7 @@ def _differ(level: GraphLevel, within: Ints | None) -> Mask:
     return np.array([len(np.unique(a)) < len(np.unique(b)) for a, b in pairs])
 
 
-def _work(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
+def _work(layout: Layout, levels: tuple[GraphLevel, ...]) -> Reals:
     """Durations, and of communication end - latest start in its group."""
     work = layout.duration.copy()
     for own, _, together, is_synced, members in levels:
@@ -187,7 +185,7 @@ def _work(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
     return work
 
 
-def _delay(layout: Layout, levels: tuple[GraphLevel, ...]) -> Floats:
+def _delay(layout: Layout, levels: tuple[GraphLevel, ...]) -> Reals:
     """Start - latest end of what an operation waits for."""
     begin = np.zeros(layout.end.shape[1:], layout.end.dtype)
     begin = begin if layout.begin is None else layout.begin

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.cluster.sharing import Floats, Ints, fair_level, fill
+from simstrag.arrays import Floats, Ints
+from simstrag.cluster.sharing import fair_level, fill
 
 
 def by_bisection(demands: Floats, capacity: float) -> Floats:

@@ -28,7 +28,8 @@ from simstrag.validation.contract_rules import (
 from simstrag.validation.policy_worlds import World
 
 ALLOWED = {
-    "numpy", "numpy.typing", "simstrag.errors", "simstrag.contract", "simstrag.contract.ties",
+    "numpy", "numpy.typing", "simstrag.arrays", "simstrag.errors", "simstrag.contract",
+    "simstrag.contract.ties",
     *(f"simstrag.policies.estimators.{name}" for name in (
         "columns", "detectors", "gradient_noise_tables", "gradient_trees", "mode_choice", "modes",
         "predictors", "shares", "slow_ranks", "time_to_progress", "windows",

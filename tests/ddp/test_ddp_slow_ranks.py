@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from simstrag.arrays import Reals
 from simstrag.ddp.failures.slow_ranks import CALM, LOOK, WINDOW, SlowRankDetector
 
-Floats = npt.NDArray[np.floating]
 STEPS, STEP = 2000, 0.1
 """Steps of a drawn job, and the seconds of one."""
 
@@ -72,18 +71,18 @@ def test_reports_that_come_together_are_looked_at_once() -> None:
     )
 
 
-def drawn(seed: int, cv: float = 0.05, ranks: int = 4) -> Floats:
+def drawn(seed: int, cv: float = 0.05, ranks: int = 4) -> Reals:
     """Seconds of steps of equal ranks, shape (steps, ranks): correlated noise, and longer steps."""
     draw = np.random.default_rng(seed)
     noise = draw.normal(size=(STEPS, ranks))
     for step in range(1, STEPS):
         noise[step] = 0.3 * noise[step - 1] + np.sqrt(1 - 0.3**2) * noise[step]
     longer = 1 + (draw.random(noise.shape) < 0.01) * np.minimum(draw.pareto(2.5, noise.shape), 3)
-    seconds: Floats = STEP * np.exp(cv * noise) * longer
+    seconds: Reals = STEP * np.exp(cv * noise) * longer
     return seconds
 
 
-def messages(seconds: Floats) -> list[tuple[int, str]]:
+def messages(seconds: Reals) -> list[tuple[int, str]]:
     """What is said during a job, each with the step before which it was said."""
     now, said = [0], list[tuple[int, str]]()
     slow = SlowRankDetector(lambda sentence: said.append((now[0], sentence)))
@@ -147,14 +146,14 @@ def test_a_rank_that_is_slow_in_every_tenth_step_is_named_once() -> None:
     assert re.match(r"rank 1 is slow in one of every \d?0 steps, such as step 1\d3: it", sentence)
 
 
-def every(period: int, phase: int, length: float) -> Callable[[Floats], None]:
-    def pause(seconds: Floats) -> None:
+def every(period: int, phase: int, length: float) -> Callable[[Reals], None]:
+    def pause(seconds: Reals) -> None:
         seconds[phase::period] += length
 
     return pause
 
 
-def common(*pauses: Callable[[Floats], None], seed: int = 0) -> list[str]:
+def common(*pauses: Callable[[Reals], None], seed: int = 0) -> list[str]:
     seconds = drawn(seed)
     for pause in pauses:
         pause(seconds)
@@ -177,13 +176,13 @@ def test_a_checkpoint_and_an_evaluation_are_two_kinds() -> None:
 
 
 def test_pauses_of_one_rank_or_at_any_time_have_no_period() -> None:
-    def scattered(seconds: Floats) -> None:
+    def scattered(seconds: Reals) -> None:
         steps = np.sort(np.random.default_rng(1).choice(STEPS, 40, replace=False))
         seconds[steps] += 0.8
 
     assert not any("all ranks" in sentence for sentence in common(scattered))
 
-    def of_one(seconds: Floats) -> None:
+    def of_one(seconds: Reals) -> None:
         seconds[49::50, 0] += 0.8
 
     assert not any("all ranks" in sentence for sentence in common(of_one))

@@ -10,10 +10,10 @@ import pytest
 
 import simstrag
 from simstrag import Scenario
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.decision import OWN, Choice, alternatives
-from simstrag.experiments.paired_statistics import Array
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.scenario.varied_constants import kind_of
 from tests.support.commands import Call
@@ -111,7 +111,7 @@ def choices(found: dict[float, Choice]) -> set[str]:
     return {each.policy for each in found.values()}
 
 
-def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, Array]:
+def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, Floats]:
     return {name: np.array([t]) for name, t in (("bsp", bsp), ("asgd", asgd), ("lb_bsp", lb_bsp))}
 
 
@@ -124,7 +124,7 @@ def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, Array]:
     ],
 )
 def test_a_placeholder_decides_if_another_policy_were_chosen_with_it_known(
-    value: dict[str, Array], others: set[str]
+    value: dict[str, Floats], others: set[str]
 ) -> None:
     """asgd has the best mean; lb_bsp is within the known error of it, and changes less."""
     lanes = {"lb_bsp": "A", "asgd": "C"}

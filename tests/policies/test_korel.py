@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, Hints, Plan, View
 from simstrag.errors import InputError
 from simstrag.policies.korel import Korel
-from tests.support.lockstep import BspRun, Floats, World, bsp_run, in_amp
+from tests.support.lockstep import BspRun, World, bsp_run, in_amp
 
 Row = tuple[int, int, str, str]
 LINE = re.compile(r"(\d+)(?:-(\d+))? *\| *(.*?) *\| *(.*)")

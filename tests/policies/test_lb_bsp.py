@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, Hints, Plan, Quorum, Via, View
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
-from simstrag.policies.estimators.shares import Floats, balanced
+from simstrag.policies.estimators.shares import balanced
 from simstrag.scenario.scenario import Scenario
 from tests.support.stories import Engine, tell, world
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy.cluster.hierarchy import fcluster, linkage
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, Hints, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.contract.ties import TOLERANCE, is_less
 from simstrag.errors import InputError
@@ -34,7 +34,6 @@ from simstrag.policies.estimators.time_to_progress import (
 )
 from simstrag.policies.star_h import NoiseSource
 
-Floats = npt.NDArray[np.float64]
 NAN = math.nan
 B = 128
 PHIS = [phi for table in TABLES.values() for row in table for phi in row]

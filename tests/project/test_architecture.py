@@ -162,7 +162,7 @@ def test_the_contract_imports_numpy_and_itself() -> None:
     found = [i for i in imports() if room(i.by) == "contract"]
     others = {i.target.partition(".")[0] for i in found if not i.ours}
     assert others - set(sys.stdlib_module_names) == {"numpy"}
-    assert {room(i.target) for i in found if i.ours} == {"contract", "errors"}
+    assert {room(i.target) for i in found if i.ours} == {"arrays", "contract", "errors"}
 
 
 def test_the_checks_of_a_plan_are_the_contracts_own() -> None:
@@ -170,8 +170,8 @@ def test_the_checks_of_a_plan_are_the_contracts_own() -> None:
     assert {room(i.by) for i in imports() if i.ours and i.target in own} == {"contract"}
 
 
-def test_the_two_modules_beside_the_contract_import_no_room() -> None:
-    assert [i for i in imports() if room(i.by) in {"errors", "rendering"} and i.ours] == []
+def test_the_modules_beside_the_contract_import_no_room() -> None:
+    assert [i for i in imports() if room(i.by) in DOORSTEP - {"contract"} and i.ours] == []
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Reals
 from simstrag.records.record import Record
-
-Floats = npt.NDArray[np.floating]
 
 STEP = 0.4
 """Seconds of a step."""
@@ -39,7 +38,7 @@ class Job(NamedTuple):
     hosts: of ranks.
     """
 
-    seconds: Floats
+    seconds: Reals
     slow: tuple[int, ...] = ()
     kind: str = ""
     share: float = 0.0
@@ -57,7 +56,7 @@ class Job(NamedTuple):
         )  # fmt: skip
 
 
-def noise(rng: np.random.Generator, shape: str, cv: float, size: tuple[int, int]) -> Floats:
+def noise(rng: np.random.Generator, shape: str, cv: float, size: tuple[int, int]) -> Reals:
     """Factors about 1 with a coefficient of variation, independent over ranks."""
     z = rng.standard_normal(size)
     if shape == "normal":
@@ -195,7 +194,7 @@ LOSSES: dict[str, Callable[[int], Job]] = {
 """Kinds without a slow rank in which time is lost."""
 
 
-def _usual(seed: int, ranks: int = 0, steps: int = 0) -> tuple[np.random.Generator, Floats]:
+def _usual(seed: int, ranks: int = 0, steps: int = 0) -> tuple[np.random.Generator, Reals]:
     """4 to 32 ranks in 40 to 200 steps, with noise of 5 to 8 %."""
     rng = np.random.default_rng(seed + 1)
     size = ranks or int(rng.choice([4, 8, 16, 32])), steps or int(rng.choice([40, 100, 200]))
@@ -212,7 +211,7 @@ def _third(rng: np.random.Generator, steps: int) -> slice:
     return slice(begin, begin + steps // 3)
 
 
-def _paused(seconds: Floats, places: npt.NDArray[np.integer], kind: str, period: int = 0) -> Job:
+def _paused(seconds: Reals, places: npt.NDArray[np.integer], kind: str, period: int = 0) -> Job:
     total = float(seconds.max(axis=0).sum())
     seconds[:, places] += PAUSED / (1 - PAUSED) * total / len(places)
     return Job(seconds, (), kind, PAUSED, period)

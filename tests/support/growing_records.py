@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Reals
 from simstrag.ddp.collector.record import HEADER
 
-Floats = npt.NDArray[np.floating]
 
-
-def drawn(ranks: int = 4, steps: int = 120, slow: int | None = 2, seed: int = 0) -> Floats:
+def drawn(ranks: int = 4, steps: int = 120, slow: int | None = 2, seed: int = 0) -> Reals:
     """Own seconds of ranks, one of which is 1.5 times as slow from the first third on."""
     own = 0.03 * np.exp(np.random.default_rng(seed).normal(0, 0.03, (ranks, steps)))
     if slow is not None:
@@ -20,7 +18,7 @@ def drawn(ranks: int = 4, steps: int = 120, slow: int | None = 2, seed: int = 0)
     return own
 
 
-def rows(own: Floats, rank: int, first: int = 3, parts: int = 1) -> str:
+def rows(own: Reals, rank: int, first: int = 3, parts: int = 1) -> str:
     """What a rank writes of its steps, in which it waits `parts` times.
 
     own: of all ranks, shape (ranks, steps).
@@ -35,7 +33,7 @@ def rows(own: Floats, rank: int, first: int = 3, parts: int = 1) -> str:
     return "".join(lines)
 
 
-def write_record(folder: Path, own: Floats, parts: int = 1, first: int = 3) -> Path:
+def write_record(folder: Path, own: Reals, parts: int = 1, first: int = 3) -> Path:
     """A whole record; what was there of its ranks is replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.yaml").write_text(f"world_size: {len(own)}\n")
@@ -50,7 +48,7 @@ class GrowingRecord:
     written: bytes of each rank so far.
     """
 
-    def __init__(self, folder: Path, own: Floats, parts: int = 1) -> None:
+    def __init__(self, folder: Path, own: Reals, parts: int = 1) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "meta.yaml").write_text(f"world_size: {len(own)}\n")
         self.folder = folder

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
-from simstrag.records.record import Floats, Record
+from simstrag.arrays import Reals
+from simstrag.records.record import Record
 
 Operation = tuple[int, int, str, float, float]
 """Replica, stage, kind, start, duration."""
@@ -84,7 +85,7 @@ def pipeline(late: float = 0.0, steps: int = 1) -> Record:
 
 
 def drawn_pipeline(
-    forward: Floats, backward: Floats, transfer: Floats | float = 0.01, late: float = 0.0,
+    forward: Reals, backward: Reals, transfer: Reals | float = 0.01, late: float = 0.0,
     gc: float | None = None,
 ) -> Record:  # fmt: skip
     """Two stages that do all forwards, then all backwards; recorded without delays but `late`.
@@ -121,7 +122,7 @@ def drawn_pipeline(
 
 
 def _one_replica(
-    replica: int, forward: Floats, backward: Floats, transfer: float, late: float,
+    replica: int, forward: Reals, backward: Reals, transfer: float, late: float,
     done: dict[tuple[int, int], float],
 ) -> list[Operation]:  # fmt: skip
     """The operations of one replica; `done` takes when its stages end their computing."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, Hints, Plan, Policy, Precision, View
 from simstrag.policies.bsp import Bsp
 
-Floats = npt.NDArray[np.float64]
 Contention = Callable[[int, float], float | Floats]
 """The slowdown of the contended ranks in the step of this number that starts at this time."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from simstrag.arrays import Floats
 from simstrag.traces.jitter import Levels, levels_of
 
-Floats = npt.NDArray[np.float64]
 SAMPLES = 900
 
 

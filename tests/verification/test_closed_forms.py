@@ -11,10 +11,10 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy import integrate, stats
 
+from simstrag.arrays import Ints
 from simstrag.contract import Late, Plan, Quorum, Via
 from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
@@ -25,7 +25,6 @@ from tests.support.trace_rows import slowed
 
 ONE_PERCENT = 0.01
 PACES = (1.0, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0)
-Ints = npt.NDArray[np.int64]
 
 
 def scenario(

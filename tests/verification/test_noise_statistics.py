@@ -11,20 +11,18 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy import stats
 
+from simstrag.arrays import Floats
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing import noise
-from simstrag.timing.noise import BLOCK, CELLS, WEYL, Distribution
+from simstrag.timing.noise import BLOCK, CELLS, WEYL, Distribution, Words
 
 LUCK = 1e-4
 MANY = 2**22
 RANKS = 65_536
-Floats = npt.NDArray[np.float64]
-Words = npt.NDArray[np.uint64]
 
 ALONG = {"seeds": (1, 0, 0), "ranks": (0, 1, 0), "steps": (0, 0, 1), "all": (1, 1, 1)}
 """Directions, as steps in (seed, rank, k)."""

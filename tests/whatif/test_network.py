@@ -7,18 +7,19 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simstrag.records.record import ALL_REDUCE, COMPUTE, Floats, Record
+from simstrag.arrays import Reals
+from simstrag.records.record import ALL_REDUCE, COMPUTE, Record
 from simstrag.whatif.diagnosis import diagnose
 from simstrag.whatif.network import slower_network
 from simstrag.whatif.operation_array import Layout
 
 
-def layout(transfer: Floats, random: np.random.Generator, ranks: int = 8) -> Layout:
+def layout(transfer: Reals, random: np.random.Generator, ranks: int = 8) -> Layout:
     """The operations of `record`."""
     return Layout.of(record(transfer, random, ranks))
 
 
-def record(transfer: Floats, random: np.random.Generator, ranks: int = 8) -> Record:
+def record(transfer: Reals, random: np.random.Generator, ranks: int = 8) -> Record:
     """Ranks that compute .9 s, one of them 1.3 times as long, and then wait for each other."""
     shape = len(transfer), ranks
     own = 0.9 * random.lognormal(0, 0.03, shape) * np.where(np.arange(ranks) == 3, 1.3, 1.0)

@@ -9,8 +9,9 @@ import pytest
 
 import simstrag
 from simstrag.analysis.text.whatif_text import explained_text
+from simstrag.arrays import Reals
 from simstrag.errors import InputError
-from simstrag.records.record import Floats, Record
+from simstrag.records.record import Record
 from simstrag.whatif.analysis import WhatIf, analyse
 from tests.support.job_records import drawn_pipeline, pipeline, write_parquet
 from tests.support.step_logs import record_of_seconds, write_rows
@@ -19,7 +20,7 @@ STEPS, REPLICAS, MICRO = 10, 4, 8
 FORWARD, BACKWARD = 0.1, 0.2
 
 
-def drawn(seed: int = 0) -> tuple[Floats, Floats]:
+def drawn(seed: int = 0) -> tuple[Reals, Reals]:
     """Forward and backward of jobs that spread by 2 %."""
     draw = np.random.default_rng(seed)
     noise = np.exp(0.02 * draw.standard_normal((2, STEPS, REPLICAS, 2, MICRO)))

@@ -19,8 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from simstrag.analysis.charts.chart import Floats
 from simstrag.analysis.text.profile_text import bytes_of, ranks_of
+from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import CollectiveCell

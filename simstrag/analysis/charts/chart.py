@@ -16,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.experiments.paired_statistics import Estimate
 
-Floats = npt.NDArray[np.float64]
 TooltipLines = tuple[tuple[str, str], ...]
 """Lines of a tooltip: a name, and a template with columns such as `@rank`, or `@left{t}` for
 seconds with the decimals of the chart."""

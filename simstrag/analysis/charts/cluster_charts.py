@@ -22,6 +22,7 @@ from simstrag.analysis.derived.cluster_stays import (
     devices_held,
     mean_slowdowns,
 )
+from simstrag.arrays import Floats
 from simstrag.experiments.paired_statistics import Estimate
 
 LABEL = 24
@@ -204,7 +205,7 @@ def _lost(own: Sequence[Stay]) -> float:
     )
 
 
-def _shade(present: spec.Floats, slowdown: spec.Floats, network: spec.Floats) -> spec.Floats:
+def _shade(present: Floats, slowdown: Floats, network: Floats) -> Floats:
     """RGBA pixels: grey for a job that is not slowed, red or violet for one that is."""
     strong = np.clip((slowdown - 1) / (FULLEST - 1), 0.0, 1.0)[:, None]
     colour = np.where(network[:, None] > 0.5, to_rgb(spec.NET), to_rgb(spec.CONTENTION))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rule, exact, rows_of
+from simstrag.analysis.charts.chart import Chart, Curve, Dots, Mark, Rule, exact, rows_of
 from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, svg
 from simstrag.analysis.derived.ranking import TIMES, Standings
 from simstrag.analysis.tables.comparison_tables import CONTROL
@@ -20,6 +20,7 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import unknown
 from simstrag.analysis.text.number_format import estimate, join
 from simstrag.analysis.text.sensitivity_text import Row, new_leader
+from simstrag.arrays import Floats
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.varied_constants import NAMES

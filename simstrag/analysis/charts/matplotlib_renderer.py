@@ -25,7 +25,8 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Floats
+from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE
+from simstrag.arrays import Floats
 from simstrag.experiments.paired_statistics import Estimate
 
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}

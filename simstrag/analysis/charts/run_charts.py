@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import Bars, Chart, Floats, Mark, name_ranks, rows_of
+from simstrag.analysis.charts.chart import Bars, Chart, Mark, name_ranks, rows_of
 from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, image, pixels, svg
 from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.waiting import Waiting
 from simstrag.analysis.text.number_format import number, percent
+from simstrag.arrays import Floats
 from simstrag.experiments.comparison import BASELINE
 from simstrag.runs.run import Run
 

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import Bars, Chart, Events, Floats, Image, Mark, Rule
+from simstrag.analysis.charts.chart import Bars, Chart, Events, Image, Mark, Rule
 from simstrag.analysis.charts.matplotlib_renderer import pixels
 from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.phase_intervals import (
@@ -36,6 +36,7 @@ from simstrag.analysis.derived.timeline_excerpt import (
     kept_of,
 )
 from simstrag.analysis.text.number_format import number
+from simstrag.arrays import Floats
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 from simstrag.trace.slowdown import Piecewise

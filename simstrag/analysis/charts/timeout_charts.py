@@ -8,8 +8,9 @@ import numpy as np
 
 from simstrag.advice.timeout_trials import gpu_hours
 from simstrag.advice.timeouts import TimeoutAdvice
-from simstrag.analysis.charts.chart import Chart, Curve, Floats, Mark, Rule
+from simstrag.analysis.charts.chart import Chart, Curve, Mark, Rule
 from simstrag.analysis.charts.matplotlib_renderer import Picture, picture
+from simstrag.arrays import Floats
 
 X = "detection timeout (s)"
 WORST = 5.0

@@ -11,8 +11,9 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from simstrag.analysis.charts.chart import CONTENTION, FULL, Floats
+from simstrag.analysis.charts.chart import CONTENTION, FULL
 from simstrag.analysis.derived.timeline_excerpt import bin_means
+from simstrag.arrays import Floats
 from simstrag.trace.trace import RESOURCES, Trace
 
 COLUMNS = 1000

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from simstrag.analysis.charts import matplotlib_renderer as drawing
-from simstrag.analysis.charts.chart import CONTENTION, WIDTH, Bars, Chart, Floats, Mark, rows_of
+from simstrag.analysis.charts.chart import CONTENTION, WIDTH, Bars, Chart, Mark, rows_of
 from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, picture, svg
-from simstrag.records.record import BACKWARD, FORWARD, Ints, Record
+from simstrag.arrays import Bools, Floats, Ints
+from simstrag.records.record import BACKWARD, FORWARD, Record
 from simstrag.traces.clocks import clocks_of
 from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.culprits import computing, over_peers
-from simstrag.whatif.replay import Mask
 
 FULLEST = 2.0
 """Slowdown of the strongest colour."""
@@ -137,6 +137,6 @@ def _shown(found: WhatIf) -> list[tuple[int, int]]:
     return [(d, stage) for d in replicas for stage in range(min(layout.stages, MOST_LANES))]
 
 
-def _others(found: WhatIf) -> Mask:
+def _others(found: WhatIf) -> Bools:
     layout = found.replay.layout
     return np.asarray(~layout.communicates & ~layout.find(FORWARD, BACKWARD))

@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 from simstrag.analysis.derived.ranking import leads, places
+from simstrag.arrays import Floats
 from simstrag.cluster.runs import COLUMNS, ClusterResults, by_combination
 from simstrag.cluster.utilisation import UTILISATION
 from simstrag.errors import InputError
-from simstrag.experiments.paired_statistics import Array, Estimate, mean, ratio_of_times
+from simstrag.experiments.paired_statistics import Estimate, mean, ratio_of_times
 
 SECONDS = (
     "arrival", "start", "end", "queueing", "completion_time", "run_time", "alone", "time_to_target",
@@ -296,11 +297,11 @@ def _effects(of: list[pd.DataFrame], first: list[pd.DataFrame]) -> list[Effect]:
     return found
 
 
-def _change(times: Array, others: Array) -> Estimate:
+def _change(times: Floats, others: Floats) -> Estimate:
     return Estimate(*(x - 1 for x in ratio_of_times(times, others)))
 
 
-def _means(tables: list[pd.DataFrame], name: str) -> Array:
+def _means(tables: list[pd.DataFrame], name: str) -> Floats:
     """The mean of a column under each seed."""
     return np.array([table[name].mean() for table in tables])
 

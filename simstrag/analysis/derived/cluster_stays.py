@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from simstrag.analysis.charts.chart import Floats
+from simstrag.arrays import Floats
 
 NETWORK = "net"
 RESOURCES = ("cores", "nic_in", "nic_out", "gpus")

@@ -21,6 +21,7 @@ import numpy as np
 
 from simstrag import policies
 from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.arrays import Floats
 from simstrag.contract.policy import LANES
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.comparison import BASELINE
@@ -32,7 +33,7 @@ from simstrag.experiments.decision import (
     State,
     alternatives,
 )
-from simstrag.experiments.paired_statistics import Array, Estimate, within
+from simstrag.experiments.paired_statistics import Estimate, within
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.scenario.varied_constants import assumed
 
@@ -242,7 +243,7 @@ def _samples(s: Standings, left_out: Collection[str]) -> Samples:
     column = s.comparison.column
     names = dict.fromkeys([*known, BASELINE])
     own = {name: column(name, s.decides) for name in names}
-    samples: dict[State, Mapping[str, Array]] = {OWN: own}
+    samples: dict[State, Mapping[str, Floats]] = {OWN: own}
     for c in s.costs:
         if c != s.scenario.learner.c_tau:
             stale = {name: s.at_cost(name, c) for name in known}

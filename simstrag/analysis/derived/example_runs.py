@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from simstrag.analysis.derived.phase_intervals import Phases, phases_of
-from simstrag.analysis.derived.steps import Bools, Floats, RunSteps, steps_of
+from simstrag.analysis.derived.steps import RunSteps, steps_of
 from simstrag.analysis.derived.waiting import Waiting, waiting
 from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.text.number_format import join
+from simstrag.arrays import Bools, Floats
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import Run

@@ -16,14 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.analysis.derived.steps import (
-    Bools,
-    Floats,
-    Ints,
-    RunSteps,
-    suspicions,
-    update_times,
-)
+from simstrag.analysis.derived.steps import RunSteps, suspicions, update_times
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.runs.run import Run
 from simstrag.timing.contention import Contention
 from simstrag.timing.timing import Timing

@@ -15,7 +15,8 @@ from simstrag.analysis.derived.phase_intervals import (
     segments,
     slowdown_changes,
 )
-from simstrag.analysis.derived.steps import Floats, RunSteps
+from simstrag.analysis.derived.steps import RunSteps
+from simstrag.arrays import Floats
 from simstrag.timing.contention import Contention
 from simstrag.trace.slowdown import Piecewise
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from simstrag.analysis.derived.phase_intervals import TOLERANCE, Phases
-from simstrag.analysis.derived.steps import Floats, RunSteps
+from simstrag.analysis.derived.steps import RunSteps
+from simstrag.arrays import Floats
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 

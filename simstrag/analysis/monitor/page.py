@@ -24,8 +24,8 @@ from simstrag.analysis.monitor.words import (
 )
 from simstrag.analysis.pages import templates
 from simstrag.analysis.text.number_format import capital, join, number, percent, plural, seconds
+from simstrag.arrays import Reals
 from simstrag.documents.file_io import write_atomically
-from simstrag.records.record import Floats
 
 COLUMNS = 120
 """Most columns of the picture."""
@@ -102,7 +102,7 @@ def _numbers(found: Snapshot) -> list[tuple[str, str]]:
     return shown
 
 
-def cells(ratios: Floats) -> str:
+def cells(ratios: Reals) -> str:
     """The row of a rank as a picture in a data URL: the redder, the slower."""
     weight = np.clip((ratios - 1) / (FULLEST - 1), 0.0, 1.0)
     alpha = np.where(ratios < SLOW, 0.0, 0.15 + 0.85 * weight)

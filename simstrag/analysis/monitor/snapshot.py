@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.records.record import Floats, Ints
+from simstrag.arrays import Ints, Reals
 from simstrag.rendering import answer, html_fragment
 from simstrag.statistics.slow_workers import FLOOR
 from simstrag.whatif.culprits import over_peers
@@ -108,7 +108,7 @@ class Snapshot:
     lost: float
     ranks: tuple[WatchedRank, ...]
     numbers: Ints
-    own: Floats
+    own: Reals
     step_seconds: float
     slowest: tuple[int, float] | None
     warnings: tuple[Warned, ...]
@@ -135,7 +135,7 @@ class Snapshot:
         """Seconds since the run wrote."""
         return max(0.0, self.made - self.written) if self.written else 0.0
 
-    def picture(self, columns: int) -> tuple[Floats, Ints]:
+    def picture(self, columns: int) -> tuple[Reals, Ints]:
         """How many times as long as its peers each rank computed, over the latest steps.
 
         Returns ratios of shape (ranks, at most `columns`), and the first step of each column.

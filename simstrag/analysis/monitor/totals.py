@@ -17,8 +17,9 @@ import numpy as np
 
 from simstrag.analysis.monitor.snapshot import NOTABLE
 from simstrag.analysis.text.number_format import join
+from simstrag.arrays import Ints, Reals
 from simstrag.documents.job_mesh import JobMesh
-from simstrag.records.record import Floats, Ints, Record
+from simstrag.records.record import Record
 from simstrag.statistics.startup import leading
 from simstrag.whatif.analysis import late_replicas, waited_in_groups
 from simstrag.whatif.culprits import computing
@@ -57,9 +58,9 @@ class Sums(NamedTuple):
 
     steps: int
     seconds: float
-    waited: Floats
+    waited: Reals
     last: Ints
-    groups: Mapping[tuple[int, ...], Floats]
+    groups: Mapping[tuple[int, ...], Reals]
 
     @classmethod
     def of(cls, layout: Layout) -> Sums:
@@ -91,9 +92,9 @@ class Totals:
         self.gpus = 0
         self.mesh: JobMesh | None = None
         self.numbers: Ints = np.zeros(0, np.int64)
-        self.own: Floats = np.zeros((0, 0))
-        self._waits: Floats = np.zeros((0, 0))
-        self._recorded: Floats = np.zeros(0)
+        self.own: Reals = np.zeros((0, 0))
+        self._waits: Reals = np.zeros((0, 0))
+        self._recorded: Reals = np.zeros(0)
         self._usual = array("d")
         self._all: Sums | None = None
         self._head: list[Record] = []
@@ -101,7 +102,7 @@ class Totals:
         self._kept: deque[Record] = deque()
         self.first = self.last = -1
 
-    def add(self, piece: Record) -> tuple[Ints, Floats]:
+    def add(self, piece: Record) -> tuple[Ints, Reals]:
         """Take in a piece; returns its steps, and each rank's own seconds, shape (ranks, steps).
 
         Raises `InputError` where its ranks do not do the same.
@@ -168,7 +169,7 @@ class Totals:
         )
 
     @property
-    def means(self) -> tuple[float, Floats, Floats]:
+    def means(self) -> tuple[float, Reals, Reals]:
         """Of the latest steps: seconds of a step; by rank those of computing and of waiting."""
         if not len(self._recorded):
             return 0.0, np.zeros(0), np.zeros(0)

@@ -15,10 +15,11 @@ from simstrag.analysis.monitor.follow import Follower, RankProgress, RecordFollo
 from simstrag.analysis.monitor.follow_journal import JournalFollower
 from simstrag.analysis.monitor.snapshot import Snapshot, Warned, WatchedRank
 from simstrag.analysis.monitor.totals import LATEST, Totals
+from simstrag.arrays import Reals
 from simstrag.ddp.failures.slow_ranks import SlowRankDetector
 from simstrag.documents.file_io import path_of, require_path
 from simstrag.errors import InputError
-from simstrag.records.record import Floats, Record
+from simstrag.records.record import Record
 from simstrag.records.steps import APART
 from simstrag.whatif.analysis import check_numbers
 
@@ -221,7 +222,7 @@ class Watcher:
         )
 
 
-def _over_others(seconds: Floats) -> Floats:
+def _over_others(seconds: Reals) -> Reals:
     """Seconds of each rank over the median of all other ranks; 1 for a rank that is alone.
 
     >>> _over_others(np.array([1.0, 2.0])).tolist(), _over_others(np.array([3.0])).tolist()

@@ -9,10 +9,10 @@ import numpy as np
 
 from simstrag.analysis.charts.timeline import slowdown_spans
 from simstrag.analysis.derived.example_runs import Example
-from simstrag.analysis.derived.steps import Floats, Ints
 from simstrag.analysis.derived.timeline_excerpt import CloseLook
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import join
+from simstrag.arrays import Floats, Ints
 from simstrag.runs.run import Run
 
 DID = {

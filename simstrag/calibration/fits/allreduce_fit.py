@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.calibration.fits.visit_statistics import (
     CellEstimate,
     draw_values,
@@ -36,7 +36,6 @@ from simstrag.calibration.fits.visit_statistics import (
 from simstrag.profile.measurements import Backend, CollectiveFit, Residual
 from simstrag.timing.constants import AllReduce
 
-Floats = npt.NDArray[np.float64]
 Algorithm = Literal["ring", "tree", "halving_doubling", "hierarchical"]
 
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree", "halving_doubling", "hierarchical")

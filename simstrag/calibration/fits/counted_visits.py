@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.calibration.cells import Visit
 
 NEAR = 0.08
@@ -153,7 +153,7 @@ def describe_instability(
     return ""
 
 
-def _trend_probability(values: npt.NDArray[np.float64]) -> float:
+def _trend_probability(values: Floats) -> float:
     """Exact probability of as many pairs in one order, or in the other, by chance."""
     n = len(values)
     later = sum(values[j] > values[i] for i, j in itertools.combinations(range(n), 2))
@@ -165,7 +165,7 @@ def _trend_probability(values: npt.NDArray[np.float64]) -> float:
     return min(1.0, 2 * float(counts[extreme:].sum()))
 
 
-def _best_split(values: npt.NDArray[np.float64]) -> tuple[int, float]:
+def _best_split(values: Floats) -> tuple[int, float]:
     """The number of lower values in two groups of least spread, and the share of spread left."""
     ordered = np.sort(values)[None]
     splits, left = _splits(ordered)
@@ -174,8 +174,8 @@ def _best_split(values: npt.NDArray[np.float64]) -> tuple[int, float]:
 
 
 def _splits(
-    ordered: npt.NDArray[np.float64],
-) -> tuple[list[int], npt.NDArray[np.float64]]:
+    ordered: Floats,
+) -> tuple[list[int], Floats]:
     """Sizes of the lower group, two or more on either side, and the spread left by each."""
     n = ordered.shape[1]
     total = ordered.var(axis=1) * n

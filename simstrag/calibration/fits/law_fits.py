@@ -27,6 +27,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.calibration.fits.visit_statistics import CellEstimate, draw_values, fitted_quantity
 from simstrag.profile.batch_laws import batch_seconds
 from simstrag.profile.doubtful import ONCE
@@ -34,7 +35,6 @@ from simstrag.profile.measurements import CONSTANTS, BatchLaw, Law
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import apply_law, interpolate
 
-Floats = npt.NDArray[np.float64]
 Name = TypeVar("Name", bound=str)
 
 FLOOR = 0.01

@@ -16,12 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.calibration.cells import Visit
 from simstrag.profile.quantity import Quantity
-
-Floats = npt.NDArray[np.float64]
 
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % quantiles of Student's t for 1 to 10 degrees of freedom."""

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from simstrag.arrays import Floats, Ints
 from simstrag.contract import Plan
 from simstrag.ddp.journal.journal import plan_to_json
 
@@ -37,13 +37,13 @@ class ControlMessages(NamedTuple):
     squared_sum: squared norm of what the step before reduced; NaN where it is not measured.
     """
 
-    start: npt.NDArray[np.float64]
-    seconds: npt.NDArray[np.float64]
-    digest: npt.NDArray[np.int64]
-    version: npt.NDArray[np.int64]
-    flags: npt.NDArray[np.int64]
-    squared_norm: npt.NDArray[np.float64]
-    squared_sum: npt.NDArray[np.float64]
+    start: Floats
+    seconds: Floats
+    digest: Ints
+    version: Ints
+    flags: Ints
+    squared_norm: Floats
+    squared_sum: Floats
 
 
 def pack(

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simstrag.statistics.pauses import Floats, Ints, find_pauses
+from simstrag.arrays import Ints, Reals
+from simstrag.statistics.pauses import find_pauses
 
 TURNS = 4
 """Gaps between pauses that make a period if they are equal, or twice as long as the others where a
@@ -44,7 +45,7 @@ class CommonPauses:
         self._named: list[float] = []
         self._seen = -1
 
-    def update(self, seconds: Floats, steps: Ints) -> list[str]:
+    def update(self, seconds: Reals, steps: Ints) -> list[str]:
         """What there is to say of the latest steps, shape (ranks, steps); mostly nothing."""
         found = find_pauses(seconds, steps)
         usual = float(np.median(found.level, axis=1).max())

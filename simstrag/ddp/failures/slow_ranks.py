@@ -17,18 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simstrag.arrays import Reals
 from simstrag.ddp.failures.common_pauses import CommonPauses
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.statistics.groups import reference
-from simstrag.statistics.slow_workers import (
-    FEWEST,
-    FLOOR,
-    Floats,
-    Slowness,
-    chronic,
-    excesses,
-    slowness,
-)
+from simstrag.statistics.slow_workers import FEWEST, FLOOR, Slowness, chronic, excesses, slowness
 from simstrag.statistics.student import upper_tail
 
 TIMES, LEAST = 10.0, 1.0
@@ -150,7 +143,7 @@ class SlowRankDetector:
                 self._say(sentence)
 
     def _test(
-        self, seconds: Floats, excess: Floats, reports: list[list[tuple[int, float]]]
+        self, seconds: Reals, excess: Reals, reports: list[list[tuple[int, float]]]
     ) -> dict[int, Slowness]:
         """The slowness of ranks that lasts until now; periods once in `WINDOW` steps, for time."""
         found = chronic(seconds, reference(seconds))

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from simstrag.arrays import Floats
 from simstrag.engine.native.memory import AHEAD, Memory
 from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.noise import Distribution, keys
 from simstrag.timing.timing import NET, Timing
 from simstrag.trace.slowdown import Piecewise
-from simstrag.trace.step_functions import Floats, Pieces
+from simstrag.trace.step_functions import Pieces
 
 __all__ = ["Loading"]
 

@@ -15,15 +15,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.contract.medians import medians
 from simstrag.contract.ties import is_at_most, is_less
 from simstrag.contract.view import device_gain
 from simstrag.policies.estimators.columns import centre, medians_of_known
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 NORMAL_MAD = 1.4826
 """Standard deviation of a normal sample over its MAD, 1 / 0.6745."""
@@ -123,9 +120,7 @@ def baseline(
     return Baseline(reference, max(NORMAL_MAD * deviation, floor * reference))
 
 
-def find_suspects(
-    x: Floats, against: Baseline, z_on: float, delta_on: float
-) -> npt.NDArray[np.bool_]:
+def find_suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> Bools:
     """Whether each rank is slow: z > z_on and x/reference >= 1+delta_on (A.9.10); shape (N,).
 
     Both conditions are needed: with z alone 5-9 % of all checks of a clean cluster are false alarms
@@ -160,7 +155,7 @@ def may_stand_out(
     off: Limit,
     clean: float | None,
     guard: bool = True,
-) -> npt.NDArray[np.bool_]:
+) -> Bools:
     """Whether a fast rank may be suspect, or a slow one well.
 
     Of the fast ranks the slowest is suspect first, of the slow ones the fastest is well first.
@@ -199,7 +194,7 @@ def may_stand_out(
         suspect[doubtful] &= is_less(on.z, (top - reference) / scale)
         scale = np.maximum(scale, off.floor * reference)
         well[doubtful] &= is_at_most((bottom - reference) / scale, off.z)
-    either: npt.NDArray[np.bool_] = suspect | well
+    either: Bools = suspect | well
     return either
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from simstrag.arrays import Bools, Floats
 from simstrag.contract import ALL, Quorum, Via, View
-from simstrag.contract.ties import Bools, Floats
 from simstrag.policies.estimators.predictors import median
 
 

@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.contract.view import INTERVALS
 from simstrag.documents.weights_file import Weights, read_weights
 from simstrag.errors import InputError
-
-Floats = npt.NDArray[np.float64]
 
 KIND = "lstm"
 LAYERS = 2

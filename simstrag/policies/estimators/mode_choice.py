@@ -11,17 +11,15 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.contract import UNLIMITED, Block, Plan, Quorum, Review, Via, View
-from simstrag.contract.ties import Bools, Floats
 from simstrag.errors import PlanError
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
 from simstrag.policies.estimators.gradient_trees import with_trees
 from simstrag.policies.estimators.predictors import PredictsTimes, median, predict
 from simstrag.policies.estimators.time_to_progress import straggle
 
-Ints = npt.NDArray[np.int64]
 Quorums = tuple[Quorum, ...]
 COUNTED = ("decisions", "switches", "ssgd", "static", "dynamic", "ring")
 

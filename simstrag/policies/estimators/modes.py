@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.contract import Quorum, Via
 from simstrag.documents.weights_file import Weights, read_weights
 from simstrag.errors import InputError
 from simstrag.policies.estimators.time_to_progress import relative_updates, ward_clusters
-
-Floats = npt.NDArray[np.float64]
 
 KIND = "star_ml"
 SIMILAR = 0.2

@@ -17,15 +17,12 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.contract import WINDOW, Block, View
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError, PlanError
 from simstrag.policies.estimators.lstm import KIND, Lstm
-
-Floats = npt.NDArray[np.float64]
-
 
 Rule = Callable[[Any, str], Floats]
 """The next value of an array of a view by its recent values; shape (N,), NaN where unknown.

@@ -6,14 +6,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Floats
 from simstrag.contract import OverlappingStep
 from simstrag.contract.medians import medians
 from simstrag.contract.ties import is_less
 from simstrag.policies.estimators.columns import correctly_rounded_sum
-
-Floats = npt.NDArray[np.float64]
 
 TELLS = 0.8
 """Work over that of before from which an unchanged time tells of launching, ASSUMED: a load that

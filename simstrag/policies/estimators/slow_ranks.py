@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.contract import WINDOW, Block, View
 from simstrag.contract.ties import argsort, is_less
 from simstrag.policies.estimators.detectors import (
@@ -24,10 +24,6 @@ from simstrag.policies.estimators.detectors import (
     median,
 )
 from simstrag.policies.estimators.windows import Windows
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 Z_ON = 3.5
 """Robust standard deviations above which a rank stands out, as Iglewicz & Hoaglin advise."""

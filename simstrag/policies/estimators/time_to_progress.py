@@ -23,12 +23,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.contract.compiled import address, contiguous, loops
-from simstrag.contract.ties import TOLERANCE, Bools, Floats, argsort, is_less
+from simstrag.contract.ties import TOLERANCE, argsort, is_less
 
-Ints = npt.NDArray[np.int64]
 SIMULATED_UPDATES = 1000
 """Updates in the mean of the simulated interval, as in the released code."""
 

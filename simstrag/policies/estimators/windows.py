@@ -9,14 +9,10 @@ import math
 from copy import copy
 
 import numpy as np
-import numpy.typing as npt
 
+from simstrag.arrays import Bools, Floats, Ints
 from simstrag.contract.medians import median_of_ordered
 from simstrag.policies.estimators.columns import enter
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class Windows:
