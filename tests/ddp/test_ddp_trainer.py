@@ -144,8 +144,8 @@ def test_a_policy_may_rest_a_rank_and_take_it_back(ranks: Ranks, tmp_path: Path)
 
 
 def test_bsp_is_plain_ddp_bit_for_bit_on_three_ranks(ranks: Ranks) -> None:
-    found = [each["digest"] for each in ranks.run(train, 3, "bsp", 100, None, 0.0, "full")]
-    assert found == ranks.run(plain, 3, 100)
+    found = [each["digest"] for each in ranks.run(train, 3, "bsp", 30, None, 0.0, "full")]
+    assert found == ranks.run(plain, 3, 30)
 
 
 def test_a_run_in_reduced_precision_leaves_a_trace_of_full_precision(
@@ -230,7 +230,7 @@ def leaving_out(
         return trainer
 
     def seconds() -> float:
-        return 0.2 if rank == slow[0] and trainer.samples // WHOLE < slow[1] else 0.02
+        return 0.04 if rank == slow[0] and trainer.samples // WHOLE < slow[1] else 0.004
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         time.sleep(seconds())  # under a server no step is told to be longer than it was
@@ -294,12 +294,12 @@ def test_without_a_slow_rank_the_others_train_as_one_process_with_the_whole_batc
 
 @dataclass(frozen=True)
 class Pausing:
-    """Every step begins 0.1 s late."""
+    """Every step begins 0.04 s late."""
 
     via: Via
 
     def plan(self, view: View) -> Plan:
-        return Plan((Quorum(via=self.via),), pause=0.1)
+        return Plan((Quorum(via=self.via),), pause=0.04)
 
 
 def pausing(rank: int, world: int, via: Via) -> float:
@@ -317,7 +317,7 @@ def pausing(rank: int, world: int, via: Via) -> float:
 @pytest.mark.parametrize("via", [Via.ALLREDUCE, Via.SERVER])
 def test_ranks_pause_before_a_step_if_the_plan_says_so(via: Via, ranks: Ranks) -> None:
     """The first of four steps may have paused before the first call."""
-    assert min(ranks.run(pausing, 2, via)) > 0.3
+    assert min(ranks.run(pausing, 2, via)) > 0.12
 
 
 def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]], str]:
