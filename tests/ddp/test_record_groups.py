@@ -135,10 +135,14 @@ def replay_errors(found: Diagnosis) -> Any:
         ("FSDP2 x TP", [1, 3], "tensor-parallel rank 1"),
     ],
 )
-def test_slow_ranks_are_named_by_what_they_are_together(
+def test_slow_ranks_are_named_by_what_they_are_together_and_recording_changes_no_bit(
     wrapper: str, slow: list[int], name: str, ranks: Ranks, tmp_path: Path
 ) -> None:
-    ranks.run(rank_records, 4, wrapper, str(tmp_path / "run"), slow)
+    losses = ranks.run(rank_records, 4, wrapper, str(tmp_path / "run"), slow)
+    assert losses == ranks.run(rank_records, 4, wrapper, "", slow)
+    rows = (tmp_path / "run" / "rank-3.csv").read_text().splitlines()
+    dims = {row.rsplit(",", 1)[1].partition(":")[0] for row in rows[1:]} - {""}
+    assert dims == {*DIMENSIONS[wrapper]}
     found = simstrag.diagnose(tmp_path / "run", compare=[])
     assert names_of(found) == [name]
     seconds, usual = seconds_of(found), [k for k in range(4) if k not in slow]
@@ -149,17 +153,6 @@ def test_slow_ranks_are_named_by_what_they_are_together(
     assert fix.name == f"{name} like the others"
     assert fix.seconds == pytest.approx(LATE, rel=0.03)
     assert replay_errors(found) == pytest.approx(1, abs=1e-4)
-
-
-@pytest.mark.parametrize("wrapper", ["HSDP", "FSDP2 x TP"])
-def test_recording_several_groups_changes_no_bit(
-    wrapper: str, ranks: Ranks, tmp_path: Path
-) -> None:
-    with_record = ranks.run(rank_records, 4, wrapper, str(tmp_path / "run"), [])
-    assert with_record == ranks.run(rank_records, 4, wrapper, "", [])
-    rows = (tmp_path / "run" / "rank-3.csv").read_text().splitlines()
-    dims = {row.rsplit(",", 1)[1].partition(":")[0] for row in rows[1:]} - {""}
-    assert dims == {*DIMENSIONS[wrapper]}
 
 
 def rank_closes(rank: int, world: int) -> bool:
