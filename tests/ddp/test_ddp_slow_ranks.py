@@ -97,7 +97,7 @@ def test_a_clean_job_has_no_message() -> None:
     assert [messages(drawn(seed)) for seed in range(10)] == [[]] * 10
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_rank_is_named_once_and_cleared_once_after_it_recovered(seed: int) -> None:
     seconds = drawn(seed)
     seconds[500:1000, 2] *= 1.3
@@ -108,7 +108,7 @@ def test_a_rank_is_named_once_and_cleared_once_after_it_recovered(seed: int) -> 
     assert 1000 + WINDOW <= cleared < 1000 + 2 * CALM / STEP
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_rank_about_the_threshold_is_not_named_and_cleared_by_turns(seed: int) -> None:
     """Every 2 s it is slower by 12 % or as fast as its peers: before, up to 11 messages."""
     seconds, draw = drawn(seed), np.random.default_rng(seed)
@@ -116,7 +116,7 @@ def test_a_rank_about_the_threshold_is_not_named_and_cleared_by_turns(seed: int)
     assert len(messages(seconds)) <= 1
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_ranks_that_are_slow_by_turns_have_few_messages(seed: int) -> None:
     """As three ranks on two cores, each time for 10 s: before, 23 to 37 messages."""
     seconds, draw = drawn(seed, ranks=3), np.random.default_rng(seed)

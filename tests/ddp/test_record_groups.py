@@ -81,12 +81,14 @@ def wrapped(wrapper: str, compute: Callable[[float], None], seconds: float) -> n
     return fully_shard(model, mesh=mesh)
 
 
-def train(model: nn.Module, share: int, steps: int) -> str:
-    """The loss after some steps, all its digits."""
+def train(model: nn.Module, rank: int, wrapper: str) -> str:
+    """The loss after all steps, all its digits."""
+    warnings.filterwarnings("ignore", message=".*returned a view tensor")
+    share = {"FSDP2 x TP": rank // 2, "TP": 0}.get(wrapper, rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(share))
     loss = torch.zeros(())
-    for _ in range(steps):
+    for _ in range(STEPS + 3):
         optimizer.zero_grad()
         loss = mse_loss(model(x), torch.ones(4, 1))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -95,12 +97,15 @@ def train(model: nn.Module, share: int, steps: int) -> str:
 
 
 def rank_records(rank: int, world: int, wrapper: str, folder: str, slow: list[int]) -> str:
-    warnings.filterwarnings("ignore", message=".*returned a view tensor")
-    share = {"HSDP": rank, "FSDP2 x TP": rank // 2, "TP": 0}[wrapper]
     with virtual_time() as clock:
         model = wrapped(wrapper, clock.compute, USUAL + LATE * (rank in slow))
-        with contextlib.nullcontext() if not folder else record(model, folder, look_every=0):
-            return train(model, share, STEPS + 3)
+        with record(model, folder, look_every=0):
+            return train(model, rank, wrapper)
+
+
+def rank_trains(rank: int, world: int, wrapper: str) -> str:
+    """Without a recorder, and without virtual time."""
+    return train(wrapped(wrapper, lambda _: None, 0.0), rank, wrapper)
 
 
 def names_of(found: Diagnosis) -> list[str]:
@@ -135,10 +140,14 @@ def replay_errors(found: Diagnosis) -> Any:
         ("FSDP2 x TP", [1, 3], "tensor-parallel rank 1"),
     ],
 )
-def test_slow_ranks_are_named_by_what_they_are_together(
+def test_slow_ranks_are_named_by_what_they_are_together_and_recording_changes_no_bit(
     wrapper: str, slow: list[int], name: str, ranks: Ranks, tmp_path: Path
 ) -> None:
-    ranks.run(rank_records, 4, wrapper, str(tmp_path / "run"), slow)
+    losses = ranks.run(rank_records, 4, wrapper, str(tmp_path / "run"), slow)
+    assert losses == ranks.run(rank_trains, 4, wrapper)
+    rows = (tmp_path / "run" / "rank-3.csv").read_text().splitlines()
+    dims = {row.rsplit(",", 1)[1].partition(":")[0] for row in rows[1:]} - {""}
+    assert dims == {*DIMENSIONS[wrapper]}
     found = simstrag.diagnose(tmp_path / "run", compare=[])
     assert names_of(found) == [name]
     seconds, usual = seconds_of(found), [k for k in range(4) if k not in slow]
@@ -149,17 +158,6 @@ def test_slow_ranks_are_named_by_what_they_are_together(
     assert fix.name == f"{name} like the others"
     assert fix.seconds == pytest.approx(LATE, rel=0.03)
     assert replay_errors(found) == pytest.approx(1, abs=1e-4)
-
-
-@pytest.mark.parametrize("wrapper", ["HSDP", "FSDP2 x TP"])
-def test_recording_several_groups_changes_no_bit(
-    wrapper: str, ranks: Ranks, tmp_path: Path
-) -> None:
-    with_record = ranks.run(rank_records, 4, wrapper, str(tmp_path / "run"), [])
-    assert with_record == ranks.run(rank_records, 4, wrapper, "", [])
-    rows = (tmp_path / "run" / "rank-3.csv").read_text().splitlines()
-    dims = {row.rsplit(",", 1)[1].partition(":")[0] for row in rows[1:]} - {""}
-    assert dims == {*DIMENSIONS[wrapper]}
 
 
 def rank_closes(rank: int, world: int) -> bool:
@@ -195,7 +193,7 @@ def rank_has_part(rank: int, world: int, folder: str) -> None:
         inner = nn.Sequential(Block(clock.compute, USUAL + LATE * (rank == 3)), nn.Linear(8, 1))
         model = DistributedDataParallel(inner, process_group=groups[rank // 2])
         with record(model, folder, look_every=0):
-            train(model, rank, STEPS + 3)
+            train(model, rank, "DDP")
 
 
 def test_ddp_in_groups_of_its_own_is_told_apart_by_their_lowest_ranks(
