@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import inspect
 import math
 import re
@@ -128,6 +129,7 @@ def format_changed(policy: object) -> str:
     return ",".join(f"{name}={kind.text(value)}" for name, value, kind in changed)
 
 
+@functools.cache
 def _fields(cls: type) -> dict[str, tuple[dataclasses.Field[Any], _Kind]]:
     if not dataclasses.is_dataclass(cls):
         return {}
