@@ -885,37 +885,6 @@ def test_what_a_timeline_leaves_out_is_said(
     assert re.fullmatch(r"warning: the timeline shows .* s, .*; \d+ steps are left out\n", err)
 
 
-WITHOUT_EXTRAS = """
-import sys
-EXTRAS = "torch ray dask distributed transformers sklearn accelerate sphinx IPython pytest".split()
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in EXTRAS:
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-sys.meta_path.insert(0, Absent())
-from simstrag.cli import main
-for command in sys.argv[1:]:
-    sys.argv = command.split()
-    try:
-        main()
-    except SystemExit as end:
-        assert end.code == 0, command
-"""
-
-
-def test_the_main_job_needs_no_optional_package(folder: Path) -> None:
-    commands = (
-        "simstrag trace describe slow.csv", "simstrag init slow.csv -o mine.yaml",
-        "simstrag run case.yaml -o r", "simstrag compare case.yaml --seeds 1 -j 1 -o c",
-        "simstrag report r", "simstrag policies korel",
-    )  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRAS, *commands],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_command_without_its_package_names_the_extra(
     folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
