@@ -92,7 +92,6 @@ def done(here: Path, kept: Path, quick: None, call: Call) -> Path:
 
 def test_a_profile_says_what_was_measured_and_how_sure_it_is(done: Path) -> None:
     profile = Profile.read(done / "profile.json")
-    assert profile.workload is not None
     assert (profile.workload.name, profile.workload.parameters) == ("mine:job", 520)
     assert {(c.precision, c.batch) for c in profile.cells} == {
         (precision, batch) for precision in ("fp32", "bf16") for batch in (4, 8, 16)

@@ -849,7 +849,6 @@ def test_init_takes_a_job_in_the_units_of_people(folder: Path, call: Call) -> No
     assert (code, err) == (0, "")
     assert "placeholders: step.cv, learner.noise_scale, learner.c_tau; replace them in" in out
     case = Scenario.read(folder / "scenario.yaml")
-    assert case.step is not None
     assert case.inputs.allreduce.seconds([1, 1]) == pytest.approx(2 * 20e-6 + 0.128)
     assert (case.workers, case.step.compute, case.learner.batch) == (4, 0.35, 64)
 

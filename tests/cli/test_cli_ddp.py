@@ -66,7 +66,6 @@ class Launcher:
 
     def stops(self, folder: Path) -> int:
         """With a checkpoint."""
-        assert self.live is not None
         state = {"world_size": RANKS, "facts": facts_to_json(self.live.facts())}
         torch.save(state, folder / "checkpoint.pt")
         return 1
