@@ -183,12 +183,6 @@ def test_report_renders_a_run(folder: Path, call: Call) -> None:
     assert "<html" in (folder / "r" / "report.html").read_text()
 
 
-def test_policies_lists_every_policy(call: Call) -> None:
-    _, out, _ = call("policies")
-    listed = [line.split()[0] for line in out.splitlines() if line[:1].isalpha()]
-    assert [name for name in listed if name in names()] == list(names())
-
-
 @pytest.fixture(params=[80, 120])
 def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """A terminal so many columns wide."""
@@ -294,11 +288,6 @@ def test_the_module_is_the_command() -> None:
         [sys.executable, "-m", "simstrag", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("simstrag ")
-
-
-def test_the_help_lists_every_command(call: Call) -> None:
-    listed = re.findall(r"^  ([a-z]+) ", call("--help")[1], re.MULTILINE)
-    assert {command.split()[0] for command in EXAMPLES} - {*OLD} <= set(listed)
 
 
 HELPED = ["", *EXAMPLES, "trace"]
