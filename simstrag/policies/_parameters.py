@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import inspect
 import math
 import re
@@ -120,14 +121,16 @@ def values(cls: type, policy: str, texts: dict[str, str]) -> dict[str, Any]:
 
 def format_changed(policy: object) -> str:
     """The parameters that differ from their defaults, in the form that `parse` reads."""
+    cls: type = type(policy)
     changed = (
         (field.name, getattr(policy, field.name), kind)
-        for field, kind in _fields(type(policy)).values()
+        for field, kind in _fields(cls).values()
         if getattr(policy, field.name) != _default(field)
     )
     return ",".join(f"{name}={kind.text(value)}" for name, value, kind in changed)
 
 
+@functools.cache
 def _fields(cls: type) -> dict[str, tuple[dataclasses.Field[Any], _Kind]]:
     if not dataclasses.is_dataclass(cls):
         return {}

@@ -82,7 +82,8 @@ class World:
                 (self.times, time / RHO if amp else time), (self.amp, amp), (self.shares, share),
                 (self.communication, self._transfer()),
             ):  # fmt: skip
-                window[rank] = np.append(window[rank, 1:], value)
+                window[rank, :-1] = window[rank, 1:]
+                window[rank, -1] = value
             self.steps[rank] += 1
             self.samples += samples[rank]
         waiting = self.random.permutation(delivered)[: len(delivered) // 2]

@@ -67,22 +67,17 @@ def test_every_cell_is_in_the_profile_with_an_interval(profile: Profile) -> None
     for cell in profile.cells:
         truth = MACHINE.step[cell.precision](cell.batch)
         assert cell.seconds.value == pytest.approx(truth, rel=0.03)
-        assert cell.seconds.low is not None
         assert cell.seconds.low < cell.seconds.value
         assert cell.seconds.n == 5 * 60
         assert cell.peak_bytes == 1000 * cell.batch
-        assert cell.noise is not None
         assert cell.noise.lag1_autocorrelation == pytest.approx(0.4, abs=0.2)
 
 
 def test_the_constants_of_the_simulation_are_those_of_the_nominal_batch(profile: Profile) -> None:
     step = profile.step
-    assert step is not None
-    assert step.amp_ratio is not None
     nominal = next(c for c in profile.cells if (c.precision, c.batch) == ("fp32", 8))
     assert (step.compute, step.noise) == (nominal.mean, nominal.noise)
     assert step.amp_ratio.value == pytest.approx(0.026 / 0.0176, rel=0.03)
-    assert step.amp_ratio_contended is not None
     assert step.amp_ratio_contended.value == pytest.approx(0.026 / 0.0176, rel=0.03)
     assert (step.host_share.value, step.host_share.kind) == (0.0, "assumed")
     assert (step.amp_switch.value, step.amp_switch.kind) == (0.0, "assumed")
@@ -90,13 +85,10 @@ def test_the_constants_of_the_simulation_are_those_of_the_nominal_batch(profile:
 
 def test_the_all_reduce_is_fitted_around_the_gradient(profile: Profile) -> None:
     a = profile.allreduce
-    assert a is not None
     said = 2 * a.alpha.value + a.bytes.value / a.bandwidth.value
     assert a.bytes.value == GRADIENT
     assert said == pytest.approx(2 * MACHINE.alpha + GRADIENT / MACHINE.bandwidth, rel=0.03)
     assert (a.overlap.value, a.overlap.kind) == (pytest.approx(SHARE_HIDDEN, abs=0.01), "measured")
-    assert a.alpha.low is not None
-    assert a.alpha.high is not None
     assert a.alpha.low <= MACHINE.alpha <= a.alpha.high
     assert "refits to draws within each cell's error" in a.bandwidth.note
     (two, four) = profile.collective_fits
@@ -108,7 +100,6 @@ def test_the_all_reduce_is_fitted_around_the_gradient(profile: Profile) -> None:
 
 def test_the_server_is_told_between_sizes_and_said_to_be_fitted(profile: Profile) -> None:
     server = profile.server
-    assert server is not None
     assert server.service.value == pytest.approx(GRADIENT / MACHINE.bandwidth, rel=0.03)
     assert server.service.kind == "fitted"
     assert "between the sizes" in server.service.note
@@ -117,7 +108,6 @@ def test_the_server_is_told_between_sizes_and_said_to_be_fitted(profile: Profile
 def test_the_server_at_the_gradients_own_size_is_measured() -> None:
     cells = [*cells_of(MACHINE)[:3], MeasurementCell("server", bytes=GRADIENT)]
     server = assemble(samples_of(MACHINE, cells)).server
-    assert server is not None
     assert server.service.kind == "measured"
 
 
@@ -181,7 +171,6 @@ def test_two_sizes_make_constants_without_interval_or_error(samples: Samples) ->
     few = (1 << 16, 1 << 20)
     fewer = without_cells(samples, lambda c: c.part != "allreduce" or c.bytes not in few)
     profile = assemble(fewer)
-    assert profile.allreduce is not None
     assert (profile.allreduce.alpha.low, profile.allreduce.bandwidth.high) == (None, None)
     assert "nothing checks the fit" in profile.allreduce.alpha.note
     assert "off by" not in profile.allreduce.alpha.note
@@ -198,7 +187,6 @@ def test_a_gradient_costs_what_ranks_under_the_runtimes_server_pay_for_it() -> N
         for v in samples.visits
     )  # fmt: skip
     profile = assemble(replace(samples, visits=slow))
-    assert profile.server is not None
     moved, trained = sorted(profile.transfers, key=lambda each: each.ranks or 0)
     assert (moved.ranks, trained.ranks) == (None, 2)
     assert profile.server.push == trained.push
@@ -214,15 +202,11 @@ def test_ranks_in_lockstep_have_a_rest_a_slowdown_and_a_noise_of_their_own() -> 
     assert alone.rest.value == pytest.approx(REST, rel=0.05)
     assert (beside.load, beside.level) == ("cpu", 1.0)
     assert beside.rest.value == pytest.approx(2 * REST, rel=0.05)
-    assert alone.slowdown is not None
     assert alone.slowdown.value == pytest.approx(0.025 / 0.02, rel=0.02)
-    assert alone.interference is not None
     assert alone.interference.value == pytest.approx(0.022 / 0.02, rel=0.02)
-    assert alone.noise is not None
     spread = np.std(alone.noise.quantiles)
     assert spread == pytest.approx(MACHINE.cv, rel=0.2)
     assert (beside.interference, beside.noise) == (None, None)
-    assert beside.slowdown is not None
     assert beside.slowdown.value == pytest.approx(1.9, rel=0.02)
 
 
@@ -238,7 +222,6 @@ def test_steps_under_a_server_are_held_against_steps_alone_where_both_were_timed
         for v in samples.visits
     )  # fmt: skip
     slowdown = assemble(replace(samples, visits=timed)).transfers[0].slowdown
-    assert slowdown is not None
     assert slowdown.value == pytest.approx(1.2)
 
 
@@ -251,7 +234,6 @@ def test_each_rank_is_held_against_its_own_core() -> None:
     }  # fmt: skip
     visits = tuple(Visit(cell, k, 0.0, samples, {"cores": 2}) for k in range(3))
     slowdown = interference(visits)
-    assert slowdown is not None
     assert slowdown.value == pytest.approx(1.0)
 
 
@@ -265,10 +247,8 @@ def test_a_pull_of_no_time_is_cut_at_0_and_said(samples: Samples) -> None:
     profile = assemble(replace(served, visits=visits))
     pull = profile.transfers[0].pull
     assert (pull.value, pull.low) == (0.0, 0.0)
-    assert pull.high is not None
     assert pull.high > 0
     assert "measured -1e-05" in pull.note
-    assert profile.server is not None
     assert (profile.server.pull.value, profile.server.pull.kind) == (0.0, "fitted")
 
 
@@ -280,15 +260,12 @@ def test_an_overlap_that_costs_is_cut_to_0_without_an_interval_around_0(samples:
     of = without_cells(samples, lambda cell: cell.part not in ("overlap", "allreduce"))
     visits = (costs(v) if v.cell.part == "overlap" else v for v in of.visits)
     a = assemble(replace(of, visits=tuple(visits))).allreduce
-    assert a is not None
     assert (a.overlap.value, a.overlap.low, a.overlap.high, a.overlap.error) == (0.0, *[None] * 3)
     assert re.search(r"measured -0.5\d* \(.*\), cut to 0 to 1; no interval", a.overlap.note)
 
 
 def test_the_gain_under_contention_has_a_range_and_no_interval(profile: Profile) -> None:
-    assert profile.step is not None
     gain = profile.step.amp_ratio_contended
-    assert gain is not None
     assert (gain.low, gain.high, gain.n) == (None, None, 12)
     assert "which is no interval" in gain.note
 
@@ -342,7 +319,6 @@ def test_on_a_gpu_a_load_on_cores_is_the_hosts_and_kernels_are_the_devices_part(
     assert {(r.resource, r.part) for r in profile.responses} == {("host", "step")}
     assert {fit.part for fit in profile.batches} == {"device"}
     step = profile.step
-    assert step is not None
     assert step.streams is not None
     assert (step.host_share, step.amp_ratio) == (None, None)
     launch, device = step.streams
@@ -353,8 +329,6 @@ def test_on_a_gpu_a_load_on_cores_is_the_hosts_and_kernels_are_the_devices_part(
 
 def test_a_gpu_whose_kernels_no_profiler_saw_has_the_serial_law() -> None:
     profile = assemble(samples_of(Machine(kind="cuda")))
-    assert profile.step is not None
-    assert profile.step.host_share is not None
     assert (profile.step.host_share.value, profile.step.host_share.kind) == (0, "assumed")
 
 
@@ -377,7 +351,6 @@ def test_what_is_skipped_and_what_was_not_measured_is_said(samples: Samples) -> 
 def test_samples_of_communication_alone_make_a_profile_without_a_step(samples: Samples) -> None:
     profile = assemble(without_cells(samples, lambda c: c.part not in ("allreduce", "server")))
     assert (profile.step, profile.cells) == (None, ())
-    assert profile.allreduce is not None
     assert profile.allreduce.overlap.kind == "assumed"
 
 

@@ -24,6 +24,7 @@ from simstrag.calibration.cells import MeasurementCell
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import Children
 from tests.calibration.test_calibration_workers import unable
+from tests.support.processor_time import processor_seconds, wait_for_work
 from tests.support.warm_children import warm_children
 
 __all__ = ["warm_children"]
@@ -221,11 +222,11 @@ def test_traffic_flows_only_while_it_is_asked_for() -> None:
         pids = [process.pid for process in processes(traffic)]
         for level in (1.5, 0.25):
             with traffic.streaming(level) as stream:
-                _wait_for_work(pids)
+                wait_for_work(pids)
             assert stream["bytes_per_second"] > 1e6
-            before = _processor_seconds(pids)
+            before = processor_seconds(pids)
             time.sleep(0.3)
-            assert _processor_seconds(pids) - before < 0.1  # asleep again
+            assert processor_seconds(pids) - before < 0.1  # asleep again
         with pytest.raises(ValueError, match="level 3"), traffic.streaming(3):
             pass
 
@@ -277,13 +278,13 @@ def test_traffic_that_has_ended_is_noticed_and_the_next_one_flows() -> None:
         source, sink = processes(traffic)
         source.kill()
         source.join()
-        before = _processor_seconds([sink.pid])
+        before = processor_seconds([sink.pid])
         time.sleep(0.2)
-        assert _processor_seconds([sink.pid]) - before < 0.05  # and does not spin
+        assert processor_seconds([sink.pid]) - before < 0.05  # and does not spin
         with pytest.raises(Skipped, match="end 0 ended early"), traffic.streaming(1):
             pass
         with traffic.streaming(1) as stream:
-            _wait_for_work([process.pid for process in processes(traffic)])
+            wait_for_work([process.pid for process in processes(traffic)])
         assert stream["bytes_per_second"] > 1e6
         with pytest.raises(KeyboardInterrupt), traffic.streaming(1):  # noqa: PT012
             for process in processes(traffic):
@@ -329,17 +330,3 @@ def test_ranks_that_ended_are_replaced_by_others_that_find_each_other() -> None:
         with pytest.raises(Skipped, match="rank 1 ended early"):
             bench.visit(bench.cells[0])
         assert bench.visit(bench.cells[0])[0]["seconds"]
-
-
-def _wait_for_work(pids: list[int | None], seconds: float = 0.1) -> None:
-    """Wait until these processes have computed for so long."""
-    begun, until = _processor_seconds(pids), time.monotonic() + 120
-    while _processor_seconds(pids) - begun < seconds:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def _processor_seconds(pids: list[int | None]) -> float:
-    import psutil
-
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)

@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import psutil
@@ -24,6 +24,7 @@ from simstrag.calibration.benches.workers import WorkerGroup  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.processes.children import Children  # noqa: E402
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402
+from tests.support.processor_time import processor_seconds, wait_for_work  # noqa: E402
 from tests.support.warm_children import warm_children  # noqa: E402
 
 __all__ = ["warm_children"]
@@ -61,18 +62,9 @@ def _nothing_is_left() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
-def spent(children: Iterable[psutil.Process]) -> float:
-    """Processor seconds that they have taken."""
-    return sum(sum(child.cpu_times()[:2]) for child in children)
-
-
-def wait_for_work(seconds: float = 0.05) -> None:
-    """Wait until the processes that benches started here have computed for so long."""
-    children = [psutil.Process(child.pid) for child in multiprocessing.active_children()]
-    begun, until = spent(children), time.monotonic() + 120
-    while spent(children) - begun < seconds:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+def started() -> list[int | None]:
+    """The processes that benches started here."""
+    return [child.pid for child in multiprocessing.active_children()]
 
 
 def kill_all() -> None:
@@ -84,21 +76,21 @@ def kill_all() -> None:
 
 def test_loads_sleep_until_they_are_told_and_again_afterwards() -> None:
     with Loads(2, cores()[-1]) as loads:
-        children = [psutil.Process(child.pid) for child in multiprocessing.active_children()]
+        children = started()
         assert len(children) == 2
 
         def sleep_soon() -> bool:
             """Within 20 looks at 0.2 s: some systems book processor time late."""
             for _ in range(20):
-                before = spent(children)
+                before = processor_seconds(children)
                 time.sleep(0.2)
-                if spent(children) - before < 0.03:
+                if processor_seconds(children) - before < 0.03:
                     return True
             return False
 
         assert sleep_soon()
         with loads.on("cpu", 2.0):
-            wait_for_work(0.1)
+            wait_for_work(started())
         assert sleep_soon()
 
 
@@ -131,7 +123,7 @@ class Clock:
 def test_a_load_reports_what_it_took() -> None:
     with Loads(1, cores()[-1]) as loads, loads.on("cpu", 0.5) as report:
         time.sleep(0.3)
-        wait_for_work()
+        wait_for_work(started(), 0.05)
     assert report["load_seconds"] >= 0.3
     assert report["load_pieces"] > 0
     assert 0 < report["load_share"] < 0.7
@@ -207,14 +199,14 @@ def test_a_load_that_cannot_obey_or_was_killed_is_noticed_and_the_next_one_works
         with pytest.raises(Skipped, match="load 0 of 2: "), loads.on("copy", 1.0):
             pass
         with loads.on("cpu", 2.0) as report:
-            wait_for_work()
+            wait_for_work(started(), 0.05)
         assert report["load_pieces"] > 0
         multiprocessing.active_children()[0].kill()
         with pytest.raises(Skipped, match="ended early"):  # noqa: SIM117
             with loads.on("cpu", 2.0):
                 time.sleep(0.2)
         with loads.on("cpu", 2.0) as report:
-            wait_for_work()
+            wait_for_work(started(), 0.05)
         assert report["load_pieces"] > 0
 
 

@@ -100,7 +100,6 @@ def test_an_account_has_the_median_and_the_worst_of_the_absolute_errors() -> Non
         for cell, error in zip(steps((1, 2, 4)), (0.02, -0.06, 0.01), strict=True)
     ]
     told = summarize_errors("step", found, "so")
-    assert told is not None
     assert (told.median, told.worst, told.threshold) == (0.02, 0.06, THRESHOLDS["step"])
     assert [cell.error for cell in told.cells] == [0.02, -0.06, 0.01]
     assert summarize_errors("step", [], "so") is None

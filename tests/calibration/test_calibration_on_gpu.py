@@ -126,7 +126,6 @@ def test_the_smallest_batch_that_fills_the_gpu_is_nominal_and_stays_so(
 ) -> None:
     """4 samples take 4 ms, 1.3 times the launching; 8 take 8 ms."""
     profile = Profile.read(first.folder / "profile.json")
-    assert profile.workload is not None
     assert profile.workload.batch == 8
     assert "the device bounds a step of batch 8: a step takes 8 ms in fp32, its launching 3 ms" in (
         first.remarks()

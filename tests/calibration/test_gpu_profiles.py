@@ -114,7 +114,6 @@ def test_launching_that_no_visit_tells_is_assumed_to_be_its_upper_limit() -> Non
         visit(8, 0, 0.019, 2.0, {"gpu_busy": 0.006, "host_alone": 0.02, "took": 2.0}),
     )
     launch = steps.launch("tf32")
-    assert launch is not None
     assert (launch.value, launch.kind, launch.low) == (0.019, "assumed", None)
     by_batch = {cell.batch: cell.seconds.kind for cell in steps.cells()}
     assert by_batch == {8: "assumed", 64: "measured"}
@@ -198,7 +197,6 @@ def test_the_gain_of_reduced_precision_is_that_of_the_batch() -> None:
     assert values[32] < 1
     assert values[128] == pytest.approx(60.2174 / 55.2238, rel=1e-4)
     assert all(gain is not None and gain.kind == "fitted" for gain in gains.values())
-    assert known.step is not None
     assert known.step.amp_ratio is None
 
 
@@ -225,9 +223,8 @@ def test_a_load_stretches_the_devices_part_by_its_law() -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet50", "gpt2"])
-def test_no_wide_constant_of_the_shipped_profiles_is_withshowna_caution(name: str) -> None:
+def test_no_wide_constant_of_the_shipped_profiles_is_without_a_caution(name: str) -> None:
     known = profile_of(name)
-    assert known.step is not None
     assert known.step.streams is not None
     said = " ".join(describe(known))
     for stream, seconds in zip(("launch", "device"), known.step.streams, strict=True):
@@ -296,7 +293,7 @@ def test_a_wrong_launch_or_device_gets_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_anatomy_withshownmemory_spoils_no_visit() -> None:
+def test_an_anatomy_without_memory_spoils_no_visit() -> None:
     """It attached no profiler, whatever process its facts name."""
     first = visit(32, 0, 0.0176, 0.0, {"process": 0})
     skipped = Visit(MeasurementCell("anatomy", precision="tf32", batch=512), 0, 5.0, skipped="no")

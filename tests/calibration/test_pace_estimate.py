@@ -29,7 +29,6 @@ def visits(pace: float, lag: float, cells: int, each: int, steps: int) -> list[l
 @pytest.mark.parametrize("steps", [25, 60])
 def test_the_pace_that_visits_were_drawn_with_is_found(lag: float, steps: int) -> None:
     found = lasting_pace(visits(0.03, lag, cells=1, each=800, steps=steps))
-    assert found is not None
     assert found.value == pytest.approx(0.03, rel=0.08), "its standard error is 3 %"
     assert (found.kind, found.n) == ("measured", 800)
 
@@ -40,7 +39,6 @@ def test_noise_alone_is_no_pace(lag: float, steps: int) -> None:
     """Of the variance of means that correlated noise makes, less than a twelfth is left over."""
     between = 0.04 * math.sqrt((1 + lag) / (1 - lag) / steps)
     found = lasting_pace(visits(0.0, lag, cells=1, each=3000, steps=steps))
-    assert found is not None
     assert found.value**2 < between**2 / 12
 
 
@@ -51,7 +49,6 @@ def test_the_interval_holds_the_pace_as_often_as_it_says_also_where_rounds_share
         level = np.exp(0.05 * rng.normal(size=(10, 1)))
         cells = [level * (1 + 0.01 * rng.normal(size=(10, 8))) for _ in range(5)]
         found = lasting_pace([cell.tolist() for cell in cells])
-        assert found is not None
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 0.05 <= found.high
@@ -60,7 +57,6 @@ def test_the_interval_holds_the_pace_as_often_as_it_says_also_where_rounds_share
 
 def test_short_visits_say_that_the_correlation_is_unknown() -> None:
     found = lasting_pace(visits(0.03, 0.5, cells=1, each=20, steps=8))
-    assert found is not None
     assert "no visit is long enough to tell; at most this" in found.note
 
 

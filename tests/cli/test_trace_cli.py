@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from simstrag.cli import main
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from tests.support.commands import Call
+from tests.support.commands import Call, refusal
 
 LOAD = "node,time,gpu\ngpu-a,0,70\ngpu-b,0,0\ngpu-a,60,90\n"
 SLOW = "time,node,resource,kind,value\n10,0,gpu,slowdown,2\n20,1,gpu,slowdown,1\n"
-
-
-@pytest.fixture(name="simstrag")
-def simstrag_command(call: Call) -> Call:
-    """The whole command, as `call` of other tests."""
-    return call
 
 
 @pytest.fixture(autouse=True)
@@ -32,20 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["simstrag", "trace", *arguments])
-        patch.setattr("sys.path", [*sys.path])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    written = capsys.readouterr()
-    return int(str(ended.value.code)), written.out, written.err
-
-
-def test_import_writes_a_trace_and_says_what_it_rests_on(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = call(capsys, "import", "utilisation", "load.csv", "--out", "t.csv")
+def test_import_writes_a_trace_and_says_what_it_rests_on(folder: Path, call: Call) -> None:
+    code, out, err = call("trace", "import", "utilisation", "load.csv", "--out", "t.csv")
     assert (code, err) == (0, "")
     assert out.startswith("trace: t.csv\npage: t.md\n")
     assert "nodes: 0 is gpu-a, 1 is gpu-b" in out
@@ -53,45 +33,45 @@ def test_import_writes_a_trace_and_says_what_it_rests_on(
     assert "| 1 | gpu-b |" in (folder / "t.md").read_text()
 
 
-def test_import_for_machines_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_for_machines_is_one_document(call: Call) -> None:
     options = ("--own", "gpu=0.5", "--column", "time=time", "--percent", "-o", "t.csv", "--json")
-    code, out, _ = call(capsys, "import", "utilisation", "load.csv", *options)
+    code, out, _ = call("trace", "import", "utilisation", "load.csv", *options)
     found = json.loads(out)
     assert (code, found["trace"], found["page"], found["rows"]) == (0, "t.csv", "t.md", 3)
     assert found["nodes"] == {"0": "gpu-a", "1": "gpu-b"}
     assert found["origin"] == "utilisation"
 
 
-def test_resample_labels_its_rows_and_describe_tells(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resample_labels_its_rows_and_describe_tells(call: Call) -> None:
     options = ("--workers", "6", "--seconds", "100", "--block", "5", "-o", "more.csv", "-q")
-    assert call(capsys, "resample", "slow.csv", *options) == (0, "more.csv\n", "")
+    assert call("trace", "resample", "slow.csv", *options) == (0, "more.csv\n", "")
     assert Trace.read("more.csv").nodes == tuple(range(6))
-    assert "Its rows are labelled: resampled." in call(capsys, "describe", "more.csv")[1]
-    call(capsys, "resample", "more.csv", "-o", "again.csv", "-q")
+    assert "Its rows are labelled: resampled." in call("trace", "describe", "more.csv")[1]
+    call("trace", "resample", "more.csv", "-o", "again.csv", "-q")
     assert "they are labelled resampled" in Path("again.md").read_text()
 
 
 def test_resample_makes_as_many_nodes_and_as_long_a_time_unless_asked(
-    capsys: pytest.CaptureFixture[str],
+    call: Call,
 ) -> None:
-    assert call(capsys, "resample", "slow.csv", "-o", "more.csv", "--json")[0] == 0
+    assert call("trace", "resample", "slow.csv", "-o", "more.csv", "--json")[0] == 0
     assert (Trace.read("more.csv").nodes, Trace.read("more.csv").end) == ((0, 1), 20)
 
 
 @pytest.mark.parametrize("name", ["p.png", "p.svg", "p.pdf"])
-def test_describe_draws(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = call(capsys, "describe", "slow.csv", "--plot", name)
+def test_describe_draws(name: str, folder: Path, call: Call) -> None:
+    code, out, err = call("trace", "describe", "slow.csv", "--plot", name)
     assert (code, err) == (0, "")
     assert f"plot: {name}" in out
     first = (folder / name).read_bytes()[:5]
     assert first == {"p.png": b"\x89PNG\r", "p.svg": b"<?xml", "p.pdf": b"%PDF-"}[name]
 
 
-def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_has_a_second_model(call: Call) -> None:
     from simstrag.traces.generate import on_off
 
     options = ("--nodes", "3", "--duration-mean", "30", "--mean-interarrival", "90", "-s", "4")
-    assert call(capsys, "generate", "--model", "on-off", *options, "-o", "t.csv", "-q")[0] == 0
+    assert call("trace", "generate", "--model", "on-off", *options, "-o", "t.csv", "-q")[0] == 0
     assert Trace.read("t.csv").rows == on_off(3, 3600, 4, mean_on=30, mean_off=90).rows
 
 
@@ -141,28 +121,25 @@ def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_writes_nothing(
-    arguments: tuple[str, ...], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, folder: Path, call: Call
 ) -> None:
-    code, out, err = call(capsys, *arguments)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert err.startswith("error: ")
-    assert message in err
+    assert message in refusal(call("trace", *arguments))
     assert sorted(path.name for path in folder.iterdir()) == ["load.csv", "slow.csv"]
 
 
 def test_a_trace_of_speed_ups_alone_is_described_without_a_mean_slowdown(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, call: Call
 ) -> None:
     header = "time,node,resource,kind,value\n"
     (folder / "fast.csv").write_text(header + "0,0,gpu,slowdown,0.5\n9,0,gpu,slowdown,0.5\n")
-    code, out, err = call(capsys, "describe", "fast.csv")
+    code, out, err = call("trace", "describe", "fast.csv")
     assert (code, err) == (0, "")
     assert "Nothing is ever slowed. 2 rows with a slowdown below 1" in " ".join(out.split())
     titles, cells = (line.split() for line in out.splitlines()[-2:])
     row = dict(zip(titles, cells, strict=True))
     assert (row["mean_slowdown"], row["max_slowdown"]) == ("-", "0.5")
     assert "nan" not in out
-    code, out, err = call(capsys, "describe", "fast.csv", "--json")
+    code, out, err = call("trace", "describe", "fast.csv", "--json")
     assert json.loads(out)["slowdowns"][0]["mean_slowdown"] is None
 
 
@@ -171,25 +148,23 @@ def test_a_trace_of_speed_ups_alone_is_described_without_a_mean_slowdown(
     [("0.5", ""), ("0,5", " Decimal commas are read as points in: seconds.")],
 )
 def test_describe_says_of_a_log_that_it_has_decimal_commas(
-    seconds: str, sentence: str, capsys: pytest.CaptureFixture[str]
+    seconds: str, sentence: str, call: Call
 ) -> None:
     Path("steps.csv").write_text(f"rank;step;seconds\n0;0;{seconds}\n1;0;{seconds}\n")
     text = "steps.csv: a log in format steps, and no trace yet."
-    assert call(capsys, "describe", "steps.csv")[1].splitlines()[0] == text + sentence
+    assert call("trace", "describe", "steps.csv")[1].splitlines()[0] == text + sentence
 
 
-def test_an_import_names_its_placeholders_and_a_command_that_gives_them(
-    capsys: pytest.CaptureFixture[str], simstrag: Call
-) -> None:
+def test_an_import_names_its_placeholders_and_a_command_that_gives_them(call: Call) -> None:
     """The command's numbers are examples: the last line stays the one to type as it is."""
     rows = [f"{k % 4},{k // 4},0.{5 + k % 3}" for k in range(200)]
     Path("steps.csv").write_text("\n".join(["rank,step,seconds", *rows]))
-    _, out, _ = call(capsys, "import", "steps", "steps.csv", "-o", "t.csv", "--scenario", "s.yaml")
+    _, out, _ = call("trace", "import", "steps", "steps.csv", "-o", "t.csv", "--scenario", "s.yaml")
     assert out.splitlines()[-1] == "next: simstrag compare s.yaml"
     (line,) = (line for line in out.splitlines() if line.startswith("placeholders: "))
     names, _, rest = line.removeprefix("placeholders: ").partition("; replace them in s.yaml, ")
     assert names.split(", ") == list(Scenario.read("s.yaml").placeholders)
     program, *words = shlex.split(rest.partition("such as: ")[2])
-    assert (program, simstrag(*words)[0]) == ("simstrag", 0)
+    assert (program, call(*words)[0]) == ("simstrag", 0)
     left = {"allreduce.alpha", "learner.noise_scale", "learner.c_tau"}
     assert set(Scenario.read(words[-1]).placeholders) == left

@@ -18,7 +18,7 @@ CASE = """
 workers: 4
 samples: 51_200_000_000_000
 step: {compute: 0.1, cv: 0.03}
-policies: [bsp, asgd]
+policies: [bsp]
 seeds: 2
 """
 COMMAND = (  # a parent may have taught this process to ignore Ctrl-C

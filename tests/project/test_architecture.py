@@ -191,24 +191,18 @@ def test_a_heavy_package_is_imported_only_where_it_is_needed(package: str) -> No
     assert [user for user in sorted(users) if not is_within(user, HEAVY[package])] == []
 
 
-def test_the_package_and_its_commands_import_nothing_heavy() -> None:
-    program = (
-        "import sys, simstrag.cli.commands; dir(simstrag); "
-        "heavy = {'torch', 'simpy', 'pandas', 'pyarrow', 'numpy', 'pydantic'}; "
-        "print(*heavy & {*sys.modules})"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.split() == []
-
-
-def test_policies_load_without_engine_and_framework() -> None:
-    program = (
-        "import sys; from simstrag import policies as p; [p.load(name) for name in p.names()]; "
-        "world = {'simpy', 'torch', 'pandas', 'pyarrow', 'simstrag.engine', 'simstrag.timing'}; "
-        "print(*world & {*sys.modules})"
-    )
+@pytest.mark.parametrize(
+    ("program", "unloaded"),
+    [
+        ("import simstrag.cli.commands; dir(simstrag)", {"numpy", "pydantic"}),
+        ("from simstrag import policies as p; [p.load(name) for name in p.names()]",
+         {"simstrag.engine", "simstrag.timing"}),
+    ],
+    ids=["commands", "policies"],
+)  # fmt: skip
+def test_what_starts_often_loads_nothing_heavy(program: str, unloaded: set[str]) -> None:
+    unloaded = unloaded | {"torch", "simpy", "pandas", "pyarrow"}
+    program += f"; import sys; print(*{unloaded} & {{*sys.modules}})"
     answer = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

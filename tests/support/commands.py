@@ -24,5 +24,13 @@ TRACE = """time,node,resource,kind,value
 Call = Callable[..., tuple[int, str, str]]
 
 
+def refusal(answer: tuple[int, str, str]) -> str:
+    """The one line that answers a mistake, with nothing on stdout and exit code 2."""
+    code, out, err = answer
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ")
+    return err
+
+
 def plain_lines(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()

@@ -2,8 +2,8 @@
 
 Prints as JSON the exit code and the stderr of each.
 
-It lacks the modules and functions that Windows lacks.  Libraries are imported before, since theirs
-are the ones of this system.
+It lacks the modules and functions that Windows lacks, and all optional packages.  Libraries are
+imported before, since theirs are the ones of this system.
 """
 
 # ruff: noqa: F401
@@ -41,6 +41,10 @@ import scipy.stats
 import simpy
 import typer
 
+EXTRAS = (
+    "torch", "ray", "dask", "distributed", "transformers", "sklearn", "accelerate", "sphinx",
+    "IPython", "pytest",
+)  # fmt: skip
 MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "termios", "tty")
 FUNCTIONS = {
     os: (
@@ -56,11 +60,11 @@ FUNCTIONS = {
 
 
 def main() -> None:
-    """Hide what Windows lacks, and run the commands in this process alone."""
+    """Hide what such a system lacks, and run the commands in this process alone."""
     os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # joblib's workers would start as on Windows
     platform.platform()  # it remembers what it found
     subprocess.Popen.kill = subprocess.Popen.terminate  # type: ignore[method-assign]  # as there
-    for name in MODULES:
+    for name in (*EXTRAS, *MODULES):
         sys.modules[name] = None  # type: ignore[assignment]
     for module, names in FUNCTIONS.items():
         for name in names.split():
