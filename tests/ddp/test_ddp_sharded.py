@@ -25,7 +25,8 @@ from simstrag.contract import (  # noqa: E402
 from simstrag.ddp.flat_parameters import split  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from tests.support.ranks import Ranks, ranks  # noqa: E402
-from tests.support.sharded import SHARDS, batches, shard, train, whole  # noqa: E402
+from tests.support.recorded_order import batches  # noqa: E402
+from tests.support.sharded import SHARDS, shard, train, whole  # noqa: E402
 from tests.support.strategies import Fixed  # noqa: E402
 
 __all__ = ["ranks"]

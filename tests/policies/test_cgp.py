@@ -9,7 +9,6 @@ import pytest
 
 from simstrag.contract import WINDOW, Damping, Hints, Plan, Quorum, Review, Via, View
 from simstrag.engine.simulate import simulate
-from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.cgp import group_by_speed
 from simstrag.runs.run import Run
@@ -234,19 +233,3 @@ def test_one_group_is_bsp_and_one_global_exchange_a_round(seed: int) -> None:
 def test_one_group_with_a_server_that_costs_nothing_is_bsp(seed: int) -> None:
     cgp, bsp = (simulate(noisy(), p, seed) for p in ("cgp:ratio=1000000", "bsp"))
     assert cgp.updates == bsp.updates
-
-
-@pytest.mark.parametrize(
-    ("parameter", "message"),
-    [
-        ("ratio=0.9", "ratio must be 1 or more, not 0.9"),
-        ("every=0", "every must be 1 or more, not 0"),
-        ("max_group=0", "max_group must be 1 or more, not 0"),
-        ("window=-1", "window must be 0 or more, not -1.0"),
-        ("power=-1", "power must be 0 or more, not -1.0"),
-        ("groups=some", "groups must be planned or window or rounds, not 'some'"),
-    ],
-)
-def test_impossible_parameters_are_refused(parameter: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load(f"cgp:{parameter}")

@@ -14,9 +14,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from simstrag.learning import tasks
-from simstrag.learning.batches import Batches, iid_shards
+from tests.support.recorded_order import BATCH, MOMENTUM, RATE, batches
 
-BATCH, RATE, MOMENTUM = 8, 0.05, 0.5
 SHARDS = 2
 
 
@@ -44,12 +43,6 @@ def whole(sharded: Iterable[torch.Tensor | None]) -> torch.Tensor:
         dist.all_gather_object(parts, each.detach().to_local(), group=group)
         found.append(torch.cat(parts).reshape(-1))
     return torch.cat(found)
-
-
-def batches(replicas: int) -> Batches:
-    """Those of the real learner, by replica and step."""
-    samples = len(tasks.load("tabular").inputs)
-    return Batches(iid_shards(samples, replicas, 0), BATCH, 0)
 
 
 def train(

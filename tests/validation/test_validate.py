@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +37,7 @@ from simstrag.validation.tables import answer, runs_table, signed
 from simstrag.validation.validation import Validation, make_plan, validation_remarks
 from tests.ddp.test_ddp_journal import HINTS, recorded
 from tests.support.full_profile import full_profile, quantity
+from tests.support.trace_rows import slowed
 
 BATCH, STEP, UPDATE, SLOPE = 16, 0.012, 0.0015, 1.05
 
@@ -254,23 +255,19 @@ def test_levels_that_ranks_in_lockstep_were_timed_beside_are_not_tried() -> None
     assert {e.level for e in draw_schedule("one", 2, 10.0, 0, profile).episodes} == {2.4}
 
 
-def test_steps_under_a_server_are_as_slow_as_they_were_timed_there() -> None:
+@pytest.mark.parametrize(
+    ("timed", "what", "value"),
+    [({"slowdown": quantity(1.1)}, "under a server", 1.1), ({}, "in lockstep", AMONG)],
+)
+def test_steps_under_a_server_are_as_slow_as_they_were_timed_there_or_in_lockstep(
+    timed: dict[str, Any], what: str, value: float
+) -> None:
     ways = {name: quantity(0.001) for name in ("push", "service", "pull")}
-    served = {"bytes": 9, "ranks": 2, **ways, "slowdown": quantity(1.1)}
-    profile = digits_profile(transfers=[served], locksteps=together(2))
-    predictor = Predictor(profile, cores=2)
+    served = {"bytes": 9, "ranks": 2, **ways, **timed}
+    predictor = Predictor(digits_profile(transfers=[served], locksteps=together(2)), cores=2)
     predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
     found = {each.what: each.value for each in predictor.constants.values()}
-    assert found["slowdown of a step by the other ranks, under a server"] == 1.1
-
-
-def test_steps_under_a_server_that_were_not_held_against_steps_alone_are_as_in_lockstep() -> None:
-    served = {"bytes": 9, "ranks": 2} | {n: quantity(0.001) for n in ("push", "service", "pull")}
-    profile = digits_profile(transfers=[served], locksteps=together(2))
-    predictor = Predictor(profile, cores=2)
-    predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
-    found = {each.what: each.value for each in predictor.constants.values()}
-    assert found["slowdown of a step by the other ranks, in lockstep"] == AMONG
+    assert found[f"slowdown of a step by the other ranks, {what}"] == value
 
 
 def test_at_a_server_the_update_is_in_the_service() -> None:
@@ -286,11 +283,7 @@ def test_at_a_server_the_update_is_in_the_service() -> None:
 
 
 def test_a_service_that_ranks_measured_has_the_update_in_it() -> None:
-    cell = {
-        "bytes": 9,
-        "ranks": 2,
-        **{name: quantity(0.001) for name in ("push", "service", "pull")},
-    }
+    cell = {"bytes": 9, "ranks": 2} | {n: quantity(0.001) for n in ("push", "service", "pull")}
     predictor = Predictor(digits_profile(transfers=[cell]), cores=2)
     scenario = predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), False)
     known = digits_profile().server
@@ -340,13 +333,14 @@ def test_a_policy_that_asks_how_long_the_run_is_can_be_validated() -> None:
 # -- measuring -------------------------------------------------------------------------------
 
 
+def of_samples(samples: int, *trace: dict[str, Any]) -> Scenario:
+    """Two ranks whose steps take 0.1 s for one sample."""
+    case = {"workers": 2, "samples": samples, "step": {"compute": 0.1}, "learner": {"batch": 1}}
+    return Scenario.of(case | ({"trace": trace} if trace else {}))
+
+
 def test_a_run_is_measured_up_to_the_update_that_does_its_work() -> None:
-    trace = [(1.0, 1, "step", "slowdown", 2.0), (3.0, 1, "step", "slowdown", 1.0)]
-    scenario = Scenario.of(
-        {"workers": 2, "samples": 80, "step": {"compute": 0.1}, "learner": {"batch": 1},
-         "trace": tuple(dict(zip(("time", "node", "resource", "kind", "value"), row, strict=True))
-                        for row in trace)}
-    )  # fmt: skip
+    scenario = of_samples(80, slowed(1, 2.0, 1.0, "step"), slowed(1, 1.0, 3.0, "step"))
     run = simulate(scenario, "bsp", record_gradients=True)
     found = measure(run, 60, 1, [0.0, 1.0, 3.0], [0.0, 1.0])
     assert found.makespan == pytest.approx(4.0)
@@ -358,8 +352,7 @@ def test_a_run_is_measured_up_to_the_update_that_does_its_work() -> None:
 
 
 def test_a_window_that_a_run_hardly_saw_says_nothing() -> None:
-    scenario = Scenario(workers=2, samples=20, step={"compute": 0.1}, learner={"batch": 1})
-    run = simulate(scenario, "bsp", record_gradients=True)
+    run = simulate(of_samples(20), "bsp", record_gradients=True)
     found = measure(run, 20, 1, [0.0, 0.85, 5.0], [0.0, 1.0])
     assert found.windows[0] == pytest.approx(0.1)
     assert math.isnan(found.windows[1])
@@ -367,11 +360,7 @@ def test_a_window_that_a_run_hardly_saw_says_nothing() -> None:
 
 
 def test_staleness_and_shares_are_by_rank() -> None:
-    trace = ({"time": 0.0, "node": 1, "resource": "step", "kind": "slowdown", "value": 3.0},)
-    scenario = Scenario.of(
-        {"workers": 2, "samples": 400, "step": {"compute": 0.1}, "learner": {"batch": 1},
-         "trace": trace}
-    )  # fmt: skip
+    scenario = of_samples(400, slowed(1, 3.0, resource="step"))
     found = measure(simulate(scenario, "asgd", record_gradients=True), 400, 1, [0.0], [0.0, 1.0])
     assert found.shares == pytest.approx((0.75, 0.25), abs=0.01)
     assert found.staleness == pytest.approx((1 / 3, 3.0), abs=0.05)
@@ -599,9 +588,31 @@ def test_a_folder_is_of_one_plan_and_of_one_process_at_a_time(tmp_path: Path) ->
         lock_folder(tmp_path / "mine", plan).__enter__()
 
 
+RUN = Case("bsp", 2, CLEAN, 10)
+
+
+def campaign_of(folder: Path, *cases: Case, seconds: float = 1.0) -> Campaign:
+    predicted = dict.fromkeys(cases or (RUN,), seconds)
+    return Campaign(a_plan((*predicted,)), folder, predicted, folder / "p.json", ALONE, 1.0)
+
+
+def outcome_of(**known: Any) -> str:
+    """What a run writes when it is over."""
+    told = {"finished": True, "reason": "", "took": 1.0, "foreign": 0.0, "stolen": 0.0, "load": []}
+    return json.dumps(told | known)
+
+
+def stand_in(
+    campaign: Campaign, attempt: Callable[[Case, int, Any], RunOutcome | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Make something else of each attempt than a real run, without a wait for calm cores."""
+    monkeypatch.setattr(campaign, "_attempt", lambda ranks, *given: attempt(*given))
+    monkeypatch.setattr(campaign, "_wait_for_calm", lambda *_: None)
+
+
 def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
-    case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), tmp_path, {case: 22.0}, tmp_path / "p.json", ALONE, 1.0)
+    campaign = campaign_of(tmp_path, seconds=22.0)
     assert campaign.repetitions(5, minutes=60) == 5
     assert campaign.repetitions(5, minutes=1.6) == 3
     with pytest.raises(InputError, match=r"one repetition of 1 cases takes about 0\.5 minutes"):
@@ -611,24 +622,16 @@ def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
 def test_finished_runs_are_not_made_again_and_broken_ones_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE, 1.0)
-    folder = tmp_path / "runs" / "clean-2-bsp-1"
+    campaign, folder = campaign_of(tmp_path), tmp_path / "runs" / "clean-2-bsp-1"
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text("cut o")
-    assert campaign.outcome(case, 0) is None
-    told = {"finished": False, "reason": "rank 1: ended", "took": 2.0, "foreign": 0.0,
-            "stolen": 0.0, "load": []}  # fmt: skip
-    (folder / "outcome.json").write_text(json.dumps(told))
+    assert campaign.outcome(RUN, 0) is None
+    (folder / "outcome.json").write_text(outcome_of(finished=False, reason="rank 1: ended"))
     (found,) = campaign.carry_out(1)
     assert (found.finished, found.reason) == (False, "rank 1: ended")
     (folder / "outcome.json").write_text("{cut o")
-
-    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> RunOutcome:
-        return RunOutcome(case, k, folder, True, "", 2.0, 0.0, 0.0, ())
-
-    monkeypatch.setattr(campaign, "_attempt", tried)
-    monkeypatch.setattr(campaign, "_wait_for_calm", lambda *_: None)
+    done = RunOutcome(RUN, 0, folder, True, "", 2.0, 0.0, 0.0, ())
+    stand_in(campaign, lambda *_: done, monkeypatch)
     (found,) = campaign.carry_out(1)
     assert found.finished
 
@@ -636,20 +639,15 @@ def test_finished_runs_are_not_made_again_and_broken_ones_are(
 def test_between_repetitions_that_are_still_to_be_made_there_is_time_for_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = (Case("bsp", 2, CLEAN, 10), Case("korel", 2, CLEAN, 10))
-    predicted, shares = dict.fromkeys(cases, 1.0), list[float]()
-    campaign = Campaign(a_plan(cases), tmp_path, predicted, tmp_path / "p.json", ALONE, 1.0)
+    campaign, shares = campaign_of(tmp_path, RUN, Case("korel", 2, CLEAN, 10)), list[float]()
 
-    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> RunOutcome:
+    def tried(case: Case, k: int, aside: Sequence[Any]) -> RunOutcome | None:
         folder = campaign._at(case, k)
         folder.mkdir(parents=True)
-        told = {"finished": True, "reason": "", "took": 1.0, "foreign": 0.0, "stolen": 0.0,
-                "load": []}  # fmt: skip
-        (folder / "outcome.json").write_text(json.dumps(told))
-        return RunOutcome(case, k, folder, True, "", 1.0, 0.0, 0.0, ())
+        (folder / "outcome.json").write_text(outcome_of())
+        return campaign.outcome(case, k)
 
-    monkeypatch.setattr(campaign, "_attempt", tried)
-    monkeypatch.setattr(campaign, "_wait_for_calm", lambda *_: None)
+    stand_in(campaign, tried, monkeypatch)
     campaign.carry_out(2, between=shares.append)
     assert shares == [0.5]
     campaign.carry_out(4, between=shares.append)
@@ -665,23 +663,17 @@ def made_of(
     tries: Sequence[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[RunOutcome, list[str]]:
     """What becomes of a run whose tries come out so, each a pace or a failure; folders left."""
-    case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), folder, {case: 1.0}, folder / "p.json", ALONE, 1.0)
-    runs, coming = folder / "runs", iter(tries)
+    campaign, runs, coming = campaign_of(folder), folder / "runs", iter(tries)
 
-    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> RunOutcome:
+    def tried(case: Case, k: int, aside: Sequence[Any]) -> RunOutcome | None:
         outcome = next(coming)
-        told = {"finished": outcome != "failed", "reason": "" if outcome != "failed" else "why",
-                "took": 1.0, "foreign": 0.0, "stolen": 0.0, "load": [], "pace": outcome,
-                "aside": list(aside)}  # fmt: skip
+        failed = {"finished": False, "reason": "why"} if outcome == "failed" else {}
         (runs / "clean-2-bsp-1").mkdir(parents=True)
-        (runs / "clean-2-bsp-1" / "outcome.json").write_text(json.dumps(told))
-        found = campaign.outcome(case, k)
-        assert found is not None
-        return found
+        told = outcome_of(pace=outcome, aside=list(aside), **failed)
+        (runs / "clean-2-bsp-1" / "outcome.json").write_text(told)
+        return campaign.outcome(case, k)
 
-    monkeypatch.setattr(campaign, "_attempt", tried)
-    monkeypatch.setattr(campaign, "_wait_for_calm", lambda *_: None)
+    stand_in(campaign, tried, monkeypatch)
     monkeypatch.setattr(Run, "read", lambda folder: SimpleNamespace(summary={"makespan": 7.0}))
     (found,) = campaign.carry_out(1)
     return found, sorted(each.name for each in runs.iterdir())
@@ -707,13 +699,12 @@ def test_the_last_try_counts_however_restless(
 def test_a_run_waits_for_cores_of_the_usual_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, looks = Case("bsp", 2, CLEAN, 10), [SLOW[0], SLOW[0], CALM[0], SLOW[0], SLOW[0]]
-    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE, 1.0)
+    campaign, looks = campaign_of(tmp_path), [SLOW[0], SLOW[0], CALM[0], SLOW[0], SLOW[0]]
     monkeypatch.setattr("simstrag.validation.real_runs.PAUSE", 0.0)
     ranks = SimpleNamespace(pace=lambda alone: looks.pop(0))
-    campaign._wait_for_calm(ranks, case, math.inf)  # type: ignore[arg-type]
+    campaign._wait_for_calm(ranks, RUN, math.inf)  # type: ignore[arg-type]
     assert looks == [SLOW[0]] * 2
-    campaign._wait_for_calm(ranks, case, time.monotonic())  # type: ignore[arg-type]
+    campaign._wait_for_calm(ranks, RUN, time.monotonic())  # type: ignore[arg-type]
     assert looks == [SLOW[0]] * 2, "when the time is up nothing is waited for"
 
 

@@ -218,27 +218,31 @@ def stamps(server: Server) -> list[dict[str, Any]]:
     return [row for (row,) in server.journal.of("push")]
 
 
-def trained_parameters(spec: Any, ranks: list[Rank], **given: Any) -> Server:
-    """Train with ranks as threads, until each has done its steps."""
-    meeting = Meeting()
-    with serving(len(ranks), **given) as server:
-        failures: list[BaseException] = []
+def train_all(ranks: list[Rank], address: str, job: JobSpec) -> None:
+    """Train with ranks as threads, the first of which brings the job, until all have ended."""
+    meeting, failures = Meeting(), list[BaseException]()
 
-        def train(one: Rank) -> None:
-            one.meeting = meeting
-            try:
-                one.train(server.address, job_of(spec) if one.rank == 0 else None)
-            except BaseException as error:
-                failures.append(error)
+    def train(one: Rank) -> None:
+        one.meeting = meeting
+        try:
+            one.train(address, job if one.rank == 0 else None)
+        except BaseException as error:
+            failures.append(error)
 
-        threads = [threading.Thread(target=train, args=(one,), daemon=True) for one in ranks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT)
-            assert not thread.is_alive()
+    threads = [threading.Thread(target=train, args=(one,), daemon=True) for one in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
     if failures:
         raise failures[0]
+
+
+def trained_parameters(spec: Any, ranks: list[Rank], **given: Any) -> Server:
+    """Train until each rank has done its steps."""
+    with serving(len(ranks), **given) as server:
+        train_all(ranks, server.address, job_of(spec))
     return server
 
 
@@ -301,14 +305,6 @@ def test_every_gradient_of_asgd_is_one_update_and_the_recorded_order_gives_the_s
     assert updates == 120
     assert len(notes.of("end")) == 1
     assert torch.equal(flat_of(server), expected)
-
-
-def test_shared_memory_and_sockets_give_the_same_bits() -> None:
-    finals = []
-    for shared in (True, False):
-        ranks = [Rank(rank, 30, shared=shared) for rank in range(2)]
-        finals.append(flat_of(trained_parameters("bsp:via=server", ranks)))
-    assert torch.equal(*finals)
 
 
 def test_under_ssp_no_rank_is_further_ahead_than_the_bound() -> None:
@@ -401,20 +397,8 @@ def test_all_ranks_go_on_without_the_server_when_the_plan_needs_none() -> None:
     ranks = [Rank(rank, 50, lambda rank, step: 0.003 * rank) for rank in range(2)]
     asgd = Plan((Quorum(count=1, via=Via.SERVER),), review=Review(updates=1))
     policy = Fixed((asgd,) * 4 + (Plan(),))
-    meeting = Meeting()
     with serving(2) as server:
-        threads = [
-            threading.Thread(
-                target=one.train,
-                args=(server.address, job_of(policy, hand_over=True) if one.rank == 0 else None),
-            )
-            for one in ranks
-        ]
-        for one, thread in zip(ranks, threads, strict=True):
-            one.meeting = meeting
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT)
+        train_all(ranks, server.address, job_of(policy, hand_over=True))
     first, second = (one.handed for one in ranks)
     assert first is not None
     assert second is not None
@@ -777,16 +761,7 @@ def test_a_server_of_its_own_process_trains_and_ends_with_its_ranks() -> None:
     process, address = start_server(2)
     try:
         ranks = [Rank(rank, 10) for rank in range(2)]
-        threads = [
-            threading.Thread(
-                target=one.train, args=(address, job_of("asgd") if one.rank == 0 else None)
-            )
-            for one in ranks
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT)
+        train_all(ranks, address, job_of("asgd"))
         assert process.wait(LIMIT) == 0
     finally:
         process.kill()

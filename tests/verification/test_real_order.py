@@ -13,29 +13,25 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from simstrag import policies  # noqa: E402
-from simstrag.contract import View  # noqa: E402
 from simstrag.ddp.journal.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
-from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
-from simstrag.learning.gradient_log import GradientLog  # noqa: E402
-from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
-from simstrag.learning.gradients import GradientEngine  # noqa: E402
-from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
 from simstrag.learning.update_rule import UpdateRule  # noqa: E402
 from tests.learning.test_group_models import Moving  # noqa: E402
 from tests.support.ranks import Ranks, ranks  # noqa: E402
+from tests.support.recorded_order import (  # noqa: E402
+    BATCH,
+    MOMENTUM,
+    RATE,
+    batches,
+    distance,
+    rule_of,
+)
 
 __all__ = ["ranks"]
 
-BATCH, STEPS, RATE, MOMENTUM = 8, 60, 0.05, 0.5
+STEPS = 60
 OWN = 16
 """Samples of a gradient of the server's own, under `zeno`."""
-
-
-def batches(world: int) -> Batches:
-    samples = len(tasks.load("tabular").inputs)
-    return Batches(iid_shards(samples, world, 0), BATCH, 0)
 
 
 def own_workload() -> tuple[Any, Any, Any, Any]:
@@ -98,19 +94,8 @@ def test_the_recorded_order_replayed_ends_with_the_same_parameters(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = ranks.run(train, 3, policy, str(tmp_path / "run"))
-    rule = UpdateRule.of(policies.ask(policies.load(policy), View(3), policy).resolved(3))
-    log = GradientLog.of(finish(tmp_path / "run"))
-    assert len(log.times) > STEPS / 2
-    assert distance(found, log, rule) < 1e-9
-
-
-def distance(found: list[list[float]], log: GradientLog, rule: UpdateRule) -> float:
-    """How far the parameters of the rank that pulled last are from those of the replay."""
-    engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
-    choice, drawn = OptimizerChoice("sgd", RATE, MOMENTUM), batches(len(found))
-    replayed = GradientReplay(log, engine, drawn, choice, rule).run(1e9).parameters
-    ends = torch.tensor(found, dtype=torch.float64)
-    return float((ends - replayed).abs().amax(dim=1).min())
+    assert len(finish(tmp_path / "run").updates["time"]) > STEPS / 2
+    assert distance(found, tmp_path / "run", rule_of(policy, 3), 3) < 1e-9
 
 
 @pytest.mark.parametrize("policy", ["cgp:groups=rounds,every=2,max_group=2", Moving()])
@@ -118,6 +103,6 @@ def test_groups_with_rounds_end_with_the_parameters_of_the_replay(
     policy: Any, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = ranks.run(train, 4, policy, str(tmp_path / "run"), 0.004)
-    log = GradientLog.of(finish(tmp_path / "run"))
-    assert log.gradients["round"].max() > 10
-    assert distance(found, log, UpdateRule()) < 1e-9
+    gradients = finish(tmp_path / "run").frame("gradients")
+    assert gradients["round"].max() > 10
+    assert distance(found, tmp_path / "run", UpdateRule(), 4) < 1e-9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,22 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from simstrag import policies  # noqa: E402
-from simstrag.contract import View  # noqa: E402
 from simstrag.ddp.journal.journal import NAME  # noqa: E402
-from simstrag.ddp.journal.run_from_journal import finish  # noqa: E402
 from simstrag.learning import tasks  # noqa: E402
-from simstrag.learning.batches import Batches, iid_shards  # noqa: E402
-from simstrag.learning.gradient_log import GradientLog  # noqa: E402
-from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
-from simstrag.learning.gradients import GradientEngine  # noqa: E402
-from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
-from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
-from simstrag.learning.update_rule import UpdateRule  # noqa: E402
 from tests.support.ranks import Ranks, ranks  # noqa: E402
+from tests.support.recorded_order import (  # noqa: E402
+    BATCH,
+    MOMENTUM,
+    RATE,
+    batches,
+    distance,
+    furthest,
+    rule_of,
+)
 
 __all__ = ["ranks"]
 
-BATCH, STEPS, RATE, MOMENTUM, WORLD = 8, 24, 0.05, 0.5, 3
-
-
-def batches(world: int = WORLD) -> Batches:
-    samples = len(tasks.load("tabular").inputs)
-    return Batches(iid_shards(samples, world, 0), BATCH, 0)
+STEPS, WORLD = 24, 3
 
 
 def train(
@@ -55,7 +49,7 @@ def train(
     """
     from simstrag.ddp import wrap
 
-    task, drawn, step = tasks.load("tabular"), batches(), 0
+    task, drawn, step = tasks.load("tabular"), batches(WORLD), 0
     model = task.model.double()
     optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
 
@@ -83,28 +77,6 @@ def train(
     return list(nn.utils.parameters_to_vector(model.parameters()).tolist())
 
 
-def replayed(
-    folder: Path, policy: str, ranks: Sequence[int], world: int = WORLD
-) -> list[torch.Tensor]:
-    """What the recorded order of a run makes of the parameters of ranks, by the replay."""
-    log = GradientLog.of(finish(folder))
-    engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
-    rule = UpdateRule.of(policies.ask(policies.load(policy), View(world), policy).resolved(world))
-    replay = OuterReplay(log, engine, batches(world), OptimizerChoice("sgd", RATE, MOMENTUM), rule)
-    model, mix = replay.run(1e9).parameters, 0.0 if rule.outer is None else rule.outer.mix
-    place, found = replay._model.places[(len(log.times) - 1) % rule.fragments], []
-    for rank in ranks:
-        worker, taken = replay._workers[rank], int((log.gradients["rank"] == rank).sum())
-        for step in range(taken, taken + rule.overlap):  # beside the last all-reduce
-            own = torch.from_numpy(batches(world).of([rank], [step], [BATCH]))
-            mean = torch.full((BATCH,), 1 / BATCH, dtype=engine.dtype)
-            worker.model.grad = engine.one(worker.model, own, mean, amp=False)
-            worker.optimizer.step()
-        worker.model[place] = model[place] + mix * (worker.model[place] - model[place])
-        found.append(worker.model)
-    return found
-
-
 @pytest.mark.parametrize(
     "policy",
     [
@@ -117,8 +89,7 @@ def test_outer_steps_on_real_ranks_are_those_of_the_replay(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = ranks.run(train, WORLD, policy, str(tmp_path / "run"))
-    for own, expected in zip(found, replayed(tmp_path / "run", policy, range(WORLD)), strict=True):
-        assert float((torch.tensor(own, dtype=torch.float64) - expected).abs().max()) < 1e-9
+    assert furthest(found, tmp_path / "run", policy, WORLD) < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -154,18 +125,7 @@ def test_outer_steps_at_a_real_server_are_those_of_the_replay(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = ranks.run(train_and_fetch, WORLD, policy, str(tmp_path / "run"))
-    assert distance(found, tmp_path / "run", policy) < 1e-9
-
-
-def distance(found: list[list[float]], folder: Path, policy: str) -> float:
-    """How far the parameters of the rank that left last are from those of the replay."""
-    log = GradientLog.of(finish(folder))
-    engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
-    rule = UpdateRule.of(policies.ask(policies.load(policy), View(WORLD), policy).resolved(WORLD))
-    choice = OptimizerChoice("sgd", RATE, MOMENTUM)
-    replay: type[OuterReplay | GradientReplay] = OuterReplay if rule.average else GradientReplay
-    last = replay(log, engine, batches(), choice, rule).run(1e9).parameters
-    return float((torch.tensor(found, dtype=torch.float64) - last).abs().amax(dim=1).min())
+    assert distance(found, tmp_path / "run", rule_of(policy, WORLD), WORLD) < 1e-9
 
 
 # -- steps beside an all-reduce ---------------------------------------------------------------
@@ -258,7 +218,7 @@ def train_without_rank_2(rank: int, world: int, policy: str, out: str) -> list[f
 def test_some_ranks_go_on_where_another_fails(policy: str, ranks: Ranks, tmp_path: Path) -> None:
     found = ranks.run(train_without_rank_2, WORLD, policy, str(tmp_path / "run"))
     assert not found.pop()
-    assert distance(found, tmp_path / "run", policy) < 1e-9
+    assert distance(found, tmp_path / "run", rule_of(policy, WORLD), WORLD) < 1e-9
 
 
 def rank_2_fails_beside_an_all_reduce(rank: int, step: int, folder: Path) -> None:
@@ -280,5 +240,4 @@ def test_the_others_go_on_where_a_rank_fails_beside_an_all_reduce(
 ) -> None:
     found = ranks.run(train_and_fail, WORLD, str(tmp_path / "run"))
     assert not found.pop()
-    for own, expected in zip(found, replayed(tmp_path / "run", BESIDE, range(2)), strict=True):
-        assert float((torch.tensor(own, dtype=torch.float64) - expected).abs().max()) < 1e-9
+    assert furthest(found, tmp_path / "run", BESIDE, WORLD) < 1e-9

@@ -8,36 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag import policies  # noqa: E402
-from simstrag.contract import View  # noqa: E402
 from simstrag.ddp.journal.run_from_journal import finish  # noqa: E402
-from simstrag.learning import tasks  # noqa: E402
-from simstrag.learning.gradient_log import GradientLog  # noqa: E402
-from simstrag.learning.gradient_replay import GradientReplay  # noqa: E402
-from simstrag.learning.gradients import GradientEngine  # noqa: E402
-from simstrag.learning.optimizers import OptimizerChoice  # noqa: E402
-from simstrag.learning.outer_replay import OuterReplay  # noqa: E402
-from simstrag.learning.update_rule import UpdateRule  # noqa: E402
 from tests.support.ranks import Ranks, ranks  # noqa: E402
-from tests.support.sharded import MOMENTUM, RATE, SHARDS, batches, train  # noqa: E402
-from tests.verification.test_real_outer_steps import replayed  # noqa: E402
+from tests.support.recorded_order import distance, furthest, rule_of  # noqa: E402
+from tests.support.sharded import SHARDS, train  # noqa: E402
 
 __all__ = ["ranks"]
 
 WORLD = 4
 REPLICAS = WORLD // SHARDS
-
-
-def distance(found: list[list[float]], folder: Path, policy: str) -> float:
-    """How far the replica that pulled last is from the replay."""
-    log = GradientLog.of(finish(folder))
-    engine = GradientEngine(tasks.load("tabular"), "fp64", "fp32")
-    view = View(REPLICAS)
-    rule = UpdateRule.of(policies.ask(policies.load(policy), view, policy).resolved(REPLICAS))
-    replay: type[OuterReplay | GradientReplay] = OuterReplay if rule.average else GradientReplay
-    choice = OptimizerChoice("sgd", RATE, MOMENTUM)
-    last = replay(log, engine, batches(REPLICAS), choice, rule).run(1e9).parameters
-    return float((torch.tensor(found, dtype=torch.float64) - last).abs().amax(dim=1).min())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +33,7 @@ def test_replicas_end_with_the_parameters_of_the_replay(
     found = ranks.run(train, WORLD, policy, str(tmp_path / "run"), 24)
     for k in range(0, WORLD, SHARDS):
         assert found[k : k + SHARDS] == [found[k]] * SHARDS
-    assert distance(found, tmp_path / "run", policy) < 1e-9
+    assert distance(found, tmp_path / "run", rule_of(policy, REPLICAS), REPLICAS) < 1e-9
 
 
 def train_and_fetch(rank: int, world: int, policy: str, out: str) -> list[float]:
@@ -69,7 +48,8 @@ def test_outer_steps_at_a_server_are_those_of_the_replay(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = ranks.run(train_and_fetch, WORLD, policy, str(tmp_path / "run"))
-    assert distance(found[::SHARDS], tmp_path / "run", policy) < 1e-9
+    rule = rule_of(policy, REPLICAS)
+    assert distance(found[::SHARDS], tmp_path / "run", rule, REPLICAS) < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -83,9 +63,7 @@ def test_outer_steps_of_replicas_are_those_of_the_replay(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = ranks.run(train, WORLD, policy, str(tmp_path / "run"), 24)
-    expected = replayed(tmp_path / "run", policy, range(REPLICAS), REPLICAS)
-    for own, one in zip(found[::SHARDS], expected, strict=True):
-        assert float((torch.tensor(own, dtype=torch.float64) - one).abs().max()) < 1e-9
+    assert furthest(found[::SHARDS], tmp_path / "run", policy, REPLICAS) < 1e-9
 
 
 @pytest.mark.parametrize("policy", ["drain:wait=5,checks=1", "hot_spare:checks=1,rest=10"])
@@ -94,5 +72,5 @@ def test_a_slow_replica_is_left_out_and_the_replay_knows_it(
 ) -> None:
     found = ranks.run(train, WORLD, policy, str(tmp_path / "run"), 40, 0.03)
     alone = finish(tmp_path / "run").frame("updates")
-    assert distance(found, tmp_path / "run", policy) < 1e-9
+    assert distance(found, tmp_path / "run", rule_of(policy, REPLICAS), REPLICAS) < 1e-9
     assert (alone["n_own"] == 1).any()
