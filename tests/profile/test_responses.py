@@ -21,6 +21,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import Step
 from simstrag.trace.trace import Trace
 from tests.support.full_profile import full_profile, without
+from tests.support.refusals import message_of
 
 U = [0.0, 0.25, 0.5, 1.0, 2.0]
 SOME = {
@@ -170,9 +171,7 @@ def test_without_a_response_the_way_out_is_told(profile: Path, lacking: str) -> 
     scenario = Scenario.of(
         BASE | {"step": {"compute": 0.1}, "trace": USED} | given, folder=profile.parent
     )
-    with pytest.raises(InputError) as caught:
-        simulate(scenario, "bsp")
-    assert str(caught.value) == (
+    assert message_of(lambda: simulate(scenario, "bsp")) == (
         "scenario: trace, row 1: utilisation 0.8 of node 1 at 0.5 s cannot be translated into a "
         "slowdown: that takes a profile with a response of gpu (simstrag calibrate measures "
         "them), or an assumed law (contention: {response: 1}); or write factors as kind "
