@@ -108,6 +108,7 @@ def test_a_receive_without_a_send_is_refused() -> None:
 
 # -- seconds of ranks
 
+Read = Callable[[str], Record]
 SECONDS = "rank,step,stage,seconds\n" + "".join(
     f"{rank},{step},{stage},{seconds}\n"
     for step in (7, 8)
@@ -117,7 +118,7 @@ SECONDS = "rank,step,stage,seconds\n" + "".join(
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Callable[[str], Record]:
+def mine(tmp_path: Path) -> Read:
     """Reads a record of this text."""
 
     def read(text: str) -> Record:
@@ -127,9 +128,7 @@ def mine(tmp_path: Path) -> Callable[[str], Record]:
     return read
 
 
-def test_a_csv_of_parts_is_a_maximum_over_ranks_and_a_transfer(
-    mine: Callable[[str], Record],
-) -> None:
+def test_a_csv_of_parts_is_a_maximum_over_ranks_and_a_transfer(mine: Read) -> None:
     """A step is 1 + 4 + .5; ideal 1 + 3 + the median transfer (.5): 4.5."""
     record = mine(SECONDS)
     found = analysed(record)
@@ -141,7 +140,7 @@ def test_a_csv_of_parts_is_a_maximum_over_ranks_and_a_transfer(
     assert analysed(numbered).slowdown == pytest.approx(5.5 / 4.5)
 
 
-def test_a_csv_without_a_collective_says_what_is_unknown(mine: Callable[[str], Record]) -> None:
+def test_a_csv_without_a_collective_says_what_is_unknown(mine: Read) -> None:
     record = mine("rank,step,seconds\n0,0,1\n1,0,3\n0,1,1\n1,1,3\n0,2,1\n")
     assert not record.is_timed
     assert [line.partition(",")[0] for line in record.missing] == [
@@ -168,9 +167,7 @@ def test_a_csv_without_a_collective_says_what_is_unknown(mine: Callable[[str], R
         ("", "is empty; give logs of steps"),
     ],
 )
-def test_a_csv_that_is_no_record_gets_one_line(
-    text: str, message: str, mine: Callable[[str], Record]
-) -> None:
+def test_a_csv_that_is_no_record_gets_one_line(text: str, message: str, mine: Read) -> None:
     with pytest.raises(InputError, match=message):
         mine(text)
 
@@ -324,9 +321,7 @@ def test_a_file_that_is_damaged_parquet_or_of_something_else_is_named(tmp_path: 
     ("steps", "told"),
     [([0, 1, 2, 5, 6], True), ([0, 10, 20, 30], False), ([0, 3, 7, 12], False)],
 )
-def test_steps_that_no_rank_has_are_told(
-    steps: list[int], told: bool, mine: Callable[[str], Record]
-) -> None:
+def test_steps_that_no_rank_has_are_told(steps: list[int], told: bool, mine: Read) -> None:
     rows = "".join(f"{rank},{step},1\n" for step in steps for rank in (0, 1))
     missing = mine("rank,step,seconds\n" + rows).missing
     words = "steps are missing of all ranks: 2 between 0 and 6, the first after step 2"
@@ -334,9 +329,7 @@ def test_steps_that_no_rank_has_are_told(
     assert (len(missing) == 2) == told
 
 
-def test_ranks_that_wait_twice_in_a_step_are_waited_for_twice(
-    mine: Callable[[str], Record],
-) -> None:
+def test_ranks_that_wait_twice_in_a_step_are_waited_for_twice(mine: Read) -> None:
     """Rank 0 takes 3 and 1 s, rank 1 takes 1 and 3: 6 s, though each computes 4; .5 for each wait.
 
     An evaluation adds a wait to step 2, which is left out.
