@@ -180,9 +180,7 @@ def test_over_one_key_speed_ups_are_drawn_too(tmp_path: Path) -> None:
     assert strip.count(">33 %</text>") == 1
 
 
-def test_without_bsp_times_are_drawn_and_the_page_says_how_to_know_the_gain(
-    tmp_path: Path,
-) -> None:
+def test_without_bsp_times_are_drawn_and_the_page_says_how_to_know_the_gain(tmp_path: Path) -> None:
     found = run(tmp_path, grid={"trace": [None, SLOW]}, policies=["backup", "ssp"])
     assert "mean time (s)" in pictures(found)[1]
     assert any(text.startswith("bsp is not among the policies") for text in cautions(found))
@@ -299,9 +297,7 @@ def test_without_a_target_a_real_learner_ranks_policies_as_accurate_as_bsp(tmp_p
     assert "one seed" not in sentences(found)[0]
 
 
-def test_one_seed_of_a_real_learner_shows_no_other_policy_to_be_as_accurate(
-    tmp_path: Path,
-) -> None:
+def test_one_seed_of_a_real_learner_shows_no_other_policy_to_be_as_accurate(tmp_path: Path) -> None:
     scenario = {"learner": {"optimizer": {"lr": 0.5}}}
     grid = {"server.service": [0.001, 0.002]}
     found = trained(tmp_path, scenario, grid=grid, policies=["bsp", "asgd"], seeds=1)
