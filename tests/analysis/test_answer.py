@@ -555,9 +555,7 @@ def test_the_first_screen_says_when_the_log_was_and_of_how_many(page: str, dated
 # -- tables and cautions --------------------------------------------------------------------------
 
 
-def test_an_interval_narrower_than_four_digits_has_a_note(
-    base: Comparison,
-) -> None:
+def test_an_interval_narrower_than_four_digits_has_a_note(base: Comparison) -> None:
     table = ranking_table(times_of(base, {"bsp": 273.8, "asgd": 200}, spread=1e-9))
     assert [row[2] for row in table.rows] == ["200.0", "273.8"]
     note = "A number without an interval has one that is narrower than its last digit."

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simstrag.analysis.charts import cluster_charts
@@ -27,6 +29,8 @@ from simstrag.analysis.derived.cluster_stays import (
 )
 from simstrag.analysis.pages.cluster_report import render
 from simstrag.analysis.tables.cluster_tables import (
+    delays_table,
+    job_facts,
     jobs_table,
     nodes_table,
     utilisation_table,
@@ -34,6 +38,8 @@ from simstrag.analysis.tables.cluster_tables import (
 )
 from simstrag.analysis.text.cluster_text import cautions, sentences
 from simstrag.cluster.runs import COLUMNS, cluster
+from tests.cluster.test_managers import NOISY
+from tests.support.contention import slow
 from tests.support.html_page import Page
 
 CERTAIN: dict[str, Any] = {
@@ -108,7 +114,22 @@ def test_one_seed_shows_no_winner(tmp_path: Path) -> None:
 
 
 def test_what_sharing_cost_is_beyond_the_time_alone(certain: Combinations) -> None:
-    assert [one.shared for one in certain.every] == pytest.approx([0.4, 0.0])
+    """Spread, every job is as long as alone, to the last digits."""
+    packed, spread = (one.shared for one in certain.every)
+    assert packed == pytest.approx(0.4)
+    assert spread == 0
+
+
+def test_two_seeds_are_said_to_be_few(certain: Combinations) -> None:
+    """Student's quantiles for 1 and 2 degrees of freedom, over the roots of 2 and 3."""
+    assert round(12.706 / 2**0.5 / (4.303 / 3**0.5), 1) == 3.6
+    assert any("3.6 times narrower" in text for text in cautions(certain))
+
+
+def test_the_load_of_others_is_not_called_sharing_with_jobs(tmp_path: Path) -> None:
+    found = run(tmp_path, trace=[slow(3, 1, resource="host")])
+    assert "sharing nodes with other jobs and the load of others cost" in sentences(found)[1]
+    assert "1 rows of slowdowns" in render(found.results)
 
 
 def test_waiting_is_a_share_of_all_completion_time(tmp_path: Path) -> None:
@@ -241,3 +262,80 @@ def test_columns_of_managers_are_left_out_where_nobody_asked_one(certain: Combin
     headers = jobs_table(certain.table(certain.first, "jobs")).headers
     assert "granted" not in headers
     assert "slowdown" in headers
+
+
+# -- managers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Combinations:
+    """A job that leaves its barrier, and one that is delayed for it (see test_managers.py)."""
+    study = NOISY | {"managers": ["none", "refuse", "star"], "seeds": 3}
+    return combinations(cluster(study, tmp_path_factory.mktemp("managed"), jobs=1))
+
+
+def test_a_managers_grants_and_what_they_cost_are_counted(managed: Combinations) -> None:
+    assert [one.name for one in managed.every] == [
+        f"manager {k}" for k in ("none", "refuse", "star")
+    ]
+    none, refuse, star = (one.managed for one in managed.every)
+    assert none is None
+    assert (refuse.granted, refuse.donors, refuse.lost) == (0, 0, 0.0)
+    assert (star.granted, star.donors, star.over) == (3, 3, 0)
+    jobs = managed.jobs[managed.jobs["manager"] == "star"]
+    assert star.lost == pytest.approx(jobs["lost"].sum())
+    assert star.most == pytest.approx((jobs["lost"] / jobs["completion_time"]).max())
+
+
+def test_the_answer_says_what_donors_lost_at_most(managed: Combinations) -> None:
+    text = " ".join(sentences(managed))
+    star = (
+        r"Under manager star jobs take [\d.]+ % \(.*?\) longer than under manager none; 3 requests"
+    )
+    assert re.search(star, text)
+    assert re.search(r"3 jobs lost [\d.]+ s to delays, each at most [\d.]+ % of its", text)
+    assert "never more per iteration than granted (3 delays counted)." in text
+    assert re.search(r"; 0 requests were granted, \d+ refused; no job lost time", text)
+
+
+def test_a_manager_is_compared_with_the_same_jobs_without_one(tmp_path: Path) -> None:
+    study = NOISY | {"managers": ["none", "refuse"], "placers": ["packed", "spread"], "seeds": 2}
+    results = cluster(study, tmp_path, jobs=1)
+    table = results.table("jobs").groupby(["placer", "manager", "seed"])["completion_time"].mean()
+    managed = [one for one in combinations(results).every if one.managed is not None]
+    assert len(managed) == 2
+    for one in managed:
+        placer = one.values["placer"]
+        assert one.managed.against == f"{placer} (manager none)"
+        refused, plain = (table[placer, of].mean() for of in ("refuse", "none"))
+        assert one.managed.change.value == pytest.approx(refused / plain - 1)
+
+
+def test_a_manager_without_another_to_compare_with_says_what_it_granted(tmp_path: Path) -> None:
+    found = combinations(cluster(NOISY | {"managers": ["refuse"]}, tmp_path, jobs=1))
+    assert sentences(found)[-1].startswith("Under bsp (spread, manager refuse) 0 requests were")
+
+
+def test_every_listed_job_has_a_page_that_its_name_leads_to(managed: Combinations) -> None:
+    page = Page(render(managed.results))
+    links = [a[1:] for a in page.addresses if a.startswith("#run")]
+    assert len(links) == 2 * 2  # of both drawn runs
+    assert set(links) <= set(page.ids)
+
+
+def test_a_jobs_facts_leave_out_what_it_has_none_of(managed: Combinations) -> None:
+    jobs = managed.jobs[managed.jobs["manager"] == "star"].to_dict("records")
+    asks, gives = (job_facts(row) for row in jobs[:2])
+    assert asks["granted"] == "1"
+    assert "donor seconds" in gives
+    assert not {"donor seconds", "time to target"} & {*asks}
+    assert asks["end"].endswith(" s")
+    row = {"name": "a", "nodes": "0", "start": 0.0, "granted": 0, "alone": 2.0}
+    assert job_facts(row) == {"nodes": "0", "start": "0 s", "alone": "2.000 s"}
+
+
+def test_a_job_lists_the_delays_that_it_had(managed: Combinations) -> None:
+    delays = pd.DataFrame(managed.first_runs["manager star"]["delays"])
+    assert [row[0] for row in delays_table(delays, "gives").rows] == ["asks"]
+    assert delays_table(delays, "asks").rows == ()
+    assert delays_table(pd.DataFrame(), "asks").rows == ()

@@ -17,8 +17,11 @@ from simstrag.analysis.derived.cluster_stays import (
 from simstrag.analysis.pages.cluster_report import render
 from simstrag.analysis.pages.report import report
 from simstrag.analysis.text.cluster_text import cautions, sentences
+from simstrag.cluster.runs import cluster
+from simstrag.cluster.utilisation import UTILISATION
 from simstrag.errors import InputError
 from tests.analysis.test_cluster_report import CERTAIN, run
+from tests.cluster.test_managers import NOISY
 from tests.support.commands import Call
 from tests.support.html_page import Page
 
@@ -95,6 +98,27 @@ def test_a_failed_run_is_named(tmp_path: Path) -> None:
     place = tmp_path / "runs" / f"{whole.runs[-1].key}.json"
     place.write_text(json.dumps({"error": "no luck", "summary": {}}))
     assert "bsp, spread, seed 1 failed: no luck" in cautions(combinations(whole))
+
+
+def test_a_folder_of_a_program_that_counted_less_is_drawn(tmp_path: Path) -> None:
+    whole = run(tmp_path).results
+    for path in (tmp_path / "runs").iterdir():
+        kept = json.loads(path.read_text())
+        del kept["utilisation"]
+        kept["summary"] = {k: v for k, v in kept["summary"].items() if k not in UTILISATION}
+        path.write_text(json.dumps(kept))
+    assert "spread has the shortest mean completion time" in render(whole)
+
+
+def test_a_folder_keeps_nothing_to_read_of_another_study(tmp_path: Path) -> None:
+    cluster(NOISY | {"managers": ["star"]}, tmp_path, jobs=1)
+    (tmp_path / "report.html").write_text("of the other")
+    made = json.loads((tmp_path / "cluster.json").read_text())["made"]
+    assert (tmp_path / "delays.csv").exists()
+    grown = cluster(NOISY | {"managers": ["star", "none"]}, tmp_path, jobs=1)
+    assert (grown.made, (tmp_path / "report.html").exists()) == (made, True)
+    cluster(CERTAIN, tmp_path, jobs=1)
+    assert not any((tmp_path / name).exists() for name in ("delays.csv", "report.html"))
 
 
 def test_a_notebook_shows_the_sentences_and_a_print_a_few_lines(certain: Combinations) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -10,8 +11,6 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
-from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch
 from matplotlib.text import Text
 
 from simstrag.analysis.charts import paper_figures
@@ -24,6 +23,7 @@ from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
 from tests.support.slowed_comparison import scenario
 
+Draw = Callable[[str], Axes]
 GREY = to_hex("0.72")
 CURVE = {"learner": {"curve": [[0, 0.1], [10, 0.6], [60, 0.9]]}}
 ALL: dict[str, Callable[[Comparison], Axes]] = {
@@ -48,22 +48,21 @@ def no_window() -> Iterator[None]:
     plt.close("all")
 
 
-def of(ax: Axes) -> Figure:
-    assert isinstance(ax.figure, Figure)
-    return ax.figure
-
-
 def points(ax: Axes) -> dict[str, ErrorbarContainer]:
     """The error bars of a figure by their label."""
-    found = [c for c in ax.containers if isinstance(c, ErrorbarContainer)]
-    return {str(c.get_label()): c for c in found}
+    return {str(c.get_label()): c for c in ax.containers if isinstance(c, ErrorbarContainer)}
+
+
+def dot_of(container: Any) -> tuple[Any, list[float]]:
+    """The dot of an error bar, and where the bar ends."""
+    dot, _, (bar,) = container.lines
+    return dot, list(bar.get_segments()[0][:, 0])
 
 
 def bars(ax: Axes) -> list[tuple[str, float, float, float, float]]:
     """(colour, left, right, top, bottom) of every horizontal bar."""
     found = []
     for patch in ax.patches:
-        assert isinstance(patch, PathPatch)
         for corners in patch.get_path().to_polygons():
             (left, top), (right, bottom) = np.min(corners, axis=0), np.max(corners, axis=0)
             found.append((to_hex(patch.get_facecolor()), left, right, top, bottom))
@@ -75,14 +74,19 @@ def widths(ax: Axes) -> list[tuple[str, int, float]]:
     return [(color, round((low + high) / 2), b - a) for color, a, b, low, high in bars(ax)]
 
 
+def words(ax: Axes) -> list[Any]:
+    """All text that is shown."""
+    return [t for t in ax.figure.findobj(Text) if t.get_text()]
+
+
 @pytest.fixture(scope="module")
-def drawn(comparison: Comparison) -> Callable[[str], Axes]:
+def drawn(comparison: Comparison) -> Draw:
     """A figure by its name, drawn once."""
 
     @functools.cache
     def draw(name: str) -> Axes:
         ax = ALL[name](comparison)
-        of(ax).canvas.draw()
+        ax.figure.canvas.draw()
         return ax
 
     return draw
@@ -90,32 +94,27 @@ def drawn(comparison: Comparison) -> Callable[[str], Axes]:
 
 @pytest.mark.parametrize("name", ALL)
 class TestEvery:
-    def test_it_is_one_column_wide_and_nothing_is_cut_off(
-        self, drawn: Callable[[str], Axes], name: str
-    ) -> None:
-        figure = of(drawn(name))
+    def test_it_is_one_column_wide_and_nothing_is_cut_off(self, drawn: Draw, name: str) -> None:
+        figure = drawn(name).figure
         assert figure.get_figwidth() == 3.5
         box = figure.get_tightbbox()
-        assert box.x0 > -0.02
+        assert min(box.x0, box.y0) > -0.02
         assert box.x1 < 3.52
-        assert box.y0 > -0.02
         assert box.y1 < figure.get_figheight() + 0.02
 
-    def test_its_text_can_be_read(self, drawn: Callable[[str], Axes], name: str) -> None:
-        figure = of(drawn(name))
-        shown = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_text()]
+    def test_its_text_can_be_read(self, drawn: Draw, name: str) -> None:
+        shown = words(drawn(name))
         assert len(shown) > 4
         assert min(t.get_fontsize() for t in shown) >= 6.5
 
     def test_it_has_no_title_and_both_axes_say_what_they_are(
-        self, comparison: Comparison, drawn: Callable[[str], Axes], name: str
+        self, comparison: Comparison, drawn: Draw, name: str
     ) -> None:
         ax = drawn(name)
-        assert ax.get_title() == ""
-        assert of(ax).get_suptitle() == ""
-        rows = [t.get_text() for t in ax.get_yticklabels()]
+        assert ax.get_title() == ax.figure.get_suptitle() == ""
+        rows = {t.get_text() for t in ax.get_yticklabels()}
         assert ax.get_xlabel()
-        assert ax.get_ylabel() or set(rows) <= {*comparison.policies, "bsp without contention"}
+        assert ax.get_ylabel() or rows <= {*comparison.policies, "bsp without contention"}
 
     def test_it_leaves_the_settings_of_matplotlib_alone(
         self, comparison: Comparison, name: str
@@ -136,9 +135,9 @@ class TestComparison:
 
     def test_it_shows_the_policies_asked_for(self, comparison: Comparison, name: str) -> None:
         ax = getattr(paper_figures, name)(comparison, policies=["korel", "asgd"])
-        words = [t.get_text() for t in of(ax).findobj(Text)]
-        assert {"korel", "asgd"} <= set(words)
-        assert not {"backup", "bsp:via=server"} & set(words)
+        shown = {t.get_text() for t in words(ax)}
+        assert {"korel", "asgd"} <= shown
+        assert not {"backup", "bsp:via=server"} & shown
 
     def test_a_policy_that_was_not_compared_is_refused(
         self, comparison: Comparison, name: str
@@ -148,17 +147,16 @@ class TestComparison:
 
 
 class TestSpeedups:
-    def test_dots_and_intervals_are_those_of_the_ranking(self, comparison: Comparison) -> None:
-        ax = paper_figures.speedups(comparison)
+    def test_dots_and_intervals_are_those_of_the_ranking(
+        self, comparison: Comparison, drawn: Draw
+    ) -> None:
+        ax, name = drawn("speedups"), "time_to_target_speedup"
         rows = comparison.ranking.query("policy != 'bsp'")
         assert [t.get_text() for t in ax.get_yticklabels()] == list(rows["policy"])
         for container, row in zip(ax.containers, rows.to_dict("records"), strict=True):
-            assert isinstance(container, ErrorbarContainer)
-            dot, _, (bar,) = container.lines
-            ends = bar.get_segments()[0][:, 0]
-            name = "time_to_target_speedup"
+            dot, ends = dot_of(container)
             assert dot.get_xdata() == row[name]
-            assert list(ends) == pytest.approx([row[f"{name}_low"], row[f"{name}_high"]])
+            assert ends == pytest.approx([row[f"{name}_low"], row[f"{name}_high"]])
 
     def test_a_dot_is_hollow_where_no_difference_is_shown(self) -> None:
         same = {"allreduce": None, "server": None, "target_progress": None}
@@ -167,17 +165,15 @@ class TestSpeedups:
         hollow = {
             label.get_text(): c.lines[0].get_markerfacecolor() == "white"
             for label, c in zip(ax.get_yticklabels(), ax.containers, strict=True)
-            if isinstance(c, ErrorbarContainer) and c.lines[0] is not None
         }
         assert hollow == {"bsp:via=server": True, "korel": False}
 
     def test_one_seed_has_no_interval_and_shows_nothing(self) -> None:
         found = compare(scenario(seeds=1, target_progress=None), ["korel"], jobs=1)
         (container,) = paper_figures.speedups(found).containers
-        assert isinstance(container, ErrorbarContainer)
-        dot, _, (bar,) = container.lines
+        dot, ends = dot_of(container)
         assert dot.get_markerfacecolor() == "white"
-        assert np.ptp(bar.get_segments()[0][:, 0]) == 0
+        assert np.ptp(ends) == 0
 
     def test_it_may_be_by_makespan(self, comparison: Comparison) -> None:
         ax = paper_figures.speedups(comparison, by="makespan")
@@ -188,9 +184,9 @@ class TestSpeedups:
 
 class TestProgress:
     def test_a_line_is_the_mean_time_over_seeds_and_its_band_their_range(
-        self, comparison: Comparison
+        self, comparison: Comparison, drawn: Draw
     ) -> None:
-        ax = paper_figures.progress(comparison)
+        ax = drawn("progress")
         line = next(line for line in ax.lines if line.get_label() == "asgd")
         times, levels = (np.asarray(a, dtype=float) for a in line.get_data())
         curves = comparison.curves.query("policy == 'asgd'")
@@ -209,33 +205,26 @@ class TestProgress:
 class TestTimeline:
     def test_bars_are_as_long_as_the_rank_computed(self, comparison: Comparison) -> None:
         run = comparison.examples["bsp"]
-        ax = paper_figures.timeline(
-            run, comparison.scenario, start=0.0, end=run.summary["makespan"] * 2
-        )
+        whole = {"start": 0.0, "end": run.summary["makespan"] * 2}
+        ax = paper_figures.timeline(run, comparison.scenario, **whole)
         for rank, seconds in enumerate(run.summary["compute_by_rank"]):
             drawn = sum(w for color, row, w in widths(ax) if (color, row) == ("#0072b2", rank))
             assert drawn == pytest.approx(seconds)
 
     def test_reduced_precision_looks_different(self, comparison: Comparison) -> None:
-        ax = paper_figures.timeline(
-            comparison.examples["korel"], comparison.scenario, start=1.0, end=2.5
-        )
-        rows = {row for color, row, _ in widths(ax) if color == "#e69f00"}
-        assert rows == {3}
+        run = comparison.examples["korel"]
+        ax = paper_figures.timeline(run, comparison.scenario, start=1.0, end=2.5)
+        assert {row for color, row, _ in widths(ax) if color == "#e69f00"} == {3}
 
     def test_grey_lies_where_and_when_the_trace_slows(self, comparison: Comparison) -> None:
-        ax = paper_figures.timeline(
-            comparison.examples["bsp"], comparison.scenario, start=0.0, end=3.0
-        )
+        """It needs no scenario, and shows no contention then."""
+        run = comparison.examples["bsp"]
+        ax = paper_figures.timeline(run, comparison.scenario, start=0.0, end=3.0)
         (shade,) = [bar[1:] for bar in bars(ax) if bar[0] == GREY]
         assert shade == (1.0, 2.5, 2.5, 3.5)
-
-    def test_it_needs_no_scenario_and_shows_no_contention_then(
-        self, comparison: Comparison
-    ) -> None:
-        ax = paper_figures.timeline(comparison.examples["bsp"], start=0.0, end=3.0)
-        assert bars(ax)
-        assert not [bar for bar in bars(ax) if bar[0] == GREY]
+        without = bars(paper_figures.timeline(run, start=0.0, end=3.0))
+        assert without
+        assert not [bar for bar in without if bar[0] == GREY]
 
     def test_the_contention_of_another_run_is_refused(self, comparison: Comparison) -> None:
         with pytest.raises(InputError, match="another trace"):
@@ -251,32 +240,30 @@ class TestTimeline:
 
 class TestSpent:
     def test_a_row_is_as_long_as_its_run_and_last_is_the_control(
-        self, comparison: Comparison
+        self, comparison: Comparison, drawn: Draw
     ) -> None:
-        ax = paper_figures.spent(comparison)
+        ax, ranked = drawn("spent"), [*comparison.ranking["policy"]]
         rows = [t.get_text() for t in ax.get_yticklabels()]
-        assert rows == [*comparison.ranking["policy"], "bsp without contention"]
-        examples = [
-            example(name, comparison.examples[name], None, 4)
-            for name in [*comparison.ranking["policy"], "clean"]
-        ]
-        for row, e in enumerate(examples):
+        assert rows == [*ranked, "bsp without contention"]
+        for row, name in enumerate([*ranked, "clean"]):
+            e = example(name, comparison.examples[name], None, 4)
             assert sum(w for _, k, w in widths(ax) if k == row) == pytest.approx(e.end, rel=1e-9)
 
+    @pytest.mark.parametrize(("policies", "is_there"), [(None, True), (["bsp"], False)])
     def test_only_policies_that_throw_work_away_have_such_a_part(
-        self, comparison: Comparison
+        self, comparison: Comparison, policies: list[str] | None, is_there: bool
     ) -> None:
-        _, labels = paper_figures.spent(comparison).get_legend_handles_labels()
-        assert "thrown away" in labels
-        _, labels = paper_figures.spent(comparison, policies=["bsp"]).get_legend_handles_labels()
-        assert "thrown away" not in labels
+        ax = paper_figures.spent(comparison, policies=policies)
+        assert ("thrown away" in ax.get_legend_handles_labels()[1]) == is_there
 
 
 class TestSensitivity:
-    def test_points_are_the_mean_times_under_each_cost(self, comparison: Comparison) -> None:
-        s, drawn = standings(comparison), points(paper_figures.sensitivity(comparison))
-        assert list(drawn) == comparison.policies
-        for name, container in drawn.items():
+    def test_points_are_the_mean_times_under_each_cost(
+        self, comparison: Comparison, drawn: Draw
+    ) -> None:
+        s, found = standings(comparison), points(drawn("sensitivity"))
+        assert list(found) == comparison.policies
+        for name, container in found.items():
             line = container.lines[0]
             assert list(line.get_xdata()) == list(s.costs)
             assert list(line.get_ydata()) == [s.at_cost(name, c).mean() for c in s.costs]
@@ -302,13 +289,16 @@ class TestTradeoff:
             if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in mean.values())
         }
 
-    def test_it_sets_makespan_against_time_to_target(self, comparison: Comparison) -> None:
-        ax = paper_figures.tradeoff(comparison)
+    def test_it_sets_makespan_against_time_to_target(
+        self, comparison: Comparison, drawn: Draw
+    ) -> None:
+        ax = drawn("tradeoff")
         assert ax.get_ylabel() == "time to target (s)"
         line = points(ax)["asgd"].lines[0]
-        expected = [paired_statistics.mean(comparison.column("asgd", n)).value for n in (
-            "makespan", "time_to_target")]  # fmt: skip
-        assert [line.get_xdata()[0], line.get_ydata()[0]] == expected
+        assert [line.get_xdata()[0], line.get_ydata()[0]] == [
+            paired_statistics.mean(comparison.column("asgd", name)).value
+            for name in ("makespan", "time_to_target")
+        ]
         assert self.filled(ax) == self.undominated(comparison, "time_to_target", 1.0)
 
     def test_without_a_target_more_accuracy_is_better(self, without_target: Comparison) -> None:
@@ -330,7 +320,7 @@ class TestLegend:
         with paper_figures.axes_of(None, 2.0, 3) as ax:
             for k in range(3):
                 ax.plot([0, 1], label=f"{k}" + "n" * letters)
-        (legend,) = of(ax).legends
+        (legend,) = ax.figure.legends
         assert legend._ncols == columns  # type: ignore[attr-defined]
 
 
@@ -342,12 +332,10 @@ class TestLooks:
         grey = {(str(look["linestyle"]), look["marker"]) for look in styles.values()}
         assert len(grey) == len(styles)
 
-    def test_a_policy_looks_the_same_in_every_figure(self, comparison: Comparison) -> None:
+    def test_a_policy_looks_the_same_in_every_figure(
+        self, comparison: Comparison, drawn: Draw
+    ) -> None:
         look = paper_figures.looks(comparison)["korel"]
-        curve = next(
-            line for line in paper_figures.progress(comparison).lines if line.get_label() == "korel"
-        )
-        dot = points(paper_figures.tradeoff(comparison))["korel"].lines[0]
-        assert dot is not None
-        for line in (curve, dot):
+        (curve,) = (line for line in drawn("progress").lines if line.get_label() == "korel")
+        for line in (curve, points(drawn("tradeoff"))["korel"].lines[0]):
             assert (line.get_color(), line.get_marker()) == (look["color"], look["marker"])

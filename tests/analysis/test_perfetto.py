@@ -29,6 +29,7 @@ from tests.support import reference, slowed_runs
 from tests.support.contention import durations
 from tests.support.slowed_runs import WORKERS, scenario
 
+Write = Callable[..., Any]
 POLICIES = [
     "bsp", "bsp:via=server", "asgd", "ssp", "ssp:bound=0", "backup", "backup:b=2,late=drop",
     "backup:via=allreduce", "korel", "k_async:x=3", "lgc", "dssp", "star_dynamic", "star_h",
@@ -51,7 +52,7 @@ def run_of(policy: str) -> tuple[Run, Timing]:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], TimelineFile]]:
+def written(tmp_path: Path) -> Write:
     """Writes a timeline and reads it back: the file's contents, and what was said of it."""
 
     def write(*given: Any, **also: Any) -> tuple[dict[str, Any], TimelineFile]:
@@ -83,7 +84,7 @@ def instants(file: dict[str, Any], track: int) -> list[dict[str, Any]]:
     [*((policy, True) for policy in (*POLICIES, *UNORDERED)), ("backup", False), ("cgp", False)],
 )
 def test_a_file_keeps_to_the_trace_event_format(
-    policy: str, with_timing: bool, written: Callable[..., Any]
+    policy: str, with_timing: bool, written: Write
 ) -> None:
     run, timing = run_of(policy)
     file, said = written(run, timing if with_timing else None)
@@ -132,9 +133,7 @@ class Alternating(Policy):
         return Plan((quorum,), precision=precision, review=Review(updates=20))
 
 
-def test_a_switch_of_precision_lies_between_pull_and_computing(
-    written: Callable[..., Any],
-) -> None:
+def test_a_switch_of_precision_lies_between_pull_and_computing(written: Write) -> None:
     made = scenario()
     run = simulate(made, Alternating(), record_steps=True)
     file, _ = written(run, made.timing(0))
@@ -158,7 +157,7 @@ def test_a_switch_of_precision_lies_between_pull_and_computing(
     ],
 )  # fmt: skip
 def test_pushes_pulls_and_jobs_are_those_that_were_made(
-    policy: str, monkeypatch: pytest.MonkeyPatch, written: Callable[..., Any]
+    policy: str, monkeypatch: pytest.MonkeyPatch, written: Write
 ) -> None:
     """The reference engine asks `Timing` for each; compiled code cannot be overheard."""
     made: dict[str, set[tuple[int, ...]]] = collections.defaultdict(set)
@@ -235,7 +234,7 @@ def test_jobs_behind_one_that_was_dropped_in_service_are_not_shown() -> None:
     assert jobs == [(2, pytest.approx(4.2)), (3, pytest.approx(4.7))]
 
 
-def test_a_case_that_can_be_counted_by_hand(written: Callable[..., Any]) -> None:
+def test_a_case_that_can_be_counted_by_hand(written: Write) -> None:
     made = Scenario(
         workers=2, updates=2, step={"compute": 1.0}, trace=durations((1.0,) * 2, (2.0,) * 2),
         allreduce={"alpha": 0.25},
@@ -271,7 +270,7 @@ def test_a_fate_that_is_derived_is_the_one_that_was_kept(policy: str) -> None:
         assert true == told or (true.word in told.word.split(" or ") and true.update is None)
 
 
-def test_work_that_was_thrown_away_is_named_apart(written: Callable[..., Any]) -> None:
+def test_work_that_was_thrown_away_is_named_apart(written: Write) -> None:
     run, timing = run_of("backup")
     file, _ = written(run, timing)
     computing = [e for e in file["traceEvents"] if e["name"].startswith("full")]
@@ -282,7 +281,7 @@ def test_work_that_was_thrown_away_is_named_apart(written: Callable[..., Any]) -
     assert {e["name"] for e in computing if e["cat"] == "applied"} == {"full"}
 
 
-def test_precisions_are_named_apart_and_a_switch_has_its_time(written: Callable[..., Any]) -> None:
+def test_precisions_are_named_apart_and_a_switch_has_its_time(written: Write) -> None:
     run, timing = run_of("korel")
     file, _ = written(run, timing)
     steps = steps_of(run)
@@ -294,7 +293,7 @@ def test_precisions_are_named_apart_and_a_switch_has_its_time(written: Callable[
     assert found == [(10_000, end) for end in ends]
 
 
-def test_counters_show_each_slowdown_from_when_on_it_holds(written: Callable[..., Any]) -> None:
+def test_counters_show_each_slowdown_from_when_on_it_holds(written: Write) -> None:
     run, timing = run_of("bsp")
     file, _ = written(run, timing)
     counters = [
@@ -326,7 +325,7 @@ def suspecting() -> tuple[Run, Timing]:
 
 
 def test_what_a_plan_changed_is_a_mark_of_that_name(
-    suspecting: tuple[Run, Timing], written: Callable[..., Any]
+    suspecting: tuple[Run, Timing], written: Write
 ) -> None:
     run, _ = suspecting
     file, _ = written(*suspecting)
@@ -346,9 +345,7 @@ def test_what_a_plan_changed_is_a_mark_of_that_name(
     ("spec", "name"),
     [("star_h", "groups"), ("lb_bsp", "batch"), ("sync_switch", "way"), ("cgp", "groups")],
 )
-def test_a_change_of_groups_shares_or_way_is_named(
-    spec: str, name: str, written: Callable[..., Any]
-) -> None:
+def test_a_change_of_groups_shares_or_way_is_named(spec: str, name: str, written: Write) -> None:
     file, _ = written(*run_of(spec))
     assert name in {
         word for e in instants(file, perfetto.DECISIONS) for word in e["name"].split(", ")
@@ -356,7 +353,7 @@ def test_a_change_of_groups_shares_or_way_is_named(
 
 
 def test_a_suspicion_lasts_from_the_plan_with_it_to_the_plan_without(
-    suspecting: tuple[Run, Timing], written: Callable[..., Any]
+    suspecting: tuple[Run, Timing], written: Write
 ) -> None:
     file, _ = written(*suspecting)
     at = micro(suspecting[0].updates["time"]).tolist()
@@ -370,7 +367,7 @@ def test_a_suspicion_lasts_from_the_plan_with_it_to_the_plan_without(
 
 
 def test_a_window_opens_with_the_plan_in_force(
-    suspecting: tuple[Run, Timing], written: Callable[..., Any]
+    suspecting: tuple[Run, Timing], written: Write
 ) -> None:
     run, timing = suspecting
     time = run.updates["time"]
@@ -387,7 +384,7 @@ def test_a_window_opens_with_the_plan_in_force(
 
 
 def test_a_run_of_an_older_version_says_that_it_kept_no_decisions(
-    suspecting: tuple[Run, Timing], written: Callable[..., Any]
+    suspecting: tuple[Run, Timing], written: Write
 ) -> None:
     run, timing = suspecting
     file, _ = written(replace(run, decisions=None), timing)
@@ -396,7 +393,7 @@ def test_a_run_of_an_older_version_says_that_it_kept_no_decisions(
     assert "decisions" not in written(run, timing)[0]["metadata"]
 
 
-def test_a_window_shows_whole_steps_and_says_what_is_left_out(written: Callable[..., Any]) -> None:
+def test_a_window_shows_whole_steps_and_says_what_is_left_out(written: Write) -> None:
     run, timing = run_of("bsp")
     whole, _ = written(run, timing)
     file, said = written(run, timing, window=(1.2, 1.8))
@@ -416,7 +413,7 @@ def test_a_window_shows_whole_steps_and_says_what_is_left_out(written: Callable[
 
 
 def test_of_what_is_too_much_the_stretch_of_most_waiting_is_shown(
-    written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    written: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 1 lets the others wait from 1 to 2 s."""
     monkeypatch.setattr(perfetto, "MOST", 150)
@@ -436,7 +433,7 @@ def test_of_what_is_too_much_the_stretch_of_most_waiting_is_shown(
 def test_a_file_never_has_more_events_than_it_may(
     policy: str,
     window: tuple[float, float] | None,
-    written: Callable[..., Any],
+    written: Write,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run, timing = run_of(policy)
@@ -466,7 +463,7 @@ def test_a_run_that_was_read_back_gives_the_same_file(tmp_path: Path) -> None:
     assert (tmp_path / "here.json").read_bytes() == (tmp_path / "back.json").read_bytes()
 
 
-def test_without_a_timing_nothing_is_made_up(written: Callable[..., Any]) -> None:
+def test_without_a_timing_nothing_is_made_up(written: Write) -> None:
     run, _ = run_of("asgd")
     file, _ = written(run, None)
     assert slices(file, "push", "pull", "service") == []
@@ -477,7 +474,7 @@ def test_without_a_timing_nothing_is_made_up(written: Callable[..., Any]) -> Non
 
 
 @pytest.mark.parametrize("policy", UNORDERED)
-def test_an_order_that_is_assumed_is_said_to_be(policy: str, written: Callable[..., Any]) -> None:
+def test_an_order_that_is_assumed_is_said_to_be(policy: str, written: Write) -> None:
     run, timing = run_of(policy)
     file, _ = written(run, timing)
     assert "not known in which order" in file["metadata"]["order"]
@@ -487,7 +484,7 @@ def test_an_order_that_is_assumed_is_said_to_be(policy: str, written: Callable[.
     assert set(waits) == {"communication,order assumed"}
 
 
-def test_the_file_itself_says_what_it_covers(written: Callable[..., Any]) -> None:
+def test_the_file_itself_says_what_it_covers(written: Write) -> None:
     run, timing = run_of("asgd")
     file, said = written(run, timing)
     (about,) = [e for e in file["traceEvents"] if e["tid"] == perfetto.ABOUT and e["ph"] == "X"]
@@ -527,11 +524,13 @@ def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Pa
 
 # -- asked for on the command line
 
+Asked = Callable[..., tuple[int, str]]
+
 
 @pytest.fixture
 def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
+) -> Asked:
     """Runs `simstrag run` on a scenario: the exit code, and what it says on stderr."""
     scenario().write(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -550,8 +549,8 @@ def call(
 def test_a_window_is_asked_for_by_name(
     asked: str,
     window: tuple[float, float],
-    call: Callable[..., tuple[int, str]],
-    written: Callable[..., Any],
+    call: Asked,
+    written: Write,
 ) -> None:
     assert call("--timeline", "t.json", "--window", asked, "-q") == (0, "")
     file, _ = written(*run_of("bsp"), window=window)
@@ -569,7 +568,7 @@ def test_a_window_is_asked_for_by_name(
     ],
 )
 def test_a_window_that_cannot_be_is_answered_in_one_line(
-    window: str, wrong: str, call: Callable[..., tuple[int, str]]
+    window: str, wrong: str, call: Asked
 ) -> None:
     code, said = call("--timeline", "t.json", "--window", window)
     assert code == 2
@@ -578,15 +577,13 @@ def test_a_window_that_cannot_be_is_answered_in_one_line(
     assert not Path("t.json").exists()
 
 
-def test_a_window_of_no_timeline_is_told_how_to_ask_for_one(
-    call: Callable[..., tuple[int, str]],
-) -> None:
+def test_a_window_of_no_timeline_is_told_how_to_ask_for_one(call: Asked) -> None:
     wrong = "error: --window 1:2: needs a timeline; give --timeline FILE\n"
     assert call("--window", "1:2") == (2, wrong)
 
 
 def test_only_what_was_asked_for_and_is_not_there_is_warned_of(
-    call: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    call: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("--timeline", "t.json", "--window", "0:2")
     assert "timeline" not in call(*asked)[1]

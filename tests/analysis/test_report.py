@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 
 from simstrag.analysis.charts.comparison_charts import explain_missing_curves, tradeoff
@@ -195,13 +196,22 @@ class TestTrue:
 
     @pytest.mark.usefixtures("no_page")
     def test_it_reads_back_what_was_written(
-        self, bare: Comparison, bare_report: str, tmp_path: Path
+        self, comparison: Comparison, bare: Comparison, bare_report: str, tmp_path: Path
     ) -> None:
-        bare.write(tmp_path / "out")
-        read = dataclasses.replace(Comparison.read(tmp_path / "out"), made={})  # who wrote it
-        texts = (Page(each).text for each in (render(read), bare_report))
+        def read_back(found: Comparison) -> Comparison:
+            found.write(tmp_path / "out")
+            return dataclasses.replace(Comparison.read(tmp_path / "out"), made={})  # who wrote it
+
+        texts = (Page(each).text for each in (render(read_back(bare)), bare_report))
         again, before = (text.split("Run it again")[0] for text in texts)
         assert again == before
+        read = read_back(comparison)
+        for name in ("runs", "controls", "sensitivity", "curves", "waiting", "evaluations"):
+            tables = (getattr(of, name).astype(object) for of in (read, comparison))
+            pd.testing.assert_frame_equal(*(each.where(each.notna(), None) for each in tables))
+        for name, run in comparison.examples.items():
+            kept = read.examples[name]
+            assert (kept.updates, kept.steps) == (dict(run.updates), run.steps)
 
 
 class TestNumbers:

@@ -109,13 +109,16 @@ def test_the_examples_of_the_help_write_a_page_with_map_and_command(
     assert document["claims"][0]["formula"]["points"][0].keys() >= {"value", "low", "high"}
 
 
-def test_a_policy_that_misses_the_target_has_not_shown_its_claim(
-    tiny: Claim,
-) -> None:
-    runs: dict[str, list[dict[str, Any]]] = {
-        "bsp": [{"time_to_target": 2.0, "makespan": 2.0}] * 2,
-        "korel": [{"time_to_target": None, "makespan": 1.0}] * 2,
+def runs_of(**seconds: tuple[float | None, ...]) -> dict[str, list[dict[str, Any]]]:
+    """Runs by policy and seed, None of one that missed its target."""
+    return {
+        name: [{"time_to_target": each, "makespan": each or 1.0} for each in own]
+        for name, own in seconds.items()
     }
+
+
+def test_a_policy_that_misses_the_target_has_not_shown_its_claim(tiny: Claim) -> None:
+    runs = runs_of(bsp=(2.0, 2.0), korel=(None, None))
     found = reach(replace(tiny, rivals=("bsp",)), (0,), PointRuns(runs, runs["bsp"], True))
     assert (found.holds, found.note) == (False, "korel missed the target in 2 of 2")
 
@@ -152,21 +155,15 @@ def test_the_cost_of_contention_and_the_ratio_invert_the_metric() -> None:
 
 
 def test_a_claim_to_be_faster_does_not_hold_where_both_take_the_same_time(tiny: Claim) -> None:
-    runs = {name: [{"time_to_target": 2.0, "makespan": 2.0}] * 2 for name in ("bsp", "korel")}
+    runs = runs_of(bsp=(2.0, 2.0), korel=(2.0, 2.0))
     faster = replace(tiny, number=1.0, measure=SPEEDUP, rivals=("bsp",))
     found = reach(faster, (0,), PointRuns(runs, (), True))
     assert (found.estimate.value, found.holds) == (1.0, False)
 
 
-def test_a_claim_against_several_does_not_hold_where_one_rival_leaves_it_open(
-    tiny: Claim,
-) -> None:
+def test_a_claim_against_several_does_not_hold_where_one_rival_leaves_it_open(tiny: Claim) -> None:
     """In the mean ssp is slower than bsp, but it took less time than korel under one seed."""
-    times = {"korel": (1.0, 1.0), "bsp": (1.2, 1.21), "ssp": (0.5, 1.96)}
-    runs: dict[str, list[dict[str, Any]]] = {
-        name: [{"time_to_target": each, "makespan": each} for each in own]
-        for name, own in times.items()
-    }
+    runs = runs_of(korel=(1.0, 1.0), bsp=(1.2, 1.21), ssp=(0.5, 1.96))
     faster = replace(tiny, number=1.0, measure=SPEEDUP, rivals=("bsp", "ssp"))
     found = reach(faster, (0,), PointRuns(runs, (), True))
     assert (found.versus["bsp"].low > 1, found.holds) == (True, None)
@@ -176,13 +173,10 @@ def test_a_claim_against_several_does_not_hold_where_one_rival_leaves_it_open(
 
 def two_points(claim: Claim, slow: tuple[float, float]) -> Trial:
     """Korel takes 1 s; bsp takes 2 and 4 s, and ssp 2 s and `slow`, under two seeds each."""
-    runs: dict[tuple[int, ...], PointRuns] = {
-        (k,): PointRuns({
-            name: [{"time_to_target": each, "makespan": each} for each in times]
-            for name, times in (("korel", (1.0, 1.0)), ("bsp", (bsp, bsp)), ("ssp", ssp))
-        }, (), True)
+    runs = {
+        (k,): PointRuns(runs_of(korel=(1.0, 1.0), bsp=(bsp, bsp), ssp=ssp), (), True)
         for k, (bsp, ssp) in enumerate(((2.0, (2.0, 2.0)), (4.0, slow)))
-    }  # fmt: skip
+    }
     points = tuple(reach(claim, place, at) for place, at in runs.items())
     return Trial("formula", claim.axes, points, averaged(claim, points, runs))
 
@@ -191,9 +185,7 @@ def two_points(claim: Claim, slow: tuple[float, float]) -> Trial:
 def average(tiny: Claim) -> Claim:
     """A claim about the average of a map."""
     rivals = ("bsp", "ssp")
-    return replace(
-        tiny, measure=MEAN_OF_SPEEDUPS, rivals=rivals, is_averaged=True, number=3.2,
-    )  # fmt: skip
+    return replace(tiny, measure=MEAN_OF_SPEEDUPS, rivals=rivals, is_averaged=True, number=3.2)
 
 
 def test_an_average_is_that_of_the_table_of_speedups_with_the_largest_of_each(
@@ -217,11 +209,8 @@ def test_a_claim_about_an_average_is_judged_by_the_average_alone(average: Claim)
 
 
 def test_an_average_over_a_point_that_misses_its_target_is_not_known(average: Claim) -> None:
-    missed = {
-        name: [{"time_to_target": None if name == "korel" else 1.0, "makespan": 1.0}] * 2
-        for name in ("korel", "bsp", "ssp")
-    }
-    runs: dict[tuple[int, ...], PointRuns] = {(0,): PointRuns(missed, (), True)}
+    missed = runs_of(korel=(None, None), bsp=(1.0, 1.0), ssp=(1.0, 1.0))
+    runs = {(0,): PointRuns(missed, (), True)}
     points = tuple(reach(average, place, at) for place, at in runs.items())
     found = averaged(average, points, runs)
     assert (math.isnan(found.estimate.value), found.holds) == (True, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from simstrag.policies import load, spec
 from simstrag.policies.estimators.lstm import HIDDEN, KIND, LAYERS, Lstm
 from simstrag.policies.estimators.predictors import load_predictor
 from tests.cluster.test_cluster import SMALL, study
+from tests.support.refusals import message_of
 
 CONTENDED: dict[str, Any] = {
     "nodes": [{"gpus": 2, "cores": 0.6}, {"gpus": 2, "cores": 8.0}],
@@ -115,9 +117,7 @@ def test_a_spec_names_the_predictor_and_its_file(file: Path) -> None:
 def test_a_wrong_predictor_is_refused_in_one_line(
     policy: str, predictor: str, message: str
 ) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        load(f"{policy}:predictor={predictor}")
-    assert "\n" not in str(caught.value)
+    assert re.search(message, message_of(lambda: load(f"{policy}:predictor={predictor}")))
 
 
 def test_weights_for_another_window_or_model_are_refused(tmp_path: Path) -> None:

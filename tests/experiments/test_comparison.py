@@ -178,9 +178,8 @@ def test_of_recorded_durations_no_mitigation_is_claimed() -> None:
     assert comparison.ranking["makespan_mitigation"].isna().all()
 
 
-@pytest.mark.parametrize("samples", [1, 20])
-def test_a_comparison_of_a_single_update_has_a_report(samples: int, tmp_path: Path) -> None:
-    scenario = Scenario.of(HANDMADE | {"samples": samples, "target_progress": None})
+def test_a_comparison_of_a_single_update_has_a_report(tmp_path: Path) -> None:
+    scenario = Scenario.of(HANDMADE | {"samples": 20, "target_progress": None})
     simstrag.compare(scenario, ["bsp", "asgd"], jobs=1).write(tmp_path / "out")
     assert (tmp_path / "out" / "report.html").exists()
 
@@ -260,9 +259,13 @@ NOISY: dict[str, Any] = {
 }
 
 
+def compared(policies: tuple[str, ...] = ("bsp", "asgd"), **how: Any) -> Comparison:
+    return simstrag.compare(Scenario.of(NOISY), [*policies], jobs=1, **{"sensitivity": True} | how)
+
+
 @pytest.fixture(scope="module")
 def turned() -> Comparison:
-    return simstrag.compare(Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=True, jobs=1)
+    return compared()
 
 
 def test_thresholds_are_what_sensitivity_finds_under_the_first_seeds(turned: Comparison) -> None:
@@ -273,7 +276,7 @@ def test_thresholds_are_what_sensitivity_finds_under_the_first_seeds(turned: Com
 
 
 def test_thresholds_change_nothing_else(turned: Comparison) -> None:
-    plain = simstrag.compare(Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=False, jobs=1)
+    plain = compared(sensitivity=False)
     assert plain.thresholds is None
     assert turned.runs.equals(plain.runs)
     assert turned.sensitivity.equals(plain.sensitivity)
@@ -285,8 +288,6 @@ def test_thresholds_are_written_beside_the_comparison_and_read_back(
 ) -> None:
     turned.write(tmp_path / "out")
     read = Comparison.read(tmp_path / "out").thresholds
-    assert read is not None
-    assert turned.thresholds is not None
     pd.testing.assert_frame_equal(read, turned.thresholds)
     turned.write(tmp_path / "out")  # all that it holds is its own
     simstrag.compare(Scenario.of(NOISY), ["bsp"], jobs=1).write(tmp_path / "out")
@@ -295,10 +296,7 @@ def test_thresholds_are_written_beside_the_comparison_and_read_back(
 
 def test_runs_that_a_comparison_made_are_not_made_again_for_its_thresholds() -> None:
     said: list[str] = []
-    simstrag.compare(
-        Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=True, jobs=1,
-        on_progress=lambda done, total, what: said.append(what),
-    )  # fmt: skip
+    compared(on_progress=lambda done, total, what: said.append(what))
     again = [what for what in said if "=" in what]
     assert "learner.noise_scale = 125, asgd, seed 1" in again
     assert "learner.c_tau = 4, asgd, seed 1" not in again
@@ -312,24 +310,17 @@ def test_thresholds_that_were_interrupted_go_on_where_they_were(
         if what.startswith("learner.noise_scale"):
             raise KeyboardInterrupt
 
-    found = []
+    found: list[str] = []
     keep = tmp_path / "c.partial"
     with pytest.raises(KeyboardInterrupt, match="all of the comparison itself among them"):
-        simstrag.compare(
-            Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=True, jobs=1, keep=keep,
-            on_progress=stop,
-        )  # fmt: skip
-    again = simstrag.compare(
-        Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=True, jobs=1, keep=keep,
-        on_progress=lambda done, total, what: found.append(what),
-    )  # fmt: skip
+        compared(keep=keep, on_progress=stop)
+    again = compared(keep=keep, on_progress=lambda done, total, what: found.append(what))
     assert not any("=" not in what for what in found if not what.startswith("found"))
     assert again.thresholds.equals(turned.thresholds)
 
 
 def test_one_policy_has_nobody_to_lose_the_lead_to() -> None:
-    alone = simstrag.compare(Scenario.of(NOISY), ["asgd"], sensitivity=True, jobs=1)
-    assert alone.thresholds.empty
+    assert compared(("asgd",)).thresholds.empty
 
 
 @pytest.mark.parametrize("noise", ["lognormal", "shifted_exponential", "profile"])

@@ -37,7 +37,7 @@ KINDS = {
     ),
     "cluster": Kind(
         ClusterResults, cluster, SMALL | {"jobs": [JOB], "seeds": 2},
-        SMALL | {"jobs": [JOB | {"samples": 1600}], "seeds": 2},
+        SMALL | {"jobs": [JOB | {"samples": 800}], "seeds": 2},
     ),
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,40 +38,45 @@ def by_the_formula(
         yield call, learner_fit._Reached(PROGRESS * (size + NOISE_SCALE + late), 1.0, STALE)
 
 
-def test_trainings_by_the_formula_give_its_constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner_fit, "_trainings", by_the_formula)
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Trainings are by the formula; or by it changed, where that is asked for."""
+
+    def use(change: Callable[[Any, Any], Any] | None = None) -> None:
+        def found(*given: Any) -> Iterator[tuple[Any, Any]]:
+            for call, reached in by_the_formula(*given):
+                yield call, change(call, reached) if change else reached
+
+        monkeypatch.setattr(learner_fit, "_trainings", found)
+
+    use()
+    return use
+
+
+@pytest.mark.usefixtures("trainings")
+def test_trainings_by_the_formula_give_its_constants() -> None:
     fit = fit_learner(Scenario(**KEYS))
-    assert fit.c_tau is not None
     found = [fit.progress, fit.noise_scale, fit.c_tau]
     for estimate, value in zip(found, (PROGRESS, NOISE_SCALE, C_TAU), strict=True):
         np.testing.assert_allclose(estimate, value, rtol=1e-9)
+    # a policy without the formula is named and not trained
+    assert fit.unmodelled == ("local_sgd",)
+    assert set(fit.times) == {"bsp", "asgd", "backup"}
 
 
-def test_a_fit_takes_the_server_that_a_comparison_takes_without_a_section(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(learner_fit, "_trainings", by_the_formula)
+@pytest.mark.usefixtures("trainings")
+def test_a_fit_takes_the_server_that_a_comparison_takes_without_a_section() -> None:
     free = fit_learner(Scenario(**{key: KEYS[key] for key in KEYS if key != "server"}))
     assert free.c_tau == fit_learner(Scenario(**KEYS)).c_tau
     assert free.times["asgd"][1] < fit_learner(Scenario(**KEYS)).times["asgd"][1]
 
 
-def test_a_policy_without_the_formula_is_named_and_not_trained(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(learner_fit, "_trainings", by_the_formula)
-    fit = fit_learner(Scenario(**KEYS))
-    assert fit.unmodelled == ("local_sgd",)
-    assert set(fit.times) == {"bsp", "asgd", "backup"}
+def test_a_target_that_asgd_misses_leaves_c_tau_unknown(trainings: Callable[..., None]) -> None:
+    def missing(call: Any, reached: Any) -> Any:
+        never = reached._replace(samples=np.inf, seconds=np.inf)
+        return never if call.policy == "asgd" and call.seed == 2 else reached
 
-
-def test_a_target_that_asgd_misses_leaves_c_tau_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*given: Any) -> Iterator[tuple[Any, Any]]:
-        for call, reached in by_the_formula(*given):
-            never = reached._replace(samples=np.inf, seconds=np.inf)
-            yield call, never if call.policy == "asgd" and call.seed == 2 else reached
-
-    monkeypatch.setattr(learner_fit, "_trainings", missing)
+    trainings(missing)
     fit = fit_learner(Scenario(**KEYS))
     assert (fit.c_tau, fit.missed) == (None, ("asgd",))
     assert "c_tau" not in fit.section
@@ -101,13 +106,9 @@ def test_the_command_trains_and_prints_a_learner_section(call: Call, tmp_path: P
     ],
 )
 def test_what_cannot_be_fitted_is_one_line(
-    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], message: str, trainings: Callable[..., None]
 ) -> None:
-    def nothing(*given: Any) -> Iterator[tuple[Any, Any]]:
-        for call, reached in by_the_formula(*given):
-            yield call, reached._replace(samples=np.inf)
-
-    monkeypatch.setattr(learner_fit, "_trainings", nothing)
+    trainings(lambda call, reached: reached._replace(samples=np.inf))
     with pytest.raises(InputError, match=message):
         fit_learner(Scenario(**KEYS | changes))
 

@@ -13,7 +13,7 @@ from simstrag import Scenario
 from simstrag.arrays import Floats
 from simstrag.errors import InputError
 from simstrag.experiments.comparison import Comparison
-from simstrag.experiments.decision import OWN, Choice, alternatives
+from simstrag.experiments.decision import OWN, alternatives
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.scenario.varied_constants import kind_of
 from tests.support.commands import Call
@@ -67,6 +67,7 @@ def test_what_nothing_states_or_measures_is_tried_by_default(tried: Comparison) 
     assert tried.thresholds["seeds"].unique().tolist() == [5]
     assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), (), 7)
     assert tried.answer.choice.startswith("If the 2 placeholders hold, run asynchronous SGD")
+    assert str(tried).startswith("If the 2 placeholders hold, run ")
     banner = "2 of 7 numbers are placeholders; 1 of them decides the answer: the server's service"
     assert tried.warnings[0] == banner == str(tried.placeholders)
 
@@ -93,10 +94,6 @@ def test_with_no_sensitivity_nothing_is_tried() -> None:
     assert untried.warnings[0].endswith("whether that decides the answer is not known")
 
 
-def test_a_printed_comparison_warns_of_its_placeholders(tried: Comparison) -> None:
-    assert str(tried).startswith(f"If the {len(tried.placeholders.stated)} placeholders hold, run ")
-
-
 def test_to_change_nothing_is_conditional_too_where_a_placeholder_decides(
     tried: Comparison,
 ) -> None:
@@ -107,91 +104,56 @@ def test_to_change_nothing_is_conditional_too_where_a_placeholder_decides(
     assert found.answer.choice.startswith("If the placeholder server.service holds, change ")
 
 
-def choices(found: dict[float, Choice]) -> set[str]:
-    return {each.policy for each in found.values()}
-
-
 def seconds(asgd: float, lb_bsp: float, bsp: float = 100.0) -> dict[str, Floats]:
     return {name: np.array([t]) for name, t in (("bsp", bsp), ("asgd", asgd), ("lb_bsp", lb_bsp))}
 
 
+CV, COST = "step.cv", "learner.c_tau"
+ALL, BARRIERS = ("bsp", "asgd", "lb_bsp"), ("bsp", "lb_bsp")
+
+
 @pytest.mark.parametrize(
-    ("value", "others"),
+    ("own", "others", "key", "candidates", "clear", "choices"),
     [
-        (seconds(80, 70), {"lb_bsp"}),  # another policy leads, and is still the choice
-        (seconds(60, 90), {"lb_bsp", "asgd"}),
-        (seconds(98, 99), {"lb_bsp", "bsp"}),  # too little to gain
+        # asgd has the best mean; lb_bsp is within the known error of it, and changes less.
+        (seconds(78, 80), {(CV, 0.1): seconds(80, 70)}, CV, ALL, ALL, {"lb_bsp"}),
+        (seconds(78, 80), {(CV, 0.1): seconds(60, 90)}, CV, ALL, ALL, {"lb_bsp", "asgd"}),
+        (seconds(78, 80), {(CV, 0.1): seconds(98, 99)}, CV, ALL, ALL, {"lb_bsp", "bsp"}),
+        # A gain of asgd that may be noise makes no alternative.
+        (seconds(99, 80), {(CV, 0.1): seconds(60, 90)}, CV, BARRIERS, {"lb_bsp"}, {"lb_bsp"}),
+        (seconds(99, 80), {(CV, 0.1): seconds(60, 90)}, CV, BARRIERS, {"lb_bsp", "asgd"},
+         {"lb_bsp", "asgd"}),
+        # At a high cost of staleness asgd loses, so it is no choice whatever the noise is.
+        (seconds(60, 80), {(COST, 4.0): seconds(160, 80), (CV, 0.1): seconds(55, 80)}, CV, ALL, ALL,
+         {"lb_bsp"}),
+        (seconds(60, 80), {(COST, 4.0): seconds(160, 80), (CV, 0.1): seconds(55, 80)}, COST, ALL,
+         ALL, {"asgd", "lb_bsp"}),
+        # At a low one asgd leads by far; what cv does to lb_bsp, it does there, too.
+        (seconds(103, 97), {(COST, 0.5): seconds(76, 97), (CV, 0.1): seconds(103, 85)}, CV,
+         ("bsp",), BARRIERS, {"bsp", "lb_bsp"}),
     ],
-)
+)  # fmt: skip
 def test_a_placeholder_decides_if_another_policy_were_chosen_with_it_known(
-    value: dict[str, Floats], others: set[str]
+    own: Any, others: Any, key: str, candidates: Any, clear: Any, choices: set[str]
 ) -> None:
-    """asgd has the best mean; lb_bsp is within the known error of it, and changes less."""
     lanes = {"lb_bsp": "A", "asgd": "C"}
-    states = {OWN: seconds(78, 80), ("step.cv", 0.1): value}
-    candidates = ("bsp", "asgd", "lb_bsp")
-    found = alternatives(states, "step.cv", candidates, lanes, candidates)
-    assert choices(found) == others
-
-
-def test_a_gain_that_may_be_noise_makes_no_alternative() -> None:
-    lanes = {"lb_bsp": "A", "asgd": "C"}
-    states = {OWN: seconds(99, 80), ("step.cv", 0.1): seconds(60, 90)}
-    found = [
-        choices(alternatives(states, "step.cv", ("bsp", "lb_bsp"), lanes, clear))
-        for clear in ({"lb_bsp"}, {"lb_bsp", "asgd"})
-    ]
-    assert found == [{"lb_bsp"}, {"lb_bsp", "asgd"}]
-
-
-def test_what_is_not_known_stays_uncertain_where_a_placeholder_is_known() -> None:
-    """At a high cost of staleness asgd loses, so it is no choice whatever the noise is."""
-    lanes = {"lb_bsp": "A", "asgd": "C"}
-    states = {
-        OWN: seconds(60, 80),
-        ("learner.c_tau", 4.0): seconds(160, 80),
-        ("step.cv", 0.1): seconds(55, 80),
-    }
-    candidates = ("bsp", "asgd", "lb_bsp")
-    known = {
-        key: choices(alternatives(states, key, candidates, lanes, candidates))
-        for key in ("step.cv", "learner.c_tau")
-    }
-    assert known == {"step.cv": {"lb_bsp"}, "learner.c_tau": {"asgd", "lb_bsp"}}
-
-
-def test_a_regret_elsewhere_does_not_hide_that_a_placeholder_decides() -> None:
-    """At a low cost of staleness asgd leads by far; what cv does to lb_bsp, it does there, too."""
-    lanes = {"lb_bsp": "A", "asgd": "C"}
-    states = {
-        OWN: seconds(103, 97),
-        ("learner.c_tau", 0.5): seconds(76, 97),
-        ("step.cv", 0.1): seconds(103, 85),
-    }
-    clear = ("bsp", "lb_bsp")
-    found = alternatives(states, "step.cv", ("bsp",), lanes, clear)
-    assert choices(found) == {"bsp", "lb_bsp"}
+    found = alternatives({OWN: own, **others}, key, candidates, lanes, clear)
+    assert {each.policy for each in found.values()} == choices
 
 
 @pytest.mark.parametrize(
-    ("placeholders", "words"),
+    ("given", "words"),
     [
-        (Placeholders((), None, (), 5), ""),
-        (
-            Placeholders(("step.cv",), (), (), 5),
-            "1 of 5 numbers is a placeholder; none decides the answer",
-        ),
-        (
-            Placeholders(("step.cv",), ("step.cv",), (), 5),
-            "; 1 of them decides the answer: the noise of steps",
-        ),
-        (Placeholders(("step.cv", "workers"), (), ("workers",), 5), "not tried: workers"),
-        (Placeholders(("step.cv", "workers"), ("step.cv", "workers"), (), 5), "2 of them decide"),
+        (((), None, (), 5), ""),
+        ((("step.cv",), (), (), 5), "1 of 5 numbers is a placeholder; none decides the answer"),
+        ((("step.cv",), ("step.cv",), (), 5), "; 1 of them decides the answer: the noise of steps"),
+        ((("step.cv", "workers"), (), ("workers",), 5), "not tried: workers"),
+        ((("step.cv", "workers"), ("step.cv", "workers"), (), 5), "2 of them decide"),
     ],
 )
-def test_the_banner_counts(placeholders: Placeholders, words: str) -> None:
-    assert words in str(placeholders)
-    assert bool(words) == bool(str(placeholders))
+def test_the_banner_counts(given: tuple[Any, ...], words: str) -> None:
+    assert words in str(Placeholders(*given))
+    assert bool(words) == bool(str(Placeholders(*given)))
 
 
 @pytest.mark.usefixtures("no_page")

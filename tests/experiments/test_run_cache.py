@@ -1,5 +1,6 @@
 """Finished runs of an interrupted comparison: none is lost, none is taken for another."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,19 @@ def contents(comparison: Comparison, folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
-@pytest.fixture
-def left(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a comparison leaves that was interrupted after four runs."""
-    folder = tmp_path / "c.partial"
+    folder = tmp_path_factory.mktemp("interrupted") / "c.partial"
     with pytest.raises(KeyboardInterrupt, match=rf"4 of {RUNS} runs are finished and kept in "):
         compared(folder, stop_at=4)
     return folder
+
+
+@pytest.fixture
+def left(interrupted: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(interrupted, tmp_path / "c.partial")
 
 
 def test_finished_runs_are_not_done_again(left: Path) -> None:

@@ -26,6 +26,7 @@ from simstrag.scenario.varied_constants import (
     with_value,
 )
 from simstrag.timing import noise
+from tests.support.contention import durations
 
 SLOW = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
 BASE: dict[str, Any] = {
@@ -37,9 +38,16 @@ BASE: dict[str, Any] = {
 }
 
 
-def rows(quantity: str, **changes: Any) -> dict[str, dict[Any, Any]]:
+def searched(policies: list[str], *quantities: str, progress: Any = None, **changes: Any) -> Any:
+    """What the search finds of a case; all that it may vary is varied by default."""
     case = Scenario.of(BASE | changes)
-    found = sensitivity(case, ["bsp", "asgd"], quantities=[quantity], jobs=1)
+    return sensitivity(
+        case, policies, quantities=[*quantities] or None, jobs=1, on_progress=progress
+    )
+
+
+def rows(quantity: str, **changes: Any) -> dict[str, dict[Any, Any]]:
+    found = searched(["bsp", "asgd"], quantity, **changes)
     return {row["direction"]: row for row in found.to_dict("records")}
 
 
@@ -67,9 +75,7 @@ def test_a_cost_of_staleness_is_varied_too() -> None:
 
 
 def test_all_that_is_stated_and_not_0_is_varied() -> None:
-    case = Scenario.of(BASE | {"samples": 4 * 128})
-    found = sensitivity(case, ["bsp"], jobs=1)
-    assert list(found["quantity"].unique()) == [
+    assert searched(["bsp"], samples=4 * 128)["quantity"].unique().tolist() == [
         "learner.c_tau", "learner.noise_scale", "contention.severity", "step.compute",
         "server.service",
     ]  # fmt: skip
@@ -84,16 +90,10 @@ def test_contention_is_varied_by_a_range_of_its_own() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"trace": None},
-        {"trace": [SLOW | {"value": 1.0}]},
-        {"contention": {"severity": 0}},
-        {
-            "trace": [SLOW | {"node": n, "resource": "step", "kind": "duration"} for n in range(4)],
-            "durations": "median",
-            "step": None,
-        },
+        {"trace": None}, {"trace": [SLOW | {"value": 1.0}]}, {"contention": {"severity": 0}},
+        {"trace": durations(*((2.0,),) * 4), "durations": "median", "step": None},
     ],
-)
+)  # fmt: skip
 def test_without_contention_there_is_no_severity(changes: dict[str, Any]) -> None:
     assert "contention.severity" not in uncertain(Scenario.of(BASE | changes))
 
@@ -166,26 +166,15 @@ def test_what_cannot_be_varied_is_refused(quantity: str, message: str) -> None:
 
 def test_progress_is_reported_run_by_run() -> None:
     seen: list[tuple[int, int, str]] = []
-    sensitivity(
-        Scenario.of(BASE | {"samples": 4 * 128}),
-        ["bsp"],
-        quantities=["server.service"],
-        jobs=1,
-        on_progress=lambda *said: seen.append(said),
-    )
+    searched(["bsp"], "server.service", samples=4 * 128, progress=lambda *said: seen.append(said))
     assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
     assert [what for _, _, what in seen] == ["bsp, seed 0"]  # which cannot feel the server
 
 
 def test_a_run_that_cannot_feel_a_constant_is_not_repeated() -> None:
     seen: list[str] = []
-    table = sensitivity(
-        Scenario.of(BASE | {"seeds": 2}),
-        ["bsp", "asgd"],
-        quantities=["server.service"],
-        jobs=1,
-        on_progress=lambda done, total, what: seen.append(what),
-    )
+    asked = ["bsp", "asgd"], "server.service"
+    table = searched(*asked, seeds=2, progress=lambda done, total, what: seen.append(what))
     again = [what for what in seen if "=" in what]
     assert again
     assert not any("bsp" in what for what in again)
@@ -194,18 +183,13 @@ def test_a_run_that_cannot_feel_a_constant_is_not_repeated() -> None:
 
 def test_what_stands_between_the_leader_and_the_rival_at_the_end_is_found() -> None:
     """Whoever takes over first need not be the one who leads at the end of the stretch."""
-    case = Scenario.of(
-        BASE | {"samples": None, "target_progress": 10, "server": {"service": 0.001}}
-    )
+    changes = {"samples": None, "target_progress": 10, "server": {"service": 0.001}}
     everybody = ["bsp", "asgd", "ssp"]
-    found = sensitivity(case, everybody, quantities=["learner.c_tau"], jobs=1)
+    found = searched(everybody, "learner.c_tau", **changes)
     row = found.set_index("direction").loc["larger"]
-    times = {
-        policy: simulate(with_value(case, "learner.c_tau", row["turns_at"]), policy).summary
-        for policy in everybody
-    }
-    first = min(times, key=lambda policy: times[policy]["time_to_target"])
-    assert row["rival"] == first != row["leader"]
+    turned = with_value(Scenario.of(BASE | changes), "learner.c_tau", row["turns_at"])
+    times = {policy: simulate(turned, policy).summary["time_to_target"] for policy in everybody}
+    assert row["rival"] == min(times, key=lambda policy: times[policy]) != row["leader"]
 
 
 def test_a_value_is_never_tried_beyond_what_it_can_mean() -> None:
@@ -219,22 +203,20 @@ def test_a_value_is_never_tried_beyond_what_it_can_mean() -> None:
 def test_a_host_share_and_a_gain_are_tried_only_where_both_are_possible(
     policies: list[str],
 ) -> None:
-    case = Scenario.of(BASE | {"step": {"compute": 0.1, "amp_ratio": 1.5, "host_share": 0.2}})
-    varied = ["step.host_share", "step.amp_ratio"]
-    found = sensitivity(case, policies, quantities=varied, jobs=1)
-    tried = found.set_index(["quantity", "direction"])["tried"]
-    assert tried["step.host_share", "smaller"] == 0.05
-    assert tried["step.host_share", "larger"] == pytest.approx(1 / 1.5, rel=1e-5)
-    assert tried["step.amp_ratio", "smaller"] == 1.0
-    assert tried["step.amp_ratio", "larger"] == pytest.approx(1 / 0.2, rel=1e-5)
-
-
-def test_a_step_of_host_work_alone_stays_so_beside_a_gain() -> None:
-    case = Scenario.of(BASE | {"step": {"compute": 0.1, "amp_ratio": 1.5, "host_share": 1.0}})
-    varied = ["step.host_share", "step.amp_ratio"]
-    found = sensitivity(case, ["bsp", "amp_all"], quantities=varied, jobs=1)
-    assert found["quantity"].tolist() == ["step.amp_ratio", "step.amp_ratio"]
-    assert found["tried"].tolist() == [1.0, 6.0]
+    """A step of host work alone stays so beside a gain."""
+    varied = "step.host_share", "step.amp_ratio"
+    found = [
+        searched(policies, *varied, step={"compute": 0.1, "amp_ratio": 1.5, "host_share": share})
+        for share in (0.2, 1.0)
+    ]
+    partly, wholly = (each.set_index(["quantity", "direction"])["tried"] for each in found)
+    assert partly.to_dict() == pytest.approx({
+        ("step.host_share", "smaller"): 0.05, ("step.host_share", "larger"): 1 / 1.5,
+        ("step.amp_ratio", "smaller"): 1.0, ("step.amp_ratio", "larger"): 1 / 0.2,
+    }, rel=1e-5)  # fmt: skip
+    assert wholly.to_dict() == {
+        ("step.amp_ratio", "smaller"): 1.0, ("step.amp_ratio", "larger"): 6.0,
+    }  # fmt: skip
 
 
 def test_what_a_profile_measured_is_not_uncertain() -> None:

@@ -127,9 +127,7 @@ def test_a_private_step_that_overflows_is_skipped_by_its_rank_alone() -> None:
     assert torch.allclose(found, (replay.engine.initial + other) / 2, rtol=1e-6, atol=1e-7)
 
 
-def test_a_round_that_overflows_is_left_out_of_its_update(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_round_that_overflows_is_left_out_of_its_update(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(1, 0, step, 0, step) for step in range(5)]
     replay, found = replay_of(log_of([*rows, (1, 0, 5, 0, -1)]), 1)
     skipped = replay._groups.skipped

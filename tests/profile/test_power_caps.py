@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simstrag.advice.advise import advise
-from simstrag.advice.power import power_points, read_power_caps
+from simstrag.advice.power import PowerPoint, power_points, read_power_caps
 from simstrag.errors import InputError
 from simstrag.profile.power_caps import PowerCaps, PowerRow, law
 from simstrag.scenario.scenario import Scenario
+from tests.support.contention import durations, slow
 
 ROWS = [PowerRow(100, 6824, 99), PowerRow(175, 3946, 165), PowerRow(250, 3604, 222)]
 
@@ -54,39 +57,33 @@ def test_rows_that_say_nothing_are_refused(tmp_path: Path, text: str, reason: st
         read_power_caps(tmp_path / "caps.csv")
 
 
+def points_of(**keys: Any) -> Sequence[PowerPoint]:
+    """Two ranks compute .1 and .2 s a step and the first waits .1 s; by default 10 steps."""
+    case = {
+        "workers": 2, "samples": 20, "seeds": 1, "step": {"compute": 0.1}, "learner": {"batch": 1},
+        "cost": {"idle_watts": 50, "gpu_hour": 3600}, "trace": [slow(node=1, resource="step")],
+    }  # fmt: skip
+    return power_points(advise(Scenario(**case | keys), ["bsp"], jobs=1), PowerCaps(ROWS), jobs=1)
+
+
 def test_energy_of_a_cap_is_that_of_computing_and_of_waiting() -> None:
-    # Two ranks compute .1 and .2 s a step and the first waits .1 s: 10 steps take 2 s at the
-    # highest cap, of which 3 s are computed at 222 W and 1 s is waited at 50 W.
-    case = Scenario(
-        workers=2, samples=20, seeds=1, step={"compute": 0.1}, learner={"batch": 1},
-        cost={"idle_watts": 50, "gpu_hour": 3600},
-        trace=[{"time": 0, "node": 1, "resource": "step", "kind": "slowdown", "value": 2.0}],
-    )  # fmt: skip
-    points = power_points(advise(case, ["bsp"], jobs=1), PowerCaps(ROWS), jobs=1)
-    fastest = points[0]
+    """At the highest cap 3 s are computed at 222 W and 1 s is waited at 50 W."""
+    fastest, *_, slowest = points_of()
     assert (fastest.cap, fastest.seconds) == (250, pytest.approx(2.0))
     assert fastest.kwh == pytest.approx((3 * 222 + 1 * 50) / 3.6e6)
     assert fastest.cost == pytest.approx(4.0)
-    slowest = points[-1]
     assert (slowest.cap, slowest.seconds) == (100, pytest.approx(2.0 * 6824 / 3604))
     assert fastest.efficient
 
 
 def test_energy_is_that_until_the_target_and_not_until_the_end() -> None:
-    # As above for 20 s, but a progress of 5 is reached after 10 of the 100 updates.
-    case = Scenario(
-        workers=2, samples=200, target_progress=5, seeds=1, step={"compute": 0.1},
-        learner={"batch": 1, "noise_scale": 2}, cost={"idle_watts": 50},
-        trace=[{"time": 0, "node": 1, "resource": "step", "kind": "slowdown", "value": 2.0}],
-    )  # fmt: skip
-    points = power_points(advise(case, ["bsp"], jobs=1), PowerCaps(ROWS), jobs=1)
-    assert points[0].seconds == pytest.approx(2.0)
-    assert points[0].kwh == pytest.approx((3 * 222 + 1 * 50) / 3.6e6)
+    """A progress of 5 is reached after 10 of the 100 updates."""
+    learner = {"batch": 1, "noise_scale": 2}
+    fastest, *_ = points_of(samples=200, target_progress=5, learner=learner)
+    assert fastest.seconds == pytest.approx(2.0)
+    assert fastest.kwh == pytest.approx((3 * 222 + 1 * 50) / 3.6e6)
 
 
 def test_a_step_that_no_scenario_states_has_no_cap() -> None:
-    rows = [{"time": 0, "node": n, "resource": "step", "kind": "duration", "value": 0.1 + n}
-            for n in range(2)]  # fmt: skip
-    case = Scenario(workers=2, samples=64, step={"compute": 0.1}, trace=rows)
     with pytest.raises(InputError, match="power caps make a step longer"):
-        power_points(advise(case, ["bsp"], jobs=1), PowerCaps(ROWS), jobs=1)
+        points_of(samples=64, trace=durations((0.1,), (1.1,)))

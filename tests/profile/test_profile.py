@@ -22,13 +22,14 @@ from simstrag.scenario.varied_constants import kind_of
 from simstrag.timing import noise
 from simstrag.timing.constants import AllReduce, ServerCost
 from tests.support.full_profile import full_profile
-from tests.support.refusals import refusals
+from tests.support.refusals import message_of, refusals
 
 
 def quantity(value: float, kind: str = "measured", **more: Any) -> dict[str, Any]:
     return {"value": value, "kind": kind, **more}
 
 
+Make = Callable[..., Scenario]
 GOOD: dict[str, Any] = {
     "format": "simstrag-profile/1",
     "name": "a-machine",
@@ -78,10 +79,7 @@ def changed(path: str, value: Any, whole: dict[str, Any] = GOOD) -> dict[str, An
 
 
 def refused(file: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        Profile.read(file)
-    message = str(caught.value)
-    assert "\n" not in message
+    message = message_of(lambda: Profile.read(file))
     assert message.startswith(f"{file}: ")
     return message.removeprefix(f"{file}: ")
 
@@ -95,7 +93,7 @@ def test_a_profile_is_read_with_the_hash_of_its_file(file: Path) -> None:
 
 
 @pytest.fixture
-def of_good(file: Path) -> Callable[..., Scenario]:
+def of_good(file: Path) -> Make:
     """A scenario with the profile in its folder, which is `GOOD` where there is none."""
 
     def make(**keys: Any) -> Scenario:
@@ -107,7 +105,7 @@ def of_good(file: Path) -> Callable[..., Scenario]:
     return make
 
 
-def test_a_scenario_takes_its_constants_from_its_profile(of_good: Callable[..., Scenario]) -> None:
+def test_a_scenario_takes_its_constants_from_its_profile(of_good: Make) -> None:
     inputs = of_good().inputs
     assert (inputs.step.host, inputs.step.gpu) == pytest.approx((0.005, 0.015), rel=1e-15)
     assert (inputs.step.amp_ratio, inputs.step.amp_switch) == (1.5, 0.001)
@@ -119,7 +117,7 @@ def test_a_scenario_takes_its_constants_from_its_profile(of_good: Callable[..., 
 
 
 def test_a_profile_in_memory_stands_in_the_place_of_the_file(
-    file: Path, of_good: Callable[..., Scenario], tmp_path: Path
+    file: Path, of_good: Make, tmp_path: Path
 ) -> None:
     by_file, known = of_good(), Profile.read(file)
     file.unlink()
@@ -134,16 +132,14 @@ def test_a_profile_in_memory_stands_in_the_place_of_the_file(
     assert Scenario.read(tmp_path / "scenario.yaml").inputs.profile.text == known.text
 
 
-def test_a_section_of_the_scenario_stands_in_the_place_of_the_profiles(
-    of_good: Callable[..., Scenario],
-) -> None:
+def test_a_section_of_the_scenario_stands_in_the_place_of_the_profiles(of_good: Make) -> None:
     inputs = of_good(step={"compute": 0.5}, server={"service": 0.1}).inputs
     assert (inputs.step.gpu, inputs.step.amp_ratio, inputs.step.noise) == (0.5, None, None)
     assert (inputs.server.service, inputs.server.push) == (0.1, 0.001)  # key by key
     assert inputs.allreduce.alpha == 1e-4
 
 
-def test_a_server_on_a_link_is_not_the_profiles(of_good: Callable[..., Scenario]) -> None:
+def test_a_server_on_a_link_is_not_the_profiles(of_good: Make) -> None:
     linked = of_good(server={"link": "cut_through"})
     a, server = linked.inputs.allreduce, linked.inputs.server
     assert (server.service, server.push) == (a.bytes / a.bandwidth, a.alpha)
@@ -151,18 +147,14 @@ def test_a_server_on_a_link_is_not_the_profiles(of_good: Callable[..., Scenario]
     assert kinds == {"derived from the all-reduce's link"}
 
 
-def test_an_option_that_no_profile_has_leaves_its_constants_in_force(
-    of_good: Callable[..., Scenario],
-) -> None:
+def test_an_option_that_no_profile_has_leaves_its_constants_in_force(of_good: Make) -> None:
     inputs = of_good(allreduce={"algorithm": "tree"}, server={"shards": 2}).inputs
     assert (inputs.allreduce.algorithm, inputs.allreduce.bytes) == ("tree", 4e6)
     assert (inputs.server.job, inputs.server.push) == (0.0015, 0.001)
 
 
-def test_a_batch_that_was_not_timed_is_refused(of_good: Callable[..., Scenario]) -> None:
-    with pytest.raises(InputError) as caught:
-        _ = of_good(learner={"batch": 64}).inputs
-    assert str(caught.value) == (
+def test_a_batch_that_was_not_timed_is_refused(of_good: Make) -> None:
+    assert message_of(lambda: of_good(learner={"batch": 64}).inputs) == (
         "scenario: learner.batch is 64, but the profile timed steps of 128 samples; "
         "say learner: {batch: 128}"
     )
@@ -249,7 +241,7 @@ def test_the_mean_of_the_noise_is_that_of_its_draws(file: Path) -> None:
     assert drawn.mean() == pytest.approx(1, abs=0.004)
 
 
-def test_a_profile_need_not_have_every_part(file: Path, of_good: Callable[..., Scenario]) -> None:
+def test_a_profile_need_not_have_every_part(file: Path, of_good: Make) -> None:
     file.write_text(json.dumps(changed("allreduce", None) | {"server": None}))
     scenario = of_good()
     assert scenario.inputs.allreduce == AllReduce()
@@ -258,13 +250,9 @@ def test_a_profile_need_not_have_every_part(file: Path, of_good: Callable[..., S
     assert kind_of(scenario, "step.compute") == "measured"
 
 
-def test_without_step_times_the_scenario_must_state_them(
-    file: Path, of_good: Callable[..., Scenario]
-) -> None:
+def test_without_step_times_the_scenario_must_state_them(file: Path, of_good: Make) -> None:
     file.write_text(json.dumps(changed("step", None)))
-    with pytest.raises(InputError) as caught:
-        _ = of_good().inputs
-    assert str(caught.value) == (
+    assert message_of(lambda: of_good().inputs) == (
         "scenario: the profile a-machine has no step times; state step: {compute: ...}"
     )
     inputs = of_good(step={"compute": 0.5}).inputs
@@ -272,7 +260,7 @@ def test_without_step_times_the_scenario_must_state_them(
 
 
 def test_steps_without_noise_are_all_alike_and_without_a_gain_no_policy_reduces(
-    file: Path, of_good: Callable[..., Scenario]
+    file: Path, of_good: Make
 ) -> None:
     data = changed("step.noise", None)
     del data["step"]["amp_ratio"]
@@ -284,9 +272,7 @@ def test_steps_without_noise_are_all_alike_and_without_a_gain_no_policy_reduces(
         simulate(scenario, "amp_all")
 
 
-def test_links_inside_a_node_come_from_the_profile_too(
-    file: Path, of_good: Callable[..., Scenario]
-) -> None:
+def test_links_inside_a_node_come_from_the_profile_too(file: Path, of_good: Make) -> None:
     data = copy.deepcopy(GOOD)
     data["allreduce"] |= {
         "algorithm": "hierarchical", "intra_alpha": quantity(1e-6, "fitted"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import Step
 from simstrag.trace.trace import Trace
 from tests.support.full_profile import full_profile, without
+from tests.support.refusals import message_of
 
 U = [0.0, 0.25, 0.5, 1.0, 2.0]
 SOME = {
@@ -112,18 +114,26 @@ def profile(tmp_path: Path) -> Path:
     return path
 
 
+def used_by(profile: Path, **keys: Any) -> Scenario:
+    """A scenario with a profile and a trace of what others use."""
+    declared = BASE | {"profile": profile.name, "trace": USED} | keys
+    return Scenario.of(declared, folder=profile.parent)
+
+
+def edit(profile: Path, change: Callable[[Any], None]) -> None:
+    data = json.loads(profile.read_text())
+    change(data)
+    profile.write_text(json.dumps(data))
+
+
 @pytest.mark.parametrize("shift", ["same", "shift"])
 def test_utilisation_is_the_slowdown_that_the_profile_measured(profile: Path, shift: str) -> None:
     """Log for log, where all of a step is the device's."""
-    data = json.loads(profile.read_text())
-    data["step"]["host_share"]["value"] = 0.0
-    data["step"]["host_share"] |= {"low": None, "high": None}
-    profile.write_text(json.dumps(data))
-    common = BASE | {"profile": profile.name, "trace_per_seed": shift, "trace_end": "loop"}
-    used = Scenario.of(common | {"trace": USED}, folder=profile.parent)
-    slowed = Scenario.of(
-        common | {"trace": [stretched(row) for row in USED]}, folder=profile.parent
-    )
+    none = {"value": 0.0, "low": None, "high": None}
+    edit(profile, lambda data: data["step"]["host_share"].update(none))
+    common = {"trace_per_seed": shift, "trace_end": "loop"}
+    used = used_by(profile, **common)
+    slowed = used_by(profile, **common, trace=[stretched(row) for row in USED])
     a, b = (simulate(s, "bsp", seed=3, record_steps=True) for s in (used, slowed))
     assert (a.updates, a.steps) == (b.updates, b.steps)
     free = simulate(used.replaced(trace=None), "bsp", seed=3)
@@ -138,7 +148,7 @@ def test_a_whole_step_is_stretched_as_was_measured_whatever_its_host_share() -> 
 
 
 def test_a_translated_trace_is_still_the_one_that_was_recorded(profile: Path) -> None:
-    scenario = Scenario.of(BASE | {"profile": profile.name, "trace": USED}, folder=profile.parent)
+    scenario = used_by(profile)
     inputs = scenario.inputs
     assert inputs.trace == Trace.from_rows(USED, source="scenario: trace")
     assert {row.kind for row in inputs.contention.rows} == {"slowdown"}
@@ -164,15 +174,11 @@ def test_the_law_is_that_of_full_precision_and_the_first_in_the_profile() -> Non
 
 @pytest.mark.parametrize("lacking", ["profile", "response"])
 def test_without_a_response_the_way_out_is_told(profile: Path, lacking: str) -> None:
-    given: dict[str, Any] = {"profile": profile.name} if lacking == "response" else {}
-    if lacking == "response":
-        profile.write_text(without(full_profile(), "responses").text)
-    scenario = Scenario.of(
-        BASE | {"step": {"compute": 0.1}, "trace": USED} | given, folder=profile.parent
-    )
-    with pytest.raises(InputError) as caught:
-        simulate(scenario, "bsp")
-    assert str(caught.value) == (
+    profile.write_text(without(full_profile(), "responses").text)
+    scenario = used_by(profile, step={"compute": 0.1})
+    if lacking == "profile":
+        scenario = Scenario.of(BASE | {"step": {"compute": 0.1}, "trace": USED})
+    assert message_of(lambda: simulate(scenario, "bsp")) == (
         "scenario: trace, row 1: utilisation 0.8 of node 1 at 0.5 s cannot be translated into a "
         "slowdown: that takes a profile with a response of gpu (simstrag calibrate measures "
         "them), or an assumed law (contention: {response: 1}); or write factors as kind "
@@ -196,7 +202,7 @@ def test_utilisation_of_what_steps_do_not_use_is_refused() -> None:
 
 
 def test_a_report_says_by_which_law_utilisation_became_slowdown(profile: Path) -> None:
-    scenario = Scenario.of(BASE | {"profile": profile.name, "trace": USED}, folder=profile.parent)
+    scenario = used_by(profile)
     (law,) = (o for o in origins(scenario) if o.what.startswith("slowdown by"))
     assert (law.what, law.value, law.kind) == (
         "slowdown by utilisation of gpu", "linear law, slope 0.900", "fitted"
@@ -210,18 +216,18 @@ def test_a_report_says_by_which_law_utilisation_became_slowdown(profile: Path) -
 
 
 def test_what_lies_beyond_the_levels_of_the_fit_is_said_to_be_extrapolated(profile: Path) -> None:
-    data = json.loads(profile.read_text())
-    for each in data["responses"]:
-        each["levels"] = each["levels"][:2]
-    profile.write_text(json.dumps(data))
-    scenario = Scenario.of(BASE | {"profile": profile.name, "trace": USED}, folder=profile.parent)
+    def cut(data: Any) -> None:
+        for each in data["responses"]:
+            each["levels"] = each["levels"][:2]
+
+    edit(profile, cut)
+    scenario = used_by(profile)
     text = " ".join(assumptions(scenario, [simulate(scenario, "bsp")]))
     assert "levels up to 0.250, and is extrapolated up to 0.800 in fp32 at batch 8" in text
 
 
 def test_inputs_with_a_translation_go_to_another_process(profile: Path) -> None:
-
-    scenario = Scenario.of(BASE | {"profile": profile.name, "trace": USED}, folder=profile.parent)
+    scenario = used_by(profile)
     _ = scenario.inputs
     sent = pickle.loads(pickle.dumps(scenario))
     assert simulate(sent, "bsp").summary == simulate(scenario, "bsp").summary

@@ -20,6 +20,7 @@ from simstrag.errors import InputError
 from simstrag.runs import run as run_module
 from simstrag.runs.run import Run, plain, provenance, write_directory
 from simstrag.scenario.scenario import Scenario
+from tests.support.refusals import message_of
 
 SCENARIO = Scenario.of(
     {
@@ -38,10 +39,7 @@ def run() -> Run:
 
 
 def refused(action: Callable[..., Any], *arguments: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        action(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return message_of(lambda: action(*arguments))
 
 
 # -- reading back
@@ -99,10 +97,6 @@ def test_a_run_directory_holds_its_format_and_tables(run: Run, tmp_path: Path) -
 # -- writing
 
 
-def test_missing_parents_are_made(run: Run, tmp_path: Path) -> None:
-    assert Run.read(run.write(tmp_path / "a" / "b" / "run")).seed == 3
-
-
 def test_an_earlier_run_is_replaced(run: Run, tmp_path: Path) -> None:
     run.write(tmp_path / "run")
     simulate(SCENARIO, "bsp").write(tmp_path / "run")
@@ -111,35 +105,32 @@ def test_an_earlier_run_is_replaced(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_an_empty_folder_is_filled(run: Run, tmp_path: Path) -> None:
+def test_an_empty_folder_is_filled_and_missing_parents_are_made(run: Run, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    assert Run.read(run.write(tmp_path / "run")).seed == 3
+    for folder in (tmp_path / "run", tmp_path / "a" / "b" / "run"):
+        assert Run.read(run.write(folder)).seed == 3
 
 
-def test_a_folder_with_other_files_is_left_alone(run: Run, tmp_path: Path) -> None:
+def test_what_is_no_run_is_left_alone(run: Run, tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter-1.tex").write_text("important")
-    assert refused(run.write, tmp_path / "thesis") == (
-        f"{tmp_path / 'thesis'}: holds other files; choose a folder that does not exist yet"
-    )
-    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter-1.tex"]
-
-
-def test_a_file_is_not_replaced_by_a_folder(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("important")
-    assert refused(run.write, tmp_path / "run") == (
-        f"{tmp_path / 'run'}: is a file; choose a folder that does not exist yet"
-    )
+    chapter, file = tmp_path / "thesis" / "chapter-1.tex", tmp_path / "run"
+    for path, reason in ((chapter, "holds other files"), (file, "is a file")):
+        path.write_text("important")
+        place = path.parent if path is chapter else path
+        assert refused(run.write, place) == (
+            f"{place}: {reason}; choose a folder that does not exist yet"
+        )
+        assert path.read_text() == "important"
+    assert [*chapter.parent.iterdir()] == [chapter]
 
 
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/dev/null/run", "/dev/null is not"),
-        ("/proc/run", "No such file"),
+        ("/dev/null/run", "/dev/null is not"), ("/proc/run", "No such file"),
         ("x" * 300, "File name"),
     ],
-)
+)  # fmt: skip
 def test_a_folder_that_cannot_be_written_is_named(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
 ) -> None:
@@ -263,17 +254,17 @@ def test_a_run_json_that_is_none_is_refused(tmp_path: Path, text: str, message: 
     assert f": {message}" in refused(Run.read, tmp_path)
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\x00\xff", b"PAR1PAR1"])
-def test_a_damaged_table_is_refused(run: Run, tmp_path: Path, garbage: bytes) -> None:
-    folder = run.write(tmp_path / "run")
-    (folder / "updates.parquet").write_bytes(garbage)
-    assert refused(Run.read, folder).startswith(f"{folder}: not a run directory: ")
-
-
-def test_a_run_without_its_updates_is_refused(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("garbage", [None, b"", b"\x00\xff", b"PAR1PAR1"])
+def test_a_damaged_or_missing_table_is_refused(
+    run: Run, tmp_path: Path, garbage: bytes | None
+) -> None:
     folder = run.write(tmp_path / "run")
     (folder / "updates.parquet").unlink()
-    assert refused(Run.read, folder).endswith("not a run directory: updates.parquet is missing")
+    if garbage is not None:
+        (folder / "updates.parquet").write_bytes(garbage)
+    said = refused(Run.read, folder)
+    assert said.startswith(f"{folder}: not a run directory: ")
+    assert garbage is not None or said.endswith("updates.parquet is missing")
 
 
 # -- JSON and provenance
@@ -319,21 +310,9 @@ def test_the_commit_of_somebody_elses_repository_is_not_claimed(
     installed = tmp_path / "venv" / "simstrag" / "run.py"
     installed.parent.mkdir(parents=True)
     installed.touch()
-    for command in (
-        ["init", "-q"],
-        [
-            "-c",
-            "user.name=u",
-            "-c",
-            "user.email=u@x",
-            "commit",
-            "-q",
-            "--allow-empty",
-            "-m",
-            "mine",
-        ],
-    ):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
+    author = "-c user.name=u -c user.email=u@x"
+    for command in ("init -q", f"{author} commit -q --allow-empty -m mine"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True, capture_output=True)
     monkeypatch.setattr(run_module, "__file__", str(installed))
     provenance.cache_clear()
     assert provenance()["commit"] is None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+
+from simstrag.errors import InputError
 
 
 def refusals(table: str) -> Any:
@@ -16,3 +19,11 @@ def refusals(table: str) -> Any:
     return pytest.mark.parametrize(
         ("given", "message"), cases, ids=[message.strip() for _, message in pairs]
     )
+
+
+def message_of(action: Callable[[], Any]) -> str:
+    """Why an action is refused: one line."""
+    with pytest.raises(InputError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

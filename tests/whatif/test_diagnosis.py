@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from simstrag.records.record import Record
 from simstrag.whatif.diagnosis import Diagnosis, diagnose
 from simstrag.whatif.losses import COMMON, DRIFT, SCATTERED, STRAGGLERS
 from tests.support.commands import Call
+from tests.support.refusals import message_of
 from tests.support.step_logs import record_of_seconds, write_rows, write_steps
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
@@ -306,6 +308,7 @@ def test_a_notebook_shows_the_lines_and_a_picture() -> None:
 
 
 def test_a_file_that_no_reader_knows_gets_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
     for data, told in (
         (b"%PDF-1.4", "is a PDF"),
         (b"SQLite format 3\0", "nsys stats --report nvtx_sum"),
@@ -315,11 +318,8 @@ def test_a_file_that_no_reader_knows_gets_a_line(tmp_path: Path) -> None:
         (b"rank,step,seconds\n", "has no rows below its header rank,step,seconds"),
         (b"GPU-01234567-89, 1410 MHz\nGPU-01234567-89, 1410 MHz\n", "looks like nvidia-smi's CSV"),
     ):
-        (tmp_path / "mine").write_bytes(data)
-        with pytest.raises(InputError, match="mine: ") as caught:
-            diagnose(tmp_path / "mine")
-        assert told in str(caught.value)
-        assert "\n" not in str(caught.value)
+        path.write_bytes(data)
+        assert re.search(f"mine: .*{re.escape(told)}", message_of(lambda: diagnose(path)))
 
 
 def test_a_scenario_that_was_edited_is_not_replaced(tmp_path: Path) -> None:

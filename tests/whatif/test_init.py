@@ -219,12 +219,20 @@ def test_a_trace_is_found_from_the_folder_of_the_scenario(tmp_path: Path) -> Non
     assert Scenario.read(path).trace == '../traces/a "strange" one.csv'
 
 
-def test_a_scenario_is_never_overwritten(tmp_path: Path) -> None:
-    Trace.from_rows(TRACES["host"]).write(tmp_path / "slow.csv")
-    (tmp_path / "s.yaml").write_text("mine")
-    with pytest.raises(simstrag.InputError, match="is there already"):
-        write_first_scenario(tmp_path / "slow.csv", tmp_path / "s.yaml")
-    assert (tmp_path / "s.yaml").read_text() == "mine"
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """A scenario is never overwritten, and a trace that cannot be simulated gets none."""
+    used = [(0, 0, "gpu", "utilisation", 0.5)]
+    (tmp_path / "mine.yaml").write_text("mine")
+    for rows, name, message in (
+        (TRACES["host"], "mine.yaml", "is there already"),
+        (TRACES["host"], "nodir/s.yaml", r"s\.yaml: there is no folder '.*nodir'"),
+        (used, "s.yaml", "utilisation"),
+    ):
+        Trace.from_rows(rows).write(tmp_path / "slow.csv")
+        with pytest.raises(simstrag.InputError, match=message):
+            write_first_scenario(tmp_path / "slow.csv", tmp_path / name)
+    assert (tmp_path / "mine.yaml").read_text() == "mine"
+    assert not (tmp_path / "s.yaml").exists()
 
 
 def test_a_trace_is_found_from_a_folder_behind_a_link(tmp_path: Path) -> None:
@@ -234,19 +242,6 @@ def test_a_trace_is_found_from_a_folder_behind_a_link(tmp_path: Path) -> None:
     path = write_first_scenario(tmp_path / "slow.csv", tmp_path / "link" / "s.yaml")
     found = Scenario.read(path).inputs.trace
     assert found.rows == Trace.read(tmp_path / "slow.csv").rows
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    Trace.from_rows(TRACES["host"]).write(tmp_path / "slow.csv")
-    with pytest.raises(simstrag.InputError, match=r"s\.yaml: there is no folder '.*nodir'"):
-        write_first_scenario(tmp_path / "slow.csv", tmp_path / "nodir" / "s.yaml")
-
-
-def test_a_trace_that_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
-    Trace.from_rows([(0, 0, "gpu", "utilisation", 0.5)]).write(tmp_path / "slow.csv")
-    with pytest.raises(simstrag.InputError, match="utilisation"):
-        write_first_scenario(tmp_path / "slow.csv", tmp_path / "s.yaml")
-    assert not (tmp_path / "s.yaml").exists()
 
 
 LOADED = [

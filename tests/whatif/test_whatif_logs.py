@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from simstrag.records.read import read_record
 from simstrag.whatif.metrics import metrics
 from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
+from tests.support.refusals import message_of
 
 # -- the flight recorder
 
@@ -144,9 +146,7 @@ def test_a_dump_that_shows_no_steps_gets_one_line(
         path.write_bytes(content)
     else:
         as_pickle(path, content)
-    with pytest.raises(InputError, match=message) as refused:
-        read_record(tmp_path)
-    assert "\n" not in str(refused.value)
+    assert re.search(message, message_of(lambda: read_record(tmp_path)))
     assert capsys.readouterr().out == ""
 
 
@@ -209,6 +209,4 @@ def test_a_log_that_cannot_be_replayed_gets_one_line(
     text: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.log").write_text(text)
-    with pytest.raises(InputError, match=message) as refused:
-        read_record(tmp_path / "train.log")
-    assert "\n" not in str(refused.value)
+    assert re.search(message, message_of(lambda: read_record(tmp_path / "train.log")))
