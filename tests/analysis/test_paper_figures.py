@@ -280,7 +280,7 @@ class TestSpent:
         rows = [t.get_text() for t in ax.get_yticklabels()]
         assert rows == [*comparison.ranking["policy"], "bsp without contention"]
         examples = [
-            example(name, comparison.examples[name], None, 4)
+            example(name, comparison.examples[name], None)
             for name in [*comparison.ranking["policy"], "clean"]
         ]
         for row, e in enumerate(examples):

@@ -36,7 +36,7 @@ def stale(policy: str, **keep: bool) -> tuple[list[Staleness], dict[str, float]]
         "most": max(run.updates["staleness_max"]),
         "applied": run.summary["applied"],
     }
-    return staleness_of([example(policy, run, None, WORKERS)]), counted
+    return staleness_of([example(policy, run, None)]), counted
 
 
 @pytest.mark.parametrize("policy", POLICIES)

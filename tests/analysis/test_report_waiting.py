@@ -55,14 +55,14 @@ def run_of(policy: str, **changes: object) -> tuple[Scenario, Run]:
 class TestEveryPolicy:
     def test_the_derivation_reproduces_every_update(self, policy: str) -> None:
         made, run = run_of(policy)
-        found = example(policy, run, made.timing(3), WORKERS).waiting
+        found = example(policy, run, made.timing(3)).waiting
         assert found.reason == ""
         assert found.held.min() >= 0
         assert found.blocked.min() >= 0
 
     def test_no_more_waiting_is_given_away_than_there_was(self, policy: str) -> None:
         made, run = run_of(policy)
-        found = example(policy, run, made.timing(3), WORKERS).waiting
+        found = example(policy, run, made.timing(3)).waiting
         by_row = (found.held + found.blocked).sum(axis=1)
         assert np.all(by_row <= np.array(run.summary["wait_by_rank"]) + 1e-9)
 
@@ -75,7 +75,7 @@ class TestEveryPolicy:
 
     def test_parts_fill_the_time_of_every_rank(self, policy: str) -> None:
         made, run = run_of(policy)
-        e = example(policy, run, made.timing(3), WORKERS)
+        e = example(policy, run, made.timing(3))
         steps, marks = e.steps, e.phases.marks
         parts = parts_of_steps(steps, e.phases)
         for rank in range(WORKERS):
@@ -90,7 +90,7 @@ class TestEveryPolicy:
 
 def test_work_thrown_away_is_paler_than_work_applied() -> None:
     made, run = run_of("backup:b=1")
-    e = example("backup", run, made.timing(3), WORKERS)
+    e = example("backup", run, made.timing(3))
     steps = e.steps
     applied = dataclasses.replace(steps, applied=np.ones_like(steps.applied))
     as_it_was, all_applied = (
@@ -104,14 +104,14 @@ def test_work_thrown_away_is_paler_than_work_applied() -> None:
 def test_all_waiting_at_a_barrier_is_for_a_rank() -> None:
     for policy in ("bsp", "amp_all", "korel"):
         made, run = run_of(policy)
-        found = example(run.policy, run, made.timing(3), WORKERS).waiting
+        found = example(run.policy, run, made.timing(3)).waiting
         assert found.held.sum(axis=1) == pytest.approx(run.summary["wait_by_rank"], rel=1e-9)
         assert found.elsewhere == pytest.approx(0.0, abs=1e-9)
 
 
 def test_nobody_waits_for_a_rank_in_asgd() -> None:
     made, run = run_of("asgd")
-    found = example(run.policy, run, made.timing(3), WORKERS).waiting
+    found = example(run.policy, run, made.timing(3)).waiting
     assert not found.by_rank.any()
     assert found.elsewhere == pytest.approx(sum(run.summary["wait_by_rank"]))
 
@@ -124,7 +124,7 @@ def test_a_case_that_can_be_counted_by_hand() -> None:
     ]
     made = Scenario(workers=2, samples=2 * 128 * 3, step={"compute": 1.0}, trace=durations)
     run = simulate(made, "bsp", record_steps=True)
-    found = example(run.policy, run, made.timing(0), 2).waiting
+    found = example(run.policy, run, made.timing(0)).waiting
     assert found.held.tolist() == [[0.0, 3.0], [0.0, 0.0]]
     assert found.by_rank.tolist() == [0.0, 3.0]
 
@@ -134,15 +134,16 @@ def test_what_does_not_come_out_at_the_logged_times_is_not_shown() -> None:
     times = list(run.updates["time"])
     times[7] += 1e-3
     other = dataclasses.replace(run, updates={**run.updates, "time": times})
-    found = example(run.policy, other, made.timing(3), WORKERS).waiting
+    found = example(run.policy, other, made.timing(3)).waiting
     assert "its steps alone do not give the times of its updates" in found.reason
     assert not found.held.any()
 
 
 def test_another_architecture_is_not_derived() -> None:
     made, run = run_of("bsp")
-    e = example(run.policy, run, made.timing(3), WORKERS)
-    found = waiting(run, e.steps, e.phases, e.timing, "leader", WORKERS)
+    e = example(run.policy, run, made.timing(3))
+    led = dataclasses.replace(run, summary={**run.summary, "architecture": "leader"})
+    found = waiting(led, e.steps, e.phases, e.timing)
     assert "leader" in found.reason
 
 

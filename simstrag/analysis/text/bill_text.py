@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simstrag.analysis.derived.comparison_decision import Bill
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings
+from simstrag.analysis.derived.ranking import Standings
 from simstrag.analysis.text.coverage import NOTHING, contended
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import MISSING, capital, estimate, join
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 
 
 def describe_bill(s: Standings, bill: Bill | None) -> str:
