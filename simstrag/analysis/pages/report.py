@@ -26,11 +26,10 @@ from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions
-from simstrag.analysis.text.coverage import turnover
 from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import join, number, percent
 from simstrag.analysis.text.profile_text import describe
-from simstrag.analysis.text.sensitivity_text import thresholds
+from simstrag.analysis.text.sensitivity_text import thresholds, turnover
 from simstrag.analysis.text.spread_text import spread_table
 from simstrag.cluster.runs import ClusterResults
 from simstrag.documents.file_io import path_of, require_path, write_atomically

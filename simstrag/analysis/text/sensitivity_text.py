@@ -194,6 +194,22 @@ def leader(s: Standings, c_tau: float) -> str:
     return min(names, key=lambda name: float(s.at_cost(name, c_tau).mean()))
 
 
+def turnover(s: Standings) -> str:
+    """Who has the best mean at each cost of staleness tried; the table has all others."""
+    if s.scenario.learner.is_real:
+        return "A real model learned, so no time here depends on it."
+    if not s.costs:
+        return (
+            "No target is declared, so there is no time to it: c_tau changes progress and goodput, "
+            "but not the time that a number of samples takes."
+        )
+    leaders: dict[str, list[str]] = {}
+    for c in s.costs:
+        leaders.setdefault(leader(s, c), []).append(f"{c:g}")
+    where = [f"{name} at c_tau {join(costs)}" for name, costs in leaders.items()]
+    return f"The best mean is that of {join([*leaders] if len(leaders) == 1 else where)}."
+
+
 # -- the section of the report ---------------------------------------------------------------------
 
 
