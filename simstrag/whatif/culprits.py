@@ -144,8 +144,7 @@ def culprits(layout: Layout, hosts: Mapping[int, str] | None = None) -> tuple[Cu
     fastest = reference(seconds.sum(axis=1))
     excess = excesses(seconds, fastest)
     flat = excess.reshape(-1, steps)
-    first = [np.flatnonzero(layout.stage == stage)[0] for stage in range(stages)]
-    ranks = layout.rank[first].T.ravel()
+    ranks = layout.workers.ravel()
     slow = {
         k: found
         for k, own in enumerate(flat)

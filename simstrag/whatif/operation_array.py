@@ -111,6 +111,12 @@ class Layout:
         return int(self.stage.max()) + 1
 
     @property
+    def workers(self) -> Ints:
+        """The rank of each worker, shape (replicas, stages)."""
+        first = [int((self.stage == stage).argmax()) for stage in range(self.stages)]
+        return np.asarray(self.rank[first].T)
+
+    @property
     def communicates(self) -> Bools:
         """Whether each operation is communication."""
         return np.array([name in COMMUNICATION for name in self.kinds])[self.kind]

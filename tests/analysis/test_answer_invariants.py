@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simstrag
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, faster
+from simstrag.analysis.derived.ranking import faster
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import percent
 from simstrag.contract.policy import LANES
 from simstrag.experiments.comparison import BASELINE, Comparison
 from simstrag.experiments.decision import MODEL_ERROR, OWN
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 
 POLICIES = ("asgd", "lb_bsp", "korel", "backup", "ssp", "cgp", "drain", "dropcompute", "local_sgd")
 NUMBERS = ("step.cv", "server.service", "learner.c_tau", "allreduce.alpha")

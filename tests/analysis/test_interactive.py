@@ -46,7 +46,7 @@ def examples(comparison: Comparison) -> dict[str, Example]:
 
 def scope_of(examples: dict[str, Example], **most: int) -> Scope:
     every = list(examples.values())
-    return timeline.scope_of(every, close_look(every, 4), 4, **most)
+    return timeline.scope_of(every, close_look(every), **most)
 
 
 def drawn(example: Example, scope: Scope, color: str) -> list[dict[str, Any]]:

@@ -246,7 +246,7 @@ class TestSpent:
         rows = [t.get_text() for t in ax.get_yticklabels()]
         assert rows == [*ranked, "bsp without contention"]
         for row, name in enumerate([*ranked, "clean"]):
-            e = example(name, comparison.examples[name], None, 4)
+            e = example(name, comparison.examples[name], None)
             assert sum(w for _, k, w in widths(ax) if k == row) == pytest.approx(e.end, rel=1e-9)
 
     @pytest.mark.parametrize(("policies", "is_there"), [(None, True), (["bsp"], False)])

@@ -20,7 +20,7 @@ POLICIES = [
 
 def stale(policy: str, gradients: bool = False) -> list[Staleness]:
     run, _ = run_of(policy, gradients)
-    return staleness_of([example(policy, run, None, WORKERS)])
+    return staleness_of([example(policy, run, None)])
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -28,7 +28,7 @@ POLICIES = [
 
 def example_of(policy: str) -> Example:
     run, timing = run_of(policy)
-    return example(run.policy, run, timing, WORKERS)
+    return example(run.policy, run, timing)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -96,7 +96,7 @@ def test_a_case_that_can_be_counted_by_hand() -> None:
         trace=durations((1.0,) * 3, (2.0,) * 3),
     )  # fmt: skip
     run = simulate(made, "bsp", record_steps=True)
-    found = example(run.policy, run, made.timing(0), 2).waiting
+    found = example(run.policy, run, made.timing(0)).waiting
     assert found.held.tolist() == [[0.0, 3.0], [0.0, 0.0]]
     assert found.by_rank.tolist() == [0.0, 3.0]
 
@@ -106,14 +106,15 @@ def test_what_does_not_come_out_at_the_logged_times_is_not_shown() -> None:
     times = list(run.updates["time"])
     times[7] += 1e-3
     other = dataclasses.replace(run, updates={**run.updates, "time": times})
-    found = example(run.policy, other, timing, WORKERS).waiting
+    found = example(run.policy, other, timing).waiting
     assert "its steps alone do not give the times of its updates" in found.reason
     assert not found.held.any()
 
 
 def test_another_architecture_is_not_derived() -> None:
-    e = example_of("bsp")
-    found = waiting(run_of("bsp")[0], e.steps, e.phases, e.timing, "leader", WORKERS)
+    e, run = example_of("bsp"), run_of("bsp")[0]
+    led = dataclasses.replace(run, summary={**run.summary, "architecture": "leader"})
+    found = waiting(led, e.steps, e.phases, e.timing)
     assert "leader" in found.reason
 
 

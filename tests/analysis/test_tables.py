@@ -22,11 +22,11 @@ from simstrag.analysis.tables.origins import origins_data
 from simstrag.analysis.tables.table import Number, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions
-from simstrag.analysis.text.coverage import coverage, turnover
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import MISSING, estimate, number, percent, seconds
 from simstrag.analysis.text.remark import Severity
-from simstrag.analysis.text.sensitivity_text import leader
+from simstrag.analysis.text.sensitivity_text import leader, turnover
+from simstrag.analysis.text.spread_text import coverage
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison

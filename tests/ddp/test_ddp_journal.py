@@ -231,7 +231,7 @@ def test_a_real_run_has_its_report_and_its_timeline(spec: str, part: str, tmp_pa
 def test_who_waited_for_whom_in_a_real_run_is_shown(tmp_path: Path) -> None:
     recorded(tmp_path, "bsp", 160)
     run = finish(tmp_path)
-    found = example("bsp", run, None, 4).waiting
+    found = example("bsp", run, None).waiting
     assert found.reason == ""
     assert found.held.sum() == pytest.approx(sum(run.summary["wait_by_rank"]))
     steps = run.frame("steps").query("step == 30").set_index("rank")

@@ -137,7 +137,7 @@ def test_of_a_step_nothing_is_said_where_an_update_before_the_next_pull_is_not_k
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_where_time_went_is_told_of_all_steps(policy: str) -> None:
-    whole, run = (example(policy, run, None, WORKERS) for run in both(policy))
+    whole, run = (example(policy, run, None) for run in both(policy))
     for name, seconds in run.parts().items():
         expected = whole.parts()[name]
         assert seconds == pytest.approx(expected, abs=1.0), name  # of steps in flight at the end
@@ -198,7 +198,7 @@ def test_a_comparison_keeps_excerpts(comparison: Comparison, tmp_path: Path) -> 
 
 def test_the_close_look_lies_in_what_all_kept(comparison: Comparison) -> None:
     found = examples_of(comparison)
-    shown = close_look(found, WORKERS)
+    shown = close_look(found)
     low, high = kept_of(found, 0.2).around(shown.start)
     assert low <= shown.start < shown.end <= high
     assert "slowdown of rank" in shown.why
@@ -234,7 +234,7 @@ def test_the_picture_of_the_whole_run_repeats_its_windows(comparison: Comparison
 
 def test_a_report_says_what_was_kept(comparison: Comparison) -> None:
     page, found = render(comparison), examples_of(comparison)
-    sentence = describe_excerpts(found, WORKERS)
+    sentence = describe_excerpts(found)
     assert sentence.startswith("Only some steps were kept: of ")
     assert sentence in page
     assert "For which rank is not shown: only an excerpt of its steps was kept" in page
@@ -242,4 +242,4 @@ def test_a_report_says_what_was_kept(comparison: Comparison) -> None:
     (stale,) = staleness_of([e for e in found if e.name == "asgd"])
     assert stale.caption in page
     whole = compare(WORLD.replaced(samples=128 * 60), ["asgd"], jobs=1)
-    assert describe_excerpts(examples_of(whole), WORKERS) == ""
+    assert describe_excerpts(examples_of(whole)) == ""

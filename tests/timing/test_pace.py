@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simstrag.analysis.derived.ranking import standings
-from simstrag.analysis.text.coverage import coverage
+from simstrag.analysis.text.spread_text import coverage
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.compare import compare

@@ -11,8 +11,9 @@ import pytest
 
 from simstrag.analysis.charts.whatif_charts import MOST_LANES, worst_step
 from simstrag.analysis.pages.diagnosis_report import render
+from simstrag.analysis.pages.templates import prose
 from simstrag.analysis.tables.whatif_tables import fixes_table, kinds_table, workers_table
-from simstrag.analysis.text.diagnosis_lines import lines
+from simstrag.analysis.text.diagnosis_lines import headline, lines
 from simstrag.analysis.text.whatif_text import cause_text, part_text, sentences
 from simstrag.whatif import diagnosis
 from simstrag.whatif.analysis import WhatIf, analyse
@@ -130,6 +131,12 @@ def test_the_page_has_the_answer_the_pictures_and_the_fixes(told: Diagnosis) -> 
     assert "rank 0 (replica 0, stage 0) like the others" in page
     assert "simstrag diagnose trace.parquet" in page
     assert "https://" not in page
+
+
+def test_the_page_says_its_first_sentence_once(told: Diagnosis) -> None:
+    first = headline(told)
+    assert first in [line.text for line in lines(told)]
+    assert render(told).count(str(prose(first))) == 1
 
 
 def test_a_step_in_which_none_computed_is_drawn(tmp_path: Path) -> None:

@@ -37,12 +37,12 @@ def timeline(run: Run, scenario: Scenario | None = None) -> Any:
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
     """
     e = example_of(run, scenario)
-    return _link([e], e.workers)
+    return _link([e])
 
 
 def timelines(comparison: Comparison) -> Any:
     """The timelines of all policies under the first seed, moved together."""
-    return _link(examples_of(comparison), comparison.scenario.workers)
+    return _link(examples_of(comparison))
 
 
 def progress(comparison: Comparison) -> Any:
@@ -73,7 +73,7 @@ def plot_timeline(e: Example, scope: Scope, axis: Any = None, whole: Chart | Non
     whole: the strip of the whole run, if it was made before.
     """
     chart = charts.timeline(e, scope.shown.ranks, scope.start, scope.end, scope.digits)
-    whole = whole or charts.run_strip(e, scope.workers, scope.until, scope.shown)
+    whole = whole or charts.run_strip(e, scope.until, scope.shown)
     axis = axis or time_axis(scope)
     plots = bokeh_renderer.plot(chart, axis), bokeh_renderer.overview(whole, axis)
     return column(*plots, sizing_mode="stretch_width", spacing=0)
@@ -85,9 +85,9 @@ def time_axis(scope: Scope) -> Any:
     return Range1d(start=shown.start, end=shown.end, bounds=bounds, name=SHARED)
 
 
-def _link(examples: Sequence[Example], workers: int) -> Any:
+def _link(examples: Sequence[Example]) -> Any:
     """Timelines below each other on one time axis, titled where there are several."""
-    scope = scope_of(examples, close_look(examples, workers), workers)
+    scope = scope_of(examples, close_look(examples))
     axis = time_axis(scope)
     layouts = [plot_timeline(e, scope, axis) for e in examples]
     if len(examples) == 1:

@@ -99,7 +99,7 @@ def timeline(
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
     """
     e = example_of(run, scenario)
-    close = close_look([e], e.workers)
+    close = close_look([e])
     window = (close.start if start is None else start, close.end if end is None else end)
     chart = timelines.timeline(e, range(e.workers), *window, events=False)
     axes = _drawn(chart, ax, 0.75 + 0.13 * e.workers)
@@ -115,10 +115,10 @@ def spent(
 
     The last bar is bsp without contention.  Raises `InputError` for an unknown policy.
     """
-    workers, chosen = comparison.scenario.workers, _chosen(comparison, policies)
+    chosen = _chosen(comparison, policies)
     names = [p.policy for p in standings(comparison).policies if p.policy in chosen] + ["clean"]
     runs = {control_name(name): comparison.examples[name] for name in names}
-    parts = {name: example(name, run, None, workers).mean_parts() for name, run in runs.items()}
+    parts = {name: example(name, run, None).mean_parts() for name, run in runs.items()}
     return _drawn(run_charts.time_spent(parts), ax, 0.6 + 0.17 * len(parts))
 
 

@@ -97,7 +97,6 @@ class Scope(NamedTuple):
     start: float
     end: float
     until: float
-    workers: int
     digits: int
 
     @property
@@ -109,9 +108,7 @@ class Scope(NamedTuple):
         return f"Single steps are drawn from {drawn} s of {number(self.until, 4)} s."
 
 
-def scope_of(
-    examples: Sequence[Example], shown: CloseLook, workers: int, most: int = MOST
-) -> Scope:
+def scope_of(examples: Sequence[Example], shown: CloseLook, most: int = MOST) -> Scope:
     """As much time around the close look as `most` allows, all runs taken together."""
     until = max(e.end for e in examples)
     times: list[Any] = []
@@ -126,7 +123,7 @@ def scope_of(
     digits = max(0, 2 - math.floor(math.log10(cycle))) if cycle > 0 else 4
     low, high = kept_of(examples, cycle).around(shown.start)
     start, end = max(shown.start - room, low), min(shown.end + room, high, until)
-    return Scope(shown, start, end, until, workers, digits)
+    return Scope(shown, start, end, until, digits)
 
 
 # -- the chart -----------------------------------------------------------------------------------
@@ -294,9 +291,9 @@ def slowdown_spans(
 # -- strips of a whole run -----------------------------------------------------------------------
 
 
-def run_strip(e: Example, workers: int, until: float, shown: CloseLook) -> Chart:
+def run_strip(e: Example, until: float, shown: CloseLook) -> Chart:
     """The activity of every rank during the whole run, as a strip."""
-    ranks = range(workers) if e.run.excerpt is None else list(e.run.excerpt["ranks"])
+    ranks = range(e.workers) if e.run.excerpt is None else list(e.run.excerpt["ranks"])
     rgba = mix_parts(e, ranks, until)
     return _strip(f"The whole run of {e.name}", rgba, ranks, until, shown)
 

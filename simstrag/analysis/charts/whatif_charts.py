@@ -9,7 +9,7 @@ import numpy as np
 from simstrag.analysis.charts import matplotlib_renderer as drawing
 from simstrag.analysis.charts.chart import CONTENTION, WIDTH, Bars, Chart, Mark, rows_of
 from simstrag.analysis.charts.matplotlib_renderer import Picture, canvas, picture, svg
-from simstrag.arrays import Bools, Floats, Ints
+from simstrag.arrays import Bools, Floats
 from simstrag.records.record import BACKWARD, FORWARD, Record
 from simstrag.traces.clocks import clocks_of
 from simstrag.whatif.analysis import WhatIf
@@ -30,13 +30,13 @@ def heatmap(found: WhatIf) -> Picture:
     layout = found.replay.layout
     seconds = computing(layout)
     ratio = over_peers(seconds)
-    ranks = _rank_grid(found)
-    order = np.argsort(ranks.ravel(), kind="stable")
+    ranks = layout.workers.ravel()
+    order = np.argsort(ranks, kind="stable")
     weight = np.clip((ratio.reshape(-1, ratio.shape[-1])[order] - 1) / (FULLEST - 1), 0.0, 1.0)
     middle = np.median(seconds.sum(axis=1), axis=0)
     together = np.clip((middle / np.median(middle) - 1) / (FULLEST - 1), 0.0, 1.0)
     weight = np.concatenate([together[None], weight])
-    names = ["all", *map(str, ranks.ravel()[order].tolist())]
+    names = ["all", *map(str, ranks[order].tolist())]
     columns = weight.shape[1]
     label = "Computing of every rank in every step over the median of its stage"
     return _map("heatmap", label, weight, (-0.5, columns - 0.5), names, "step", "rank",
@@ -87,8 +87,7 @@ def worst_step(found: WhatIf) -> tuple[int, Picture]:
     """The number of the step that took longest, and what every rank did in it."""
     layout, replay = found.replay.layout, found.replay
     k = int(np.argmax(found.metrics.replayed))
-    ranks = _rank_grid(found)
-    shown = _shown(found)
+    ranks, shown = layout.workers, _shown(found)
     start, end = layout.start[:, :, k], layout.end[:, :, k]
     begins = np.where(
         layout.communicates[:, None], np.maximum(end - replay.work[:, :, k], start), start
@@ -117,13 +116,6 @@ def worst_step(found: WhatIf) -> tuple[int, Picture]:
         **rows_of(names),
     )  # fmt: skip
     return step, picture(chart, "worst")
-
-
-def _rank_grid(found: WhatIf) -> Ints:
-    """The rank of each worker, shape (replicas, stages)."""
-    layout = found.replay.layout
-    places = [int((layout.stage == stage).argmax()) for stage in range(layout.stages)]
-    return layout.rank[places].T
 
 
 def _shown(found: WhatIf) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from simstrag import policies
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.analysis.derived.ranking import Standing, Standings, faster
 from simstrag.arrays import Floats
 from simstrag.contract.policy import LANES
 from simstrag.experiments import paired_statistics
@@ -33,7 +33,7 @@ from simstrag.experiments.decision import (
     State,
     alternatives,
 )
-from simstrag.experiments.paired_statistics import Estimate, within
+from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate, within
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.scenario.varied_constants import assumed
 

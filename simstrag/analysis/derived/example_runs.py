@@ -50,12 +50,11 @@ class Example(NamedTuple):
         For an excerpt, these are totals over all steps, which the run keeps.
         """
         steps, summary = self.steps, self.run.summary
-        workers = len(summary["wait_by_rank"])
 
         def worked(chosen: Bools) -> Floats:
             seconds = np.clip(steps.finish - steps.start, 0.0, None)
             ranks = steps.rank[chosen]
-            return np.asarray(np.bincount(ranks, seconds[chosen], workers), dtype=np.float64)
+            return np.asarray(np.bincount(ranks, seconds[chosen], self.workers), dtype=np.float64)
 
         if self.run.excerpt is None:
             lost, kept = worked(steps.lost), worked(~steps.lost)
@@ -80,12 +79,11 @@ class Example(NamedTuple):
         return {name: float(values.mean()) for name, values in self.parts().items()}
 
 
-def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example:
+def example(name: str, run: Run, timing: Timing | None) -> Example:
     """A run that kept its steps, and what follows from them."""
     steps = steps_of(run)
     phases = phases_of(run, steps, timing)
-    waited = waiting(run, steps, phases, timing, run.summary["architecture"], workers)
-    return Example(name, run, steps, phases, timing, waited)
+    return Example(name, run, steps, phases, timing, waiting(run, steps, phases, timing))
 
 
 def examples_of(comparison: Comparison) -> list[Example]:
@@ -94,7 +92,7 @@ def examples_of(comparison: Comparison) -> list[Example]:
     clean, first = scenario.without_contention(), scenario.seed_list[0]
     timing = {True: clean.timing(first), False: scenario.timing(first)}
     return [
-        example(control_name(name), run, timing[name == "clean"], scenario.workers)
+        example(control_name(name), run, timing[name == "clean"])
         for name, run in comparison.examples.items()
     ]
 
@@ -109,9 +107,8 @@ def example_of(run: Run, scenario: Scenario | None) -> Example:
 
     Raises `InputError` where the run had another trace.
     """
-    workers = len(run.summary["wait_by_rank"])
     if scenario is None:
-        return example(run.policy, run, None, workers)
+        return example(run.policy, run, None)
     trace = scenario.inputs.trace
     recorded = run.provenance["sha256"]["trace"]
     if recorded != (None if trace is None else trace.sha256):
@@ -119,18 +116,18 @@ def example_of(run: Run, scenario: Scenario | None) -> Example:
             f"the run of {run.policy} met another trace than the scenario has; give the scenario "
             "it was simulated under, for the clean control scenario.without_contention()"
         )
-    return example(run.policy, run, scenario.timing(run.seed), workers)
+    return example(run.policy, run, scenario.timing(run.seed))
 
 
-def describe_excerpts(examples: Sequence[Example], workers: int) -> str:
+def describe_excerpts(examples: Sequence[Example]) -> str:
     """A sentence on the runs that kept only some of their steps; empty where all kept all."""
     names: dict[str, list[str]] = {}
     windows = False
     for e in examples:
         if (excerpt := e.run.excerpt) is not None:
             ranks, parts = len(excerpt["ranks"]), []
-            if ranks < workers:
-                parts.append(f"those of {ranks} of {workers} ranks")
+            if ranks < e.workers:
+                parts.append(f"those of {ranks} of {e.workers} ranks")
             if excerpt["period"] is not None:
                 windows, each = True, f"of each {excerpt['period']:g} s"
                 parts.append(f"those in the first {excerpt['window']:g} {each}")

@@ -17,11 +17,6 @@ from simstrag.experiments.run_spread import RunSpread, predict_run
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import uses
 
-__all__ = [
-    "NEGLIGIBLE", "TIMES", "Standing", "Standings", "as_accurate", "faster", "leads",
-    "places", "saved_share", "standings", "too_inaccurate",
-]  # fmt: skip
-
 TIMES = {"time_to_target": "time to target", "makespan": "makespan"}
 """The times of a ranking, and their names; the first that a comparison has decides."""
 MADE = (

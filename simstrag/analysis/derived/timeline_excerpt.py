@@ -59,7 +59,7 @@ class CloseLook(NamedTuple):
     why: str
 
 
-def close_look(examples: Sequence[Example], workers: int) -> CloseLook:
+def close_look(examples: Sequence[Example]) -> CloseLook:
     """The stretch that the timelines show: where the contention of one of the runs sets in."""
     contended = [e for e in examples if e.timing is not None and e.timing.contention.slowdowns]
     replayed = [e for e in examples if e.timing is not None and e.timing.contention.durations]
@@ -69,7 +69,7 @@ def close_look(examples: Sequence[Example], workers: int) -> CloseLook:
     cycle = cycle_of([chosen.steps])
     if not cycle > 0:  # no rank started a second step: the whole run is a close look
         cycle = shortest
-    look = choose(contention, workers, cycle, shortest, kept_of(examples, cycle))
+    look = choose(contention, chosen.workers, cycle, shortest, kept_of(examples, cycle))
     if chosen.run.recorded is None:
         return look
     # contention of a real run is unknown: an equal length around its longest wait is shown

@@ -45,21 +45,15 @@ class Waiting:
         return max(self.total - float(self.held.sum() + self.blocked.sum()), 0.0)
 
 
-def waiting(
-    run: Run,
-    steps: RunSteps,
-    phases: Phases,
-    timing: Timing | None,
-    architecture: str,
-    workers: int,
-) -> Waiting:
+def waiting(run: Run, steps: RunSteps, phases: Phases, timing: Timing | None) -> Waiting:
     """Seconds that each rank waited for each other rank.
 
-    architecture: all-reduce, model averaging or server; others are not derived.
+    It is derived for updates through an all-reduce, model averaging or a server alone.
     timing: None for a real run, whose update times cannot be checked.
     """
-    held, blocked = np.zeros((2, workers, workers))
-    total = float(np.sum(run.summary["wait_by_rank"]))
+    architecture, waited = run.summary["architecture"], run.summary["wait_by_rank"]
+    held, blocked = np.zeros((2, len(waited), len(waited)))
+    total = float(np.sum(waited))
     updates, times = defaultdict(list), np.asarray(run.updates["time"]).tolist()
     for k in np.flatnonzero(steps.entered).tolist():
         updates[int(steps.applied[k])].append(k)

@@ -47,9 +47,7 @@ def write(found: Snapshot, path: Path, every: int) -> None:
 
 def page(found: Snapshot, every: int) -> str:
     """The page of a snapshot. every: seconds after which it loads itself again, until the end."""
-    slow = {each.rank for each in found.ranks if each.silent}
-    slow |= set() if found.slowest is None else {found.slowest[0]}
-    ratios, begins = found.picture(COLUMNS)
+    slow, (ratios, begins) = found.wrong, found.picture(COLUMNS)
     per_column = len(found.numbers) / max(1, len(begins))
     return templates.template("watch.html").render(
         name=found.source,

@@ -135,6 +135,12 @@ class Snapshot:
         """Seconds since the run wrote."""
         return max(0.0, self.made - self.written) if self.written else 0.0
 
+    @property
+    def wrong(self) -> set[int]:
+        """The ranks that are chronically slow or silent."""
+        silent = {each.rank for each in self.ranks if each.silent}
+        return silent if self.slowest is None else {*silent, self.slowest[0]}
+
     def picture(self, columns: int) -> tuple[Reals, Ints]:
         """How many times as long as its peers each rank computed, over the latest steps.
 

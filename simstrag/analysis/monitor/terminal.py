@@ -52,8 +52,7 @@ def _head(found: Snapshot, width: int) -> list[Text]:
     source = printable(found.source)
     source = source if len(source) <= room else f"…{source[len(source) - room + 1 :]}"[:room]
     first = Text(f"{source:<{room}}  {state}", "dim")
-    is_wrong = found.slowest is not None or any(each.silent for each in found.ranks)
-    style = f"bold {CONTENTION}" if is_wrong else "bold"
+    style = f"bold {CONTENTION}" if found.wrong else "bold"
     said = [Text(line, style) for line in _wrap(headline(found), width, 2)]
     helps = _labelled("help", [text] if (text := help_line(found)) else [], width, 2)
     return [first, *said, *helps]
@@ -106,8 +105,7 @@ def _picture(found: Snapshot, width: int, room: int) -> list[Text]:
         for shade, same in itertools.groupby(map(_shade, ratios[places[each.rank]].tolist())):
             line.append("".join(same), "dim" if shade == NORMAL else CONTENTION)
         line.append(" " * (columns - len(begins)))
-        is_slow = found.slowest is not None and found.slowest[0] == each.rank
-        style = f"bold {CONTENTION}" if is_slow or each.silent else ""
+        style = f"bold {CONTENTION}" if each.rank in found.wrong else ""
         if each.silent:
             line.append(f"{f'silent {each.silent:.0f} s':>{NUMBERS}}", style)
         else:

@@ -70,11 +70,16 @@ def log_period(trace: Trace | None) -> str:
     return f"The log is from {begin:%Y-%m-%d {clock}} to {end:{date}{clock}}{zone}."
 
 
+def who_and_when(made: Mapping[str, str]) -> str:
+    """Who wrote results and when, as far as they say."""
+    return ", ".join(made[key] for key in ("by", "at") if key in made)
+
+
 def about(study: KeptStudy[Any]) -> dict[str, Any]:
     """What the page of every study states: its job, who made it, and how to run it again."""
     return {
         "job": study.made.get("job", study.folder.resolve().name),
-        "made": ", ".join(study.made[key] for key in ("by", "at") if key in study.made),
+        "made": who_and_when(study.made),
         "study": as_yaml(study.study),
         "provenance": provenance(study.provenance),
     }

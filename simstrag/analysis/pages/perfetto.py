@@ -8,10 +8,8 @@ window.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +20,7 @@ from simstrag.analysis.derived import phase_intervals as derived
 from simstrag.analysis.derived import steps as logs
 from simstrag.analysis.derived.phase_intervals import Moments, Phases, micro
 from simstrag.analysis.derived.steps import RunSteps, Suspicion, suspicions
+from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 from simstrag.runs.run import Run, plain
 from simstrag.timing.timing import Timing
@@ -287,12 +286,9 @@ def _write(path: Path, events: Iterable[Event], about: dict[str, Any]) -> None:
     head = json.dumps(about, indent=1)
     text = f'{{"displayTimeUnit":"ms",\n"metadata":{head},\n"traceEvents":[\n{lines}\n]}}\n'
     data = text.encode()
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(part: Path) -> None:
+        part.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-        os.replace(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+    write_atomically(path, write)

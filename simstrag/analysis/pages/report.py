@@ -26,11 +26,10 @@ from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions
-from simstrag.analysis.text.coverage import turnover
 from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import join, number, percent
 from simstrag.analysis.text.profile_text import describe
-from simstrag.analysis.text.sensitivity_text import thresholds
+from simstrag.analysis.text.sensitivity_text import thresholds, turnover
 from simstrag.analysis.text.spread_text import spread_table
 from simstrag.cluster.runs import ClusterResults
 from simstrag.documents.file_io import path_of, require_path, write_atomically
@@ -92,8 +91,8 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     found, banner = answer(s), str(comparison.placeholders)
     workers, examples = scenario.workers, examples_of(comparison)
     runs = [run for name, run in comparison.examples.items() if name != "clean"]
-    shown = close_look(examples, workers)
-    timelines, drawn = _timelines(examples, shown, workers)
+    shown = close_look(examples)
+    timelines, drawn = _timelines(examples, shown)
     parts = {e.name: e.parts() for e in examples}
     means = {e.name: e.mean_parts() for e in examples}
     longest = max(e.end for e in examples)
@@ -137,7 +136,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     return template("report.html").render(
         s=s,
         job=comparison.made.get("job", "this job"),
-        made=", ".join(comparison.made[key] for key in ("by", "at") if key in comparison.made),
+        made=page_footer.who_and_when(comparison.made),
         period=page_footer.log_period(scenario.inputs.trace),
         answer=found,
         gains=gain_rows(found.decision),
@@ -189,9 +188,9 @@ def render_run(run: Run) -> str:
     saved: dict[str, Table | None] = {**tables, "accuracy-over-time": run_tables.accuracy(run)}
     if run.steps is not None:
         timing = None if scenario is None else scenario.timing(run.seed)
-        examples = [example(run.policy, run, timing, workers)]
-        shown = close_look(examples, workers)
-        timelines, plots = _timelines(examples, shown, workers)
+        examples = [example(run.policy, run, timing)]
+        shown = close_look(examples)
+        timelines, plots = _timelines(examples, shown)
         drawn |= plots
         context |= {"timelines": timelines, "waits": run_charts.waiting_matrices(examples)}
         saved |= _saved(examples, shown)
@@ -221,14 +220,14 @@ def render_run(run: Run) -> str:
 
 
 def _timelines(
-    examples: Sequence[Example], shown: CloseLook, workers: int
+    examples: Sequence[Example], shown: CloseLook
 ) -> tuple[dict[str, Any], dict[str, bokeh_renderer.Packed]]:
     """The timelines on one axis: the values of the template, and the plots by name."""
-    scope = timeline.scope_of(examples, shown, workers)
+    scope, workers = timeline.scope_of(examples, shown), examples[0].workers
     entries, drawn = [], {}
     for k, e in enumerate(examples):
         near = timeline.timeline(e, shown.ranks, shown.start, shown.end)
-        strip = timeline.run_strip(e, workers, scope.until, shown)
+        strip = timeline.run_strip(e, scope.until, shown)
         entries.append((e.name, picture(near, f"window{k}"), picture(strip, f"strip{k}")))
         plot = interactive_charts.plot_timeline(e, scope, whole=strip)
         drawn[f"window{k}"] = bokeh_renderer.pack(plot)
@@ -243,7 +242,7 @@ def _timelines(
     values = {
         "shown": shown,
         "left_out": workers - len(shown.ranks),
-        "excerpts": describe_excerpts(examples, workers),
+        "excerpts": describe_excerpts(examples),
         "contention": contention,
         "entries": entries,
         "switch": max((e.timing.step.amp_switch for e in examples if e.timing), default=0.0),

@@ -115,14 +115,14 @@ def kinds_table(found: WhatIf) -> Table:
 def workers_table(found: WhatIf) -> Table:
     """Every worker: S_w, and the waiting for its replica."""
     layout, m = found.replay.layout, found.metrics
+    ranks = layout.workers
     slow = {(each.replica, each.stage): each for each in found.culprits}
     rows = []
     for k, replica in enumerate(layout.replica.tolist()):
         for stage in range(layout.stages):
-            place = int((layout.stage == stage).argmax())
             named = slow.get((replica, stage))
             rows.append((
-                str(int(layout.rank[place, k])), str(replica), str(stage),
+                str(int(ranks[k, stage])), str(replica), str(stage),
                 MISSING if named is None else named.pattern,
                 Number.of(None if named is None else named.slowdown),
                 Number.of(float(m.by_worker[k, stage]), 5), Number.of(found.late.last[k]),

@@ -11,11 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision, decide
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings, faster
-from simstrag.analysis.text.bill_text import describe_bill, name_of_node, prose
+from simstrag.analysis.derived.ranking import Standings, faster
+from simstrag.analysis.text.bill_text import (
+    NOTHING,
+    contended,
+    describe_bill,
+    name_of_node,
+    prose,
+    slow_network,
+)
 from simstrag.analysis.text.brief import Brief
 from simstrag.analysis.text.comparison_brief import brief, describe_turns
-from simstrag.analysis.text.coverage import NOTHING, contended, coverage, slow_network
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -29,11 +35,11 @@ from simstrag.analysis.text.lanes import CHANGED, describe_lane
 from simstrag.analysis.text.number_format import capital, join, percent, seconds
 from simstrag.analysis.text.remark import say
 from simstrag.analysis.text.sensitivity_text import conditions, explain_untested
-from simstrag.analysis.text.spread_text import describe_one_run, one_run
+from simstrag.analysis.text.spread_text import coverage, describe_one_run, one_run
 from simstrag.contract.policy import LANES
 from simstrag.experiments.comparison import BASELINE, costs_of_staleness
 from simstrag.experiments.decision import MODEL_ERROR, Choice, PolicyDecision, as_fast
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 from simstrag.scenario.varied_constants import name_of
 from simstrag.timing.noise import share_seen
 

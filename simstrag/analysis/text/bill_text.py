@@ -1,15 +1,26 @@
-"""What contention cost, in words: the bill of a comparison."""
+"""What contention and the network did to a comparison, in words, and what that cost: the bill."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from simstrag.analysis.derived.comparison_decision import Bill
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standings
-from simstrag.analysis.text.coverage import NOTHING, contended
+from simstrag.analysis.derived.ranking import Standings
 from simstrag.analysis.text.gain_text import percent_of
 from simstrag.analysis.text.number_format import MISSING, capital, estimate, join
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.analysis.text.remark import say
+from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
+from simstrag.profile.responses import law_of
+from simstrag.scenario.varied_constants import value_of
+
+STRETCHED = {
+    "gpu": "the computing device's part of a step",
+    "host": "the part of a step that reduced precision cannot shorten",
+    "net": "pushes, pulls and all-reduces",
+    "step": "the whole step",
+}
+"""The part of training that a row of each resource slows."""
+NOTHING = "the trace slows nothing"
 
 
 def describe_bill(s: Standings, bill: Bill | None) -> str:
@@ -71,3 +82,52 @@ def name_of_node(s: Standings, node: int) -> str:
     trace = s.scenario.inputs.trace
     name = None if trace is None else trace.names.get(node)
     return name or f"node {node}"
+
+
+def contended(s: Standings) -> str:
+    """The resources that the trace slows, as a clause."""
+    trace = s.scenario.inputs.trace
+    rows = () if trace is None else trace.rows
+    busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
+    texts = [f"{STRETCHED[resource]} ({resource})" for resource in slowed(s)]
+    busy -= {*slowed(s)}
+    if busy:
+        what = "transfers" if busy == {"net"} else "steps" + " and transfers" * ("net" in busy)
+        texts.append(f"{what} by the utilisation of {join(sorted(busy))}")
+    if any(r.kind == "delay" and r.value > 0 for r in rows):
+        texts.append("messages by a delay of each")
+    if texts and (response := value_of(s.scenario, "contention.response")):
+        texts[-1] += f", as is assumed: a load u by {law_of(response)}"
+    if s.replays:
+        recorded = "the contention is in the recorded step times themselves"
+        return f"the trace slows {join(texts)}, and {recorded}" if texts else recorded
+    return f"the trace slows {join(texts)}" if texts else NOTHING
+
+
+def slowed(s: Standings) -> list[str]:
+    """The resources that the trace slows by factors, or by loads under an assumed law."""
+    inputs = s.scenario.inputs
+    rows = () if inputs.trace is None else inputs.trace.rows
+    found = {r.resource for r in rows if r.kind == "slowdown" and r.value != 1}
+    if value_of(s.scenario, "contention.response"):
+        busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
+        found |= inputs.loads & busy
+    return [resource for resource in STRETCHED if resource in found]
+
+
+def slow_network(s: Standings) -> str:
+    """Sentences where an all-reduce takes longer than a step; else empty."""
+    scenario, step = s.scenario, s.scenario.inputs.step.clean
+    network, hidden = scenario.all_reduce_seconds, scenario.inputs.allreduce.overlap
+    if network <= step:
+        return ""
+    text = (
+        "The network is the bottleneck of bsp, not its slowest worker: an all-reduce takes "
+        "{network:s}, a step {step:s}."
+    )
+    if hidden and network / (1 - hidden) * hidden > step:
+        text += (
+            " That is after backward hides {hidden:%2} of it (allreduce.overlap), more than a step "
+            "can hide."
+        )
+    return say(text, network=network, step=step, hidden=hidden)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.analysis.derived.ranking import Standings
-from simstrag.analysis.text.coverage import slowed
+from simstrag.analysis.text.bill_text import slowed
 from simstrag.analysis.text.number_format import capital, join
 from simstrag.analysis.text.profile_text import caution
 from simstrag.analysis.text.remark import Remark, Sentences, Severity, rows, say

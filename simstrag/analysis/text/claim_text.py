@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
+from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent, plural
 from simstrag.claims.claim import Claim
 from simstrag.claims.cluster_claims import QUICK_DRAWS, SHORT
 from simstrag.claims.scoreboard import ClaimResult, Scoreboard
@@ -29,8 +29,7 @@ def headline(board: Scoreboard) -> str:
     """
     counts = Counter(row.verdict for row in board.rows)
     listed = [f"{verdict}: {counts[verdict]}" for verdict in ClaimVerdict if counts[verdict]]
-    claims = "1 claim" if len(board.rows) == 1 else f"{len(board.rows)} claims"
-    return f"{claims}: {'; '.join(listed)}."
+    return f"{plural(len(board.rows), 'claim')}: {'; '.join(listed)}."
 
 
 def value_text(claim: Claim, value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from simstrag import policies
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing
+from simstrag.analysis.derived.ranking import Standing
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.bill_text import summarize_bill
 from simstrag.analysis.text.brief import LINES, Brief, first_sentence, height
@@ -19,6 +19,7 @@ from simstrag.analysis.text.remark import Severity
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.analysis.text.spread_text import describe_one_run
 from simstrag.contract.policy import LANES
+from simstrag.experiments.paired_statistics import NEGLIGIBLE
 from simstrag.experiments.placeholders import Placeholders
 from simstrag.scenario.beyond_measured import doubts
 from simstrag.scenario.varied_constants import QUANTITIES, name_of, value_of

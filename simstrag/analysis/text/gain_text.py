@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from simstrag import policies
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, Standings, saved_share
+from simstrag.analysis.derived.ranking import Standing, Standings, saved_share
 from simstrag.analysis.text.number_format import MISSING, estimate, percent
 from simstrag.analysis.text.sensitivity_text import value_text
 from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
 from simstrag.experiments.decision import MODEL_ERROR, Regret, State
-from simstrag.experiments.paired_statistics import Estimate
+from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 from simstrag.scenario.varied_constants import QUANTITIES, name_of
 
 ERROR = f"the simulation's known error of {percent(MODEL_ERROR, 2)} %"

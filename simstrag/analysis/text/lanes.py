@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simstrag.analysis.derived.comparison_decision import ComparisonDecision
-from simstrag.analysis.derived.ranking import NEGLIGIBLE, Standing, faster
+from simstrag.analysis.derived.ranking import Standing, faster
 from simstrag.analysis.text.gain_text import (
     ERROR,
     PolicyNames,
@@ -17,6 +17,7 @@ from simstrag.analysis.text.number_format import join, number, percent, seconds
 from simstrag.analysis.text.remark import say
 from simstrag.analysis.text.sensitivity_text import C_TAU, value_text
 from simstrag.experiments.comparison import BASELINE
+from simstrag.experiments.paired_statistics import NEGLIGIBLE
 from simstrag.scenario.varied_constants import NAMES, QUANTITIES, name_of, value_of
 
 CHANGED = {"A": "nothing", "B": "some gradients", "C": "the algorithm"}

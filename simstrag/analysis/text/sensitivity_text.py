@@ -53,6 +53,10 @@ def value_text(value: float, unit: str, digits: int = 3) -> str:
     return with_unit(value, unit, digits) if unit else f"{value:.{digits}g}"
 
 
+Row = Mapping[Any, Any]
+"""One row of the thresholds of a comparison."""
+
+
 class Turn(NamedTuple):
     """A change of the lead to another policy, between holds_at and turns_at of a constant.
 
@@ -111,11 +115,15 @@ def turns(s: Standings) -> list[Turn]:
     if explain_lost_lead(s):
         return []
     table = s.comparison.thresholds
-    rows = [] if table is None or s.is_untested else table[table["rival"] != ""].to_dict("records")
-    found = [Turn(*(row[name] for name in Turn._fields)) for row in rows]
+    found = [] if table is None or s.is_untested else turns_of(table.to_dict("records"))
     known = {t.larger for t in found if t.quantity == C_TAU}
     found += [t for t in _of_costs(s) if t.larger not in known]
     return sorted(found, key=lambda t: (t.quantity != C_TAU, t.distance))
+
+
+def turns_of(rows: Sequence[Row]) -> list[Turn]:
+    """The changes of the lead among the rows of thresholds."""
+    return [Turn(*(r[name] for name in Turn._fields)) for r in rows if r["rival"]]
 
 
 def conditions(s: Standings) -> tuple[str, str]:
@@ -186,10 +194,23 @@ def leader(s: Standings, c_tau: float) -> str:
     return min(names, key=lambda name: float(s.at_cost(name, c_tau).mean()))
 
 
-# -- the section of the report ---------------------------------------------------------------------
+def turnover(s: Standings) -> str:
+    """Who has the best mean at each cost of staleness tried; the table has all others."""
+    if s.scenario.learner.is_real:
+        return "A real model learned, so no time here depends on it."
+    if not s.costs:
+        return (
+            "No target is declared, so there is no time to it: c_tau changes progress and goodput, "
+            "but not the time that a number of samples takes."
+        )
+    leaders: dict[str, list[str]] = {}
+    for c in s.costs:
+        leaders.setdefault(leader(s, c), []).append(f"{c:g}")
+    where = [f"{name} at c_tau {join(costs)}" for name, costs in leaders.items()]
+    return f"The best mean is that of {join([*leaders] if len(leaders) == 1 else where)}."
 
-Row = Mapping[Any, Any]
-"""One row of the thresholds of a comparison."""
+
+# -- the section of the report ---------------------------------------------------------------------
 
 
 class Thresholds(NamedTuple):
@@ -214,12 +235,10 @@ def thresholds(s: Standings) -> Thresholds:
             "assumed or fitted and not 0."
         )
     rows = found.to_dict("records")
-    logs = {r["quantity"]: math.inf for r in rows}  # of the nearest factor that changes the lead
-    for r in rows:
-        if r["rival"]:
-            log = abs(math.log(r["turns_at"] / r["value"]))
-            logs[r["quantity"]] = min(log, logs[r["quantity"]])
-    rows.sort(key=lambda r: (r["quantity"] != C_TAU, logs[r["quantity"]]))
+    nearest = {r["quantity"]: math.inf for r in rows}
+    for turn in turns_of(rows):
+        nearest[turn.quantity] = min(turn.distance, nearest[turn.quantity])
+    rows.sort(key=lambda r: (r["quantity"] != C_TAU, nearest[r["quantity"]]))
     n, scenario = rows[0]["seeds"], s.scenario
     seeds = f"{n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
     if n < s.seeds and scenario.inputs.trace is not None:
@@ -229,7 +248,7 @@ def thresholds(s: Standings) -> Thresholds:
             f", chosen so that contention delays bsp as under all (by {percent(here, 2)} % and "
             f"{percent(sum(every.values()) / s.seeds, 2)} % in the mean)"
         )
-    about = ABOUT + NOT_ALL * any(name not in logs for name in uncertain(scenario))
+    about = ABOUT + NOT_ALL * any(name not in nearest for name in uncertain(scenario))
     about = about.format(leader=rows[0]["leader"], seeds=seeds)
     lost = explain_lost_lead(s) or explain_untested(s)
     return Thresholds(f"{about} {lost}".rstrip(), rows, _table(rows, scenario))
@@ -268,8 +287,7 @@ def brief(rows: Sequence[Row], scenario: Scenario) -> Brief:
 
     rows: of the thresholds, at least one.
     """
-    found = [Turn(*(r[name] for name in Turn._fields)) for r in rows if r["rival"]]
-    found.sort(key=lambda turn: (not turn.shown, turn.distance))
+    found = sorted(turns_of(rows), key=lambda turn: (not turn.shown, turn.distance))
     names = [name_of(scenario, key) for key in dict.fromkeys(r["quantity"] for r in rows)]
     lead = f"{rows[0]['leader']} has the shortest mean time{' to the target' * scenario.has_target}"
     spans = "each was varied alone, most from a quarter to four times its value"

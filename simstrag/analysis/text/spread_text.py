@@ -1,4 +1,4 @@
-"""The spread of one run in words and as a table, beside the interval of the mean."""
+"""The spread of one run in words and as a table, the mean beside it, and what intervals cover."""
 
 from __future__ import annotations
 
@@ -41,6 +41,31 @@ def describe_one_run(s: Standings, policy: str) -> str:
 def one_run(s: Standings, policy: str) -> dict[str, Any]:
     """The same for JSON: the policy, its interval and the mean of its runs."""
     return {"policy": policy, **s.one_run(policy).to_dict(), "mean": _mean(s, policy)._asdict()}
+
+
+def coverage(s: Standings) -> str:
+    """The coverage of the intervals, as a clause."""
+    scenario, n = s.scenario, s.seeds
+    if n < 2 and not s.certain:
+        return "there are no intervals, because there is one seed"
+    if n < 2:
+        return "nothing is random here, so one seed is enough, and intervals have no width"
+    if not s.spread:
+        return (
+            f"the {n} seeds are one and the same run, because nothing is random here, so the "
+            "intervals have no width and cover nothing"
+        )
+    training = "initial parameters, the samples drawn and " if scenario.learner.is_real else ""
+    more = " and the pace of as many runs (noise.pace)" if scenario.pace else ""
+    other = "trace" if scenario.pace else "day"
+    noise = f"{training}the noise of step times in {n} seeds{more}"
+    if scenario.inputs.trace is None:
+        return f"the intervals cover {noise} without a contention trace"
+    if scenario.trace_per_seed == "shift" and scenario.inputs.trace.end:
+        moments = f"{training}{n} starting moments in this one trace{more}"
+        return f"the intervals cover {moments}, not other traces"
+    over = "over one fixed trace, so they say nothing about another"
+    return f"the intervals cover {noise} {over} {other}"
 
 
 def spread_table(s: Standings) -> Table:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from simstrag.analysis.derived.sweep_cells import Cell, SweepCells
+from simstrag.analysis.derived.sweep_cells import Cell, Ranked, SweepCells
 from simstrag.analysis.text.cautions import STALE
 from simstrag.analysis.text.gain_text import ERROR, PolicyNames
 from simstrag.analysis.text.number_format import capital, join, percent
@@ -73,13 +73,18 @@ def _winners(found: SweepCells, wins: Counter[str], full: Mapping[str, str]) -> 
 
 
 def _savings(found: SweepCells) -> str:
-    best = [cell.best for cell in found.cells if cell.winner not in (None, BASELINE)]
-    saved = [p.saved.value for p in best if p and math.isfinite(p.saved.value)]
+    saved = [p.saved.value for p in _faster(found) if math.isfinite(p.saved.value)]
     if not saved:
         return ""
     least, most = (percent(share, 2) for share in (min(saved), max(saved)))
     between = least if least == most else f"between {least} and {most}"
     return f"Where another policy than bsp is fastest, it saves {between} % of bsp's time."
+
+
+def _faster(found: SweepCells) -> list[Ranked]:
+    """The winners that are not bsp, a point each."""
+    best = [cell.best for cell in found.cells if cell.winner not in (None, BASELINE)]
+    return [p for p in best if p is not None]
 
 
 def _gaps(found: SweepCells) -> str:
@@ -115,8 +120,7 @@ def _unranked(found: SweepCells) -> Iterator[str]:
 
 def _worth(found: SweepCells) -> Iterator[str]:
     """Gains that are too little to be sure of, and what times are of."""
-    best = [cell.best for cell in found.cells if cell.winner not in (None, BASELINE)]
-    if slight := sum(p is not None and p.saved.value < MODEL_ERROR for p in best):
+    if slight := sum(p.saved.value < MODEL_ERROR for p in _faster(found)):
         yield (
             f"At {slight} of {len(found.cells)} points the fastest policy saves less than {ERROR}, "
             "so real ranks may not show it."
