@@ -376,10 +376,10 @@ def test_a_replica_that_decides_otherwise_is_caught_at_the_next_step_and_named(
         assert said.startswith("at version 5: rank 2 is at version 5 with plan")
 
 
+@pytest.mark.parametrize("policy", ["backup:b=1"])
 def test_the_reference_engine_books_recorded_arrivals_as_the_server_did(
-    ranks: Ranks, tmp_path: Path
+    policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
-    policy = "backup:b=1"
     ranks.run(train, 3, policy, 60, str(tmp_path / "run"), 0.01)
     _, lines = read_journal(tmp_path / "run")
     gone = next((k for k, line in enumerate(lines) if line[0] == "gone"), len(lines))
@@ -427,15 +427,18 @@ def told_again(policy: str, lines: list[list[Any]]) -> tuple[list[list[float]], 
     return [[*own, *[1e6] * 3] for own in seconds], booked
 
 
-def test_a_policy_trains_four_ranks_and_leaves_a_record(ranks: Ranks, tmp_path: Path) -> None:
-    answers = ranks.run(train, 4, "star_ring", 60, str(tmp_path / "run"), 0.006)
+@pytest.mark.parametrize("policy", ["star_ring"])
+def test_a_policy_trains_four_ranks_and_leaves_a_record(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    answers = ranks.run(train, 4, policy, 60, str(tmp_path / "run"), 0.006)
     first, last = (
         statistics.mean(loss for answer in answers for loss in answer["losses"][part])
         for part in (slice(15), slice(-15, None))
     )
     assert last < 0.8 * first
     run = run_of(tmp_path / "run")
-    assert run.policy == "star_ring"
+    assert run.policy == policy
     applied = run.frame("gradients").query("fate == 'applied'")
     assert applied["samples"].sum() == run.summary["samples"] > 0
     assert run.recorded is not None

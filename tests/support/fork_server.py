@@ -1,8 +1,10 @@
 """Processes forked from one that has imported torch: a rank or a server starts in milliseconds.
 
-forks = ForkServer.start()
-child = forks.fork(answer, 3)       # calls `answer(forks, pipe, 3)` there
-child.pipe.recv()
+    forks = ForkServer.start()
+    child = forks.fork(answer, 3)
+    child.pipe.recv()
+
+The forked process calls `answer(forks, pipe, 3)`.
 """
 
 from __future__ import annotations
