@@ -37,6 +37,7 @@ from simstrag.validation.real_runs import (
     REPLICA,
     RUNS,
     Campaign,
+    OnRun,
     RunOutcome,
     lock_folder,
     refuse_others,
@@ -58,8 +59,6 @@ BEGUN = "begun.json"
 
 LATE = 0.1
 """Delay of load, in seconds, above which there is a remark."""
-
-OnRun = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
