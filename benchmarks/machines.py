@@ -26,8 +26,9 @@ from typing import Any
 
 from benchmarks.results import keep_tables
 from benchmarks.tables import Table
-from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
+from simstrag.calibration.calibrate import PROFILE, Calibration
 from simstrag.calibration.cells import MeasurementCell, Part
+from simstrag.calibration.plan import CalibrationRequest
 from simstrag.cli.progress import show_count, show_seconds
 from simstrag.documents.file_io import write_json
 from simstrag.errors import InputError

@@ -18,7 +18,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.calibration.calibrate import Forecast
+    from simstrag.calibration.plan import Forecast
     from simstrag.profile.profile import Profile
 
 CELLS = "What to measure"
@@ -71,7 +71,8 @@ def calibrate(
     """Measure steps, contention and communication on this machine; write a profile."""
     if context.invoked_subcommand is not None:
         return
-    from simstrag.calibration.calibrate import Calibration, CalibrationRequest
+    from simstrag.calibration.calibrate import Calibration
+    from simstrag.calibration.plan import CalibrationRequest
 
     calibration = Calibration(
         CalibrationRequest(

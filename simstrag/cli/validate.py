@@ -106,7 +106,7 @@ def validate(
         )
     if workload is None and (given := given_options(context, OF_CALIBRATION)):
         raise InputError(f"{', '.join(given)}: --profile is already a calibration; leave it out")
-    from simstrag.calibration.calibrate import CalibrationRequest
+    from simstrag.calibration.plan import CalibrationRequest
     from simstrag.profile.profile import Profile, find_profile
     from simstrag.validation.validation import InterleavedCalibration, describe_differences
     from simstrag.validation.validation import validate as run_validation

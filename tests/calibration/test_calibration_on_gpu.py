@@ -13,13 +13,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration import calibrate as module  # noqa: E402
+from simstrag.calibration import plan as module  # noqa: E402
 from simstrag.calibration.benches import steps, training_jobs  # noqa: E402
 from simstrag.calibration.benches.anatomy import AnatomyBench  # noqa: E402
 from simstrag.calibration.benches.bench import Skipped  # noqa: E402
 from simstrag.calibration.benches.measured_device import Cpu  # noqa: E402
-from simstrag.calibration.calibrate import Calibration, CalibrationRequest  # noqa: E402
+from simstrag.calibration.calibrate import Calibration  # noqa: E402
 from simstrag.calibration.cells import MeasurementCell, VisitSeries  # noqa: E402
+from simstrag.calibration.plan import CalibrationRequest  # noqa: E402
 from simstrag.calibration.samples import read  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
