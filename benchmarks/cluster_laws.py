@@ -29,7 +29,7 @@ from simstrag.cluster.colocation import ColocationLaw, fit, typical
 
 Pairs = dict[tuple[str, str], float]
 """Speed of a workload beside another on one device, over its speed alone."""
-Curve = dict[int, float]
+LawCurve = dict[int, float]
 """Relative throughput by processors of a device."""
 TRACES = Path(__file__).parents[1].parent / "shared" / "traces"
 GPUS = ("k80", "p100", "v100")
@@ -58,12 +58,12 @@ def _relative_speeds(speeds: dict[str, Any]) -> Iterator[tuple[tuple[str, str], 
                 yield (workload, literal_eval(job)[0]), both[0] / row["null"]
 
 
-def read_curves(traces: Path) -> dict[str, Curve]:
+def read_curves(traces: Path) -> dict[str, LawCurve]:
     """Synergy's curves of one device that differ and are not flat.
 
     Those of 2 and 4 devices are their beginnings; a throughput of 0 says that it is not possible.
     """
-    found: dict[str, Curve] = {}
+    found: dict[str, LawCurve] = {}
     with (traces / "synergy-host-share" / "throughput.csv").open() as file:
         for row in csv.DictReader(file):
             if row["gpus"] == "1" and row["memory_gb_per_gpu"] in ("62.5", "125"):
@@ -189,7 +189,7 @@ def unseen_pairs_error(pairs: Pairs, share: float) -> float:
 # Processors of a device
 
 
-def sum_form(curve: Curve, levels: Sequence[int]) -> tuple[float, float]:
+def sum_form(curve: LawCurve, levels: Sequence[int]) -> tuple[float, float]:
     """Host and device part, at least 0, of steps of host / processors + device (rule 2)."""
     speeds = np.array([curve[level] for level in levels])
     columns = np.stack([speeds / levels, speeds], axis=1)
@@ -197,7 +197,7 @@ def sum_form(curve: Curve, levels: Sequence[int]) -> tuple[float, float]:
     return float(host), float(device)
 
 
-def max_form(curve: Curve, levels: Sequence[int]) -> tuple[float, float]:
+def max_form(curve: LawCurve, levels: Sequence[int]) -> tuple[float, float]:
     """Host and device part of steps of max(host / processors, device), as of a pipeline.
 
     Two levels: the first one waits for the host; so does the second if it gains in proportion, and
@@ -215,19 +215,19 @@ def throughputs(form: str, parts: Sequence[float] | Floats, levels: Iterable[int
     return 1 / (waits + device if form == "sum" else np.maximum(waits, device))
 
 
-def held_out(curve: Curve, form: str, levels: Sequence[int]) -> tuple[Floats, Floats]:
+def held_out(curve: LawCurve, form: str, levels: Sequence[int]) -> tuple[Floats, Floats]:
     """Predicted and measured throughputs at the levels that the fit has not seen."""
     rest = [level for level in curve if level not in levels]
     parts = (sum_form if form == "sum" else max_form)(curve, levels)
     return throughputs(form, parts, rest), np.array([curve[level] for level in rest])
 
 
-def curve_error(curve: Curve, form: str, levels: Sequence[int]) -> float:
+def curve_error(curve: LawCurve, form: str, levels: Sequence[int]) -> float:
     predicted, measured = held_out(curve, form, levels)
     return _error(predicted, measured)
 
 
-def fitted_error(curve: Curve, form: str) -> float:
+def fitted_error(curve: LawCurve, form: str) -> float:
     """The least error that a form has on a whole curve: nothing is held out."""
     measured = np.array([*curve.values()])
     start = max_form(curve, (min(curve), max(curve)))
@@ -241,14 +241,14 @@ def fitted_error(curve: Curve, form: str) -> float:
     )  # fmt: skip
 
 
-def easy_error(curve: Curve, levels: Sequence[int]) -> float:
+def easy_error(curve: LawCurve, levels: Sequence[int]) -> float:
     """The error of min(cap, processors / 3) at the same levels."""
     rest = [level for level in curve if level not in levels]
     cap = max(curve.values())
     return float(np.mean([abs(min(cap, level / 3) - curve[level]) for level in rest]))
 
 
-def unhidden(curve: Curve) -> Floats:
+def unhidden(curve: LawCurve) -> Floats:
     """Predicted over measured throughput where rule 2 is given the whole work of a pipeline.
 
     The host part is what one processor takes alone, the device part what the device takes alone.
@@ -277,7 +277,7 @@ def main() -> None:
         print(f"{name}: rule 2 with the whole work over measured", *unhidden(curve).round(2))
 
 
-def curve_table(curves: dict[str, Curve]) -> dict[str, dict[str, float]]:
+def curve_table(curves: dict[str, LawCurve]) -> dict[str, dict[str, float]]:
     """Errors of both forms, a column for each choice of levels, and of the easy baseline."""
     columns = {
         f"{form}, {few} and {many}": {

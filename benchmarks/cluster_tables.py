@@ -35,7 +35,7 @@ OTHERS = [ON | {"time": 60 * k, "value": 3.0 if k % 2 else 1.0} for k in range(1
 """A tenant on one node: 60 s off, 60 s on, as STAR's launchers throttle a worker."""
 COUNTED = ("granted", "refused", "delays", "over_grant")
 Mix = str | Mapping[str, str]
-Runs = list[ClusterRun]
+ClusterRuns = list[ClusterRun]
 
 
 def study(**changes: Any) -> ClusterStudy:
@@ -43,7 +43,7 @@ def study(**changes: Any) -> ClusterStudy:
     return ClusterStudy.of(read_mapping(EXAMPLE, "cluster study", "") | changes)
 
 
-def run(case: ClusterStudy, mix: Mix, placer: str, seeds: int, **more: Any) -> Runs:
+def run(case: ClusterStudy, mix: Mix, placer: str, seeds: int, **more: Any) -> ClusterRuns:
     """Under each seed, without the same jobs alone."""
     return [
         simulate_cluster(case, mix, placer, seed, alone=False, record=False, **more)
@@ -51,7 +51,7 @@ def run(case: ClusterStudy, mix: Mix, placer: str, seeds: int, **more: Any) -> R
     ]
 
 
-def times(runs: Runs, of: Callable[[Mapping[str, Any]], bool] = lambda row: True) -> Any:
+def times(runs: ClusterRuns, of: Callable[[Mapping[str, Any]], bool] = lambda row: True) -> Any:
     """The mean completion time of some jobs, of each run."""
     return np.array([
         np.mean([row["completion_time"] for row in one.jobs if of(row)]) for one in runs
@@ -148,7 +148,7 @@ def _with_precision() -> ClusterStudy:
     return ClusterStudy.of(data)
 
 
-def _change_of(base: Runs, runs: Runs, workloads: Sequence[str]) -> Estimate:
+def _change_of(base: ClusterRuns, runs: ClusterRuns, workloads: Sequence[str]) -> Estimate:
     """By which ratio the jobs of some workloads take longer."""
     own, others = (times(each, lambda row: row["workload"] in workloads) for each in (runs, base))
     return ratio_of_times(own, others)

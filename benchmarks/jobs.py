@@ -25,7 +25,7 @@ from simstrag.trace.slowdown import Piecewise, finish
 
 __all__ = ["POLICIES", "FixedPolicy", "Job", "KorelReviews"]
 
-Clock = Callable[[int, float], float]
+StepClock = Callable[[int, float], float]
 """A function of a rank and the start of its next step; each call takes one step."""
 COMPUTE, CV, LAG1, AMP_RATIO = 0.1, 0.05, 0.56, 1.6
 PUSH = PULL = 0.001
@@ -141,7 +141,7 @@ class Job:
         _ = self.factors if self.breakpoints or self.policy == "korel" else self.durations
         _ = self.stretch, self.groups
 
-    def ends(self) -> Clock:
+    def ends(self) -> StepClock:
         """A function of rank and start that returns the end of the rank's next step."""
         if self.breakpoints:
             works, full = [iter(row).__next__ for row in self.factors], [f for f, _ in self.stretch]
@@ -149,7 +149,7 @@ class Job:
         following = [iter(row).__next__ for row in self.durations]
         return lambda rank, start: start + following[rank]()
 
-    def seconds(self) -> Clock:
+    def seconds(self) -> StepClock:
         """A function of rank and start that returns the duration of the rank's next step."""
         if self.breakpoints:
             ends = self.ends()

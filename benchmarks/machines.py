@@ -26,8 +26,9 @@ from typing import Any
 
 from benchmarks.results import keep_tables
 from benchmarks.tables import Table
-from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
+from simstrag.calibration.calibrate import PROFILE, Calibration
 from simstrag.calibration.cells import MeasurementCell, Part
+from simstrag.calibration.plan import CalibrationRequest
 from simstrag.cli.progress import show_count, show_seconds
 from simstrag.documents.file_io import write_json
 from simstrag.errors import InputError
@@ -70,11 +71,11 @@ COLUMNS = (
 )  # fmt: skip
 """Columns of machines.csv; the field of a quantity that was not measured is empty."""
 
-Row = Mapping[str, str]
+MachineRow = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class MachineSetting:
     """What is chosen at the start, and kept for a resumed measurement."""
 
     batch: int
@@ -83,7 +84,7 @@ class Setting:
     quick: bool
 
     @classmethod
-    def kept(cls, folder: Path, minutes: float, quick: bool) -> Setting:
+    def kept(cls, folder: Path, minutes: float, quick: bool) -> MachineSetting:
         """The setting of an unfinished measurement in the folder, else a new one."""
         file = folder / "setting.json"
         if file.exists():
@@ -131,7 +132,7 @@ def choose() -> tuple[int, str]:
     return batch, "korel" if gain > GAIN else "asgd"
 
 
-def measure(folder: Path, setting: Setting) -> tuple[Result, Profile]:
+def measure(folder: Path, setting: MachineSetting) -> tuple[Result, Profile]:
     """Calibrate and validate in the folder, or go on with it."""
     place = folder / "validation"
     only = setting.cells(place / CALIBRATION)
@@ -202,7 +203,7 @@ def threads_per_core() -> int | None:
     return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
 
-def read_rows() -> list[Row]:
+def read_rows() -> list[MachineRow]:
     """The rows of machines.csv, the oldest first."""
     with ROWS.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
@@ -214,7 +215,7 @@ def append_row(row: Mapping[str, Any]) -> None:
         csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
 
 
-def table_of(rows: Iterable[Row]) -> Table:
+def table_of(rows: Iterable[MachineRow]) -> Table:
     """The table of docs/measured/machines.txt; machines.csv has more columns."""
     header = (
         "processor", "date", "step (ms)", "bf16", "side by side", "pace (%)", "cases, runs",
@@ -224,7 +225,7 @@ def table_of(rows: Iterable[Row]) -> Table:
     return Table("Machines", header, [_cells(row) for row in rows])
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: MachineRow) -> tuple[str, ...]:
     def number(name: str, form: str, scale: float = 1.0) -> str:
         return f"{scale * float(row[name]):{form}}" if row[name] else ""
 
@@ -279,7 +280,7 @@ def main() -> int:
     folder = FOLDER / ("try" if asked.quick else "unfinished")
     minutes = asked.minutes or (3.0 if asked.quick else 25.0)
     try:
-        setting = Setting.kept(folder, minutes, asked.quick)
+        setting = MachineSetting.kept(folder, minutes, asked.quick)
         _say(f"batch {setting.batch}, {setting.policy}; {setting.minutes:g} minutes")
         result, profile = measure(folder, setting)
     except KeyboardInterrupt:

@@ -26,10 +26,10 @@ from simstrag.profile.power_caps import SHAPE, PowerCaps, PowerRow, law
 GPUS = ("v100", "p100")
 LEAST = 5
 """The fewest caps of a training that is used."""
-Training = list[PowerRow]
+PowerRows = list[PowerRow]
 
 
-def read(folder: Path, gpu: str) -> list[Training]:
+def read(folder: Path, gpu: str) -> list[PowerRows]:
     """The trainings on one GPU, each with its rows in the order of caps."""
     table = pd.read_csv(folder / f"summary_power_{gpu}.csv")
     keys = ["dataset", "network", "batch_size", "optimizer"]
@@ -39,7 +39,7 @@ def read(folder: Path, gpu: str) -> list[Training]:
     return [training for training in rows if len(training) >= LEAST]
 
 
-def misfit(shape: Floats, trainings: list[Training]) -> float:
+def misfit(shape: Floats, trainings: list[PowerRows]) -> float:
     """Mean square of the logarithms of all rows over the law."""
     total, count = 0.0, 0
     for training in trainings:
@@ -52,7 +52,7 @@ def misfit(shape: Floats, trainings: list[Training]) -> float:
     return total / count
 
 
-def regrets(trainings: list[Training], shape: tuple[float, ...] | None) -> Floats:
+def regrets(trainings: list[PowerRows], shape: tuple[float, ...] | None) -> Floats:
     """Energy regrets; shape: None for the best of the three rows alone."""
     found = []
     for training in trainings:

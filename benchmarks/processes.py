@@ -12,7 +12,7 @@ from typing import Any
 
 import simpy
 
-from benchmarks.jobs import BACKUPS, BOUND, PULL, PUSH, Clock, Job, KorelReviews
+from benchmarks.jobs import BACKUPS, BOUND, PULL, PUSH, Job, KorelReviews, StepClock
 
 __all__ = ["asgd", "backup", "bsp", "cgp", "korel", "ssp"]
 
@@ -31,7 +31,7 @@ def korel(job: Job) -> float:
 
 
 def _lockstep(
-    job: Job, seconds: Clock, review: Callable[[int, float], None] | None = None
+    job: Job, seconds: StepClock, review: Callable[[int, float], None] | None = None
 ) -> float:
     env, reduce = simpy.Environment(), job.reduce(job.workers)
     done, opened = env.event(), env.event()

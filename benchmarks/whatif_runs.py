@@ -1,7 +1,6 @@
-"""What-if analysis of real runs against their measured slowdown, and what recording costs.
+"""What-if analysis of real runs against their measured slowdown.
 
     python -m benchmarks.whatif_runs --out runs/whatif   # 40 runs, each loaded and clean in turns
-    python -m benchmarks.whatif_runs --cost              # record on and off in turns, on any mesh
 
 Each run trains a network on four ranks of gloo, under DDP or FSDP2.  In turns of `TURN` steps rank
 1 has a larger batch: real computing, and no sleeping.  The record is split into its loaded steps
@@ -20,10 +19,6 @@ the noise of the cores, and so does what other programs took of the cores meanwh
 
 Runs that a folder holds are not made again, so that an interrupted series goes on; leave the
 machine alone meanwhile.
-
-The cost of recording does not depend on what a step computes.  It is counted in processor seconds
-of rank 0, which looks for slow ranks, on a tiny network, where a paired difference shows it.  On a
-mesh, the recorder is open in its turns alone: it replaces functions of torch, for all models.
 """
 
 from __future__ import annotations
@@ -46,9 +41,7 @@ from typing import Any, NamedTuple
 FACTORS = {"ddp": (1.5, 1.75, 2.0, 2.5), "fsdp2": (2.0, 2.5, 3.0, 3.5)}
 """Of rank 1's batch.  They slow a step by 1.2 to 2, more under DDP: FSDP2 waits more often."""
 MESHES = {"hsdp": ("replicate", "shard"), "fsdp2 x tp": ("dp", "tp")}
-"""Dimensions of the meshes of 2 x 2 ranks on which recording is timed, too."""
-TARGET = 0.03
-"""Seconds of the step of which the cost is stated as a share."""
+"""Dimensions of the meshes of 2 x 2 ranks of `benchmarks.recording_cost`."""
 REPEATS = 5
 """Runs of each wrapper and factor."""
 RANKS, SLOW, SETTLING, TURN, TURNS = 4, 1, 3, 5, 96
@@ -57,11 +50,7 @@ QUOTA, PERIOD = 1000, 2500
 """Microseconds of a core that a rank may take in each period: the least, two fifths."""
 GROUPS = Path("/sys/fs/cgroup/cpu")
 """Where Linux has the control groups of processors, in their version 1."""
-WIDTH, BATCH, TINY = 128, 2048, 8
-BLOCK, BLOCKS = 20, 150
-"""Steps of a block, and pairs of blocks, with the record and without it."""
-LOOKS, EVERY = 9, 10.0
-"""Looks that are timed, and seconds between two by default."""
+WIDTH, BATCH = 128, 2048
 DONE = "done.json"
 
 
@@ -202,49 +191,6 @@ def _busy() -> float:
     return float(times.user + times.system + times.irq + times.softirq + times.steal)
 
 
-def rank_cost(out: Path, pairs: int) -> None:
-    """Processor seconds of steps with the record and without it, in turns of `BLOCK` steps."""
-    import torch.distributed as dist
-
-    import simstrag.ddp
-
-    costs: dict[str, list[float]] = {}
-    for wrapper in (*FACTORS, *MESHES):
-        plain, recorded = wrapped(wrapper, TINY), wrapped(wrapper, TINY)
-        both = [steps(model, itertools.repeat(TINY), TINY) for model in (plain, recorded)]
-        for each in both:
-            list(itertools.islice(each, 5))
-        recorder: Any = None
-        if wrapper in FACTORS:
-            recorder = simstrag.ddp.record(recorded, out / wrapper, look_every=1e9)
-        means: list[list[float]] = [[], []]
-        for turn in range(2 * pairs):
-            k = (turn + turn // 2) % 2  # plain, recorded, recorded, plain
-            opened: Any = None
-            if k and wrapper in MESHES:
-                opened = simstrag.ddp.record(recorded, out / f"{wrapper}-{turn}", look_every=0)
-            seconds = sum(itertools.islice(both[k], BLOCK))
-            if opened is not None:
-                begin = time.thread_time()
-                opened.close()
-                seconds += time.thread_time() - begin
-            means[k].append(seconds / BLOCK)
-        costs[wrapper] = [b - a for a, b in zip(*means, strict=True)]
-        if recorder is not None:
-            costs[f"{wrapper} look"] = [_look(recorder) for _ in range(LOOKS)]
-    if dist.get_rank() == 0:
-        (out / "cost.json").write_text(json.dumps(costs))
-
-
-def _look(recorder: Any) -> float:
-    """Processor seconds of sending, and of a look at as many new steps as it takes in."""
-    looks = recorder._looks
-    looks._next, looks._seen, looks._pause = 0.0, -1, 0.0
-    begin = time.thread_time()
-    looks.add([])
-    return time.thread_time() - begin
-
-
 # -- on their launcher -------------------------------------------------------------------------
 
 
@@ -347,36 +293,13 @@ def _spread(errors: list[float]) -> str:
     )
 
 
-def show_cost(out: Path) -> None:
-    """Print what recording costs a step."""
-    found = json.loads((out / "cost.json").read_text())
-    for wrapper in (*FACTORS, *MESHES):
-        cost, low, high = (1e6 * each for each in _median(found[wrapper]))
-        look = statistics.median(found.get(f"{wrapper} look", [0.0]))
-        looks = f", and a look {1e3 * look:.1f} ms every {EVERY:.0f} s" if look else ""
-        share = 1e-6 * cost / TARGET + look / EVERY
-        print(
-            f"{wrapper}: record costs {cost:.0f} us a step (median of {len(found[wrapper])} pairs "
-            f"of {BLOCK} steps; 95 % interval {low:.0f} to {high:.0f}){looks}: "
-            f"{100 * share:.2f} % of a step of {1e3 * TARGET:.0f} ms"
-        )
-
-
-def _median(values: list[float]) -> tuple[float, float, float]:
-    """The median, and the values between which it is with 95 %, whatever they are drawn from."""
-    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
-    ends = (math.floor(len(values) / 2 - half), math.ceil(len(values) / 2 + half))
-    low, high = (ordered[min(max(end, 0), len(values) - 1)] for end in ends)
-    return statistics.median(values), low, high
-
-
-def launch(arguments: list[str]) -> None:
-    """Run this module on all ranks; they end with this process."""
+def launch(module: str, arguments: list[str]) -> None:
+    """Run a module on all ranks; they end with this process."""
     from simstrag.ddp.launch import run
 
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        if code := run(["-m", "benchmarks.whatif_runs", *arguments], RANKS, pinned=True):
+        if code := run(["-m", module, *arguments], RANKS, pinned=True):
             raise SystemExit(code)
     finally:
         for rank in range(RANKS):
@@ -384,38 +307,35 @@ def launch(arguments: list[str]) -> None:
                 _group(rank).rmdir()
 
 
+def join() -> None:
+    """Join the other ranks, on one thread."""
+    import torch
+
+    import simstrag.ddp
+
+    torch.set_num_threads(1)
+    simstrag.ddp.join()
+
+
 def main() -> None:
-    """Make the runs that are missing and judge all, or measure the cost."""
+    """Make the runs that are missing, and judge all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="folder of the records; else none is kept")
     parser.add_argument("--runs", type=int, default=REPEATS * sum(map(len, FACTORS.values())))
-    parser.add_argument("--cost", action="store_true", help="measure what record costs a step")
-    parser.add_argument("--pairs", type=int, default=BLOCKS, help="of blocks, to measure the cost")
     options = parser.parse_args()
+    wanted = jobs(options.runs)
     if "RANK" in os.environ:
-        import torch
-
-        import simstrag.ddp
-
-        torch.set_num_threads(1)
-        simstrag.ddp.join()
-        out = options.out
-        rank_cost(out, options.pairs) if options.cost else rank_runs(
-            out, _missing(out, jobs(options.runs))
-        )
+        join()
+        rank_runs(options.out, _missing(options.out, wanted))
         return
     with tempfile.TemporaryDirectory() as temporary:
         out = options.out or Path(temporary)
-        if options.cost:
-            launch(["--cost", "--out", temporary, "--pairs", str(options.pairs)])
-            show_cost(Path(temporary))
-            return
-        todo = _missing(out, jobs(options.runs))
+        todo = _missing(out, wanted)
         begin = time.monotonic()
         if todo:
-            launch(["--out", str(out), "--runs", str(options.runs)])
+            launch("benchmarks.whatif_runs", ["--out", str(out), "--runs", str(options.runs)])
         print(f"{len(todo)} runs in {time.monotonic() - begin:.0f} s", file=sys.stderr)
-        show([judge(out, job) for job in jobs(options.runs)])
+        show([judge(out, job) for job in wanted])
 
 
 def _missing(out: Path, wanted: list[Job]) -> list[Job]:

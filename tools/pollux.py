@@ -37,7 +37,7 @@ SOURCE = "petuum/adaptdl, branch osdi21-artifact @c793c70 (Apache-2.0): placemen
 
 EXPOSED = "of what backward did not hide, over all placements; interval by the residuals"
 
-Row = tuple[tuple[int, ...], int, float, float]
+JobRow = tuple[tuple[int, ...], int, float, float]
 
 
 def t4(traces: Path, application: str) -> Profile:
@@ -101,7 +101,7 @@ def t4(traces: Path, application: str) -> Profile:
     )  # fmt: skip
 
 
-def synchronisation_points(rows: Sequence[Row], size: int) -> list[AllReducePoint]:
+def synchronisation_points(rows: Sequence[JobRow], size: int) -> list[AllReducePoint]:
     """`sync_time` of every placement of several GPUs at its smallest batch, as an all-reduce."""
     least: dict[tuple[int, ...], tuple[int, float]] = {}
     for nodes, batch, _, sync in rows:
@@ -125,7 +125,7 @@ def predict_larger(points: Sequence[AllReducePoint]) -> tuple[str, list[float]]:
     return words, [abs(error) for error in law.residuals(larger)]
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[JobRow]:
     """GPUs of each node, local batch, step_time and sync_time of each row.
 
     Raises `InputError` for a file of something else.

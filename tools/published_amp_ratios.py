@@ -19,9 +19,9 @@ NVIDIA = "NVIDIA DeepLearningExamples, READMEs, single GPU"
 LAMBDA = "Lambda GPU benchmarks, CSV tables, single GPU; batches may differ between precisions"
 NANOGPT = "Karpathy, build-nanogpt, lecture figures in tokens/s"
 
-Line = tuple[str, str, str, str, float, str, str]
+RatioRow = tuple[str, str, str, str, float, str, str]
 
-LINES: tuple[Line, ...] = (
+LINES: tuple[RatioRow, ...] = (
     ("ResNet-50 v1.5", "A100 80GB", "tf32", "amp fp16", 2.63, NVIDIA, READ),
     ("ResNet-50 v1.5", "V100 16GB", "fp32", "amp fp16", 3.26, NVIDIA, READ),
     ("BERT-large pretraining, sequence 128", "A100", "tf32", "amp fp16", 1.83, NVIDIA, READ),

@@ -25,13 +25,13 @@ from simstrag.cluster.study import ClusterStudy
 from simstrag.contract.policy import LANES
 from simstrag.ddp.policy_support import mechanism
 from simstrag.errors import InputError
-from simstrag.experiments.decision import OWN, State
+from simstrag.experiments.decision import OWN, Setting
+from simstrag.experiments.kept_runs import Report
 from simstrag.experiments.runner import BASELINE
 from simstrag.policies import declared_lane, load
 from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.varied_constants import FACTORS, OWN_FACTORS
 
-Report = Callable[[int, int, str], None]
 SEEDS = 3
 """Most seeds under which a constant is varied."""
 CORES = ("host_cores", "server_cores")
@@ -111,7 +111,7 @@ def advise_cluster(
     run = partial(cluster, folder=folder, jobs=jobs, on_progress=on_progress)
     search = Search(study.seed_list, (1.0,), partial(_compute, study, run))
     finalists = search.run(found.specs)
-    samples: dict[State, Mapping[str, Floats]] = {}
+    samples: dict[Setting, Mapping[str, Floats]] = {}
     for constant in _assumed(study, finalists):
         for factor in OWN_FACTORS.get(constant, FACTORS):
             varied = _with_factor(study, constant, factor)

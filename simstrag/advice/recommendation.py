@@ -14,7 +14,7 @@ import numpy as np
 from simstrag.advice.halving import ALIKE, CandidateResult
 from simstrag.arrays import Floats
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.decision import MODEL_ERROR, OWN, Choice, PolicyDecision, State, choose
+from simstrag.experiments.decision import MODEL_ERROR, OWN, Choice, PolicyDecision, Setting, choose
 from simstrag.experiments.paired_statistics import Estimate, exact, quantile
 from simstrag.rendering import answer
 
@@ -161,7 +161,7 @@ class Recommendation(PolicyDecision, ABC):
     @cached_property
     def assumption(self) -> Assumption | None:
         """The assumed constant at which the choice falls behind most; None below `MODEL_ERROR`."""
-        worst: tuple[float, State, str] | None = None
+        worst: tuple[float, Setting, str] | None = None
         for state, times in self.states.items():
             rival = min(times, key=times.__getitem__)
             behind = times.get(self.choice, math.nan) / times[rival] - 1

@@ -21,7 +21,7 @@ Part = Literal[
 PARTS: tuple[Part, ...] = tuple(part for part in get_args(Part) if part != "anatomy")
 """The parts that can be asked for; the anatomy of steps comes with part "step" on a GPU."""
 
-Series = dict[str, tuple[float, ...]]
+VisitSeries = dict[str, tuple[float, ...]]
 """Samples of a visit by the name of their series."""
 
 
@@ -93,7 +93,7 @@ class Visit:
     cell: MeasurementCell
     number: int
     began: float
-    samples: Series = field(default_factory=dict)
+    samples: VisitSeries = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: str = ""
 

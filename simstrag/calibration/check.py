@@ -6,11 +6,12 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simstrag.calibration.calibrate import Calibration, CalibrationRequest
+from simstrag.calibration.calibrate import Calibration
 from simstrag.calibration.cells import PARTS, MeasurementCell
 from simstrag.calibration.compare import ComparedNumber, SideBySide, compare, median_half_width
 from simstrag.calibration.fits.contention_estimates import cell_of_level
 from simstrag.calibration.measurement_rounds import OnVisit
+from simstrag.calibration.plan import CalibrationRequest
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 

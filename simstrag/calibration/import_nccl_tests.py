@@ -23,7 +23,12 @@ import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.fits import allreduce_fit
-from simstrag.calibration.fits.allreduce_fit import ALGORITHMS, Algorithm, AllReducePoint, Predictor
+from simstrag.calibration.fits.allreduce_fit import (
+    ALGORITHMS,
+    Algorithm,
+    AllReducePoint,
+    TimePredictor,
+)
 from simstrag.calibration.fits.held_out import LARGE, CellPrediction, summarize_errors
 from simstrag.calibration.fits.visit_statistics import round_digits
 from simstrag.documents.file_io import require_path
@@ -213,7 +218,7 @@ def choose(points: Sequence[AllReducePoint]) -> tuple[Algorithm, dict[Algorithm,
 def predict_placements(points: Sequence[AllReducePoint]) -> HeldOut | None:
     """Predict each placement by an algorithm chosen and fitted without it."""
 
-    def fitter(rest: Sequence[AllReducePoint]) -> Predictor:
+    def fitter(rest: Sequence[AllReducePoint]) -> TimePredictor:
         algorithm, _ = choose(rest)
         chosen.append(algorithm)
         return allreduce_fit.fit(rest, algorithm).seconds

@@ -24,10 +24,19 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
 )
-from simstrag.cli.init import Batch, Latency, Link, Parameters, Step, Width, Workers, describe_job
+from simstrag.cli.init import (
+    BatchOption,
+    LatencyOption,
+    LinkOption,
+    ParametersOption,
+    StepOption,
+    WidthOption,
+    WorkersOption,
+    describe_job,
+)
 from simstrag.cli.options import (
-    Jobs,
-    Verbose,
+    JobsOption,
+    VerboseOption,
     argument,
     flag,
     given_options,
@@ -92,18 +101,18 @@ def advise(
     failures: Annotated[
         Path | None, option("A scenario with the failures, for --timeouts.", "FILE")
     ] = None,
-    jobs: Jobs = None,
-    step: Step = None,
-    parameters: Parameters = None,
-    link: Link = None,
-    batch: Batch = None,
-    latency: Latency = None,
-    precision: Width = "fp32",
-    workers: Workers = None,
+    jobs: JobsOption = None,
+    step: StepOption = None,
+    parameters: ParametersOption = None,
+    link: LinkOption = None,
+    batch: BatchOption = None,
+    latency: LatencyOption = None,
+    precision: WidthOption = "fp32",
+    workers: WorkersOption = None,
     out: Annotated[
         Path | None, out_option("Folder to write; reports/advice-<name> by default.")
     ] = None,
-    verbose: Verbose = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Say which policy to run, how sure that is, what to measure.
 

@@ -10,7 +10,7 @@ import typer
 
 from simstrag.cli.calibrate_show import print_pairs
 from simstrag.cli.console import print_json, print_paragraphs, print_sentences, print_table
-from simstrag.cli.options import Seed, argument, flag, option, out_option
+from simstrag.cli.options import SeedOption, argument, flag, option, out_option
 from simstrag.cli.output import emit, mode, on_interrupt, warn_of_plan
 from simstrag.cli.progress import show_seconds
 from simstrag.documents.file_io import writable, write_atomically
@@ -18,12 +18,14 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.calibration.calibrate import Forecast
+    from simstrag.calibration.plan import Forecast
     from simstrag.profile.profile import Profile
 
 CELLS = "What to measure"
 
-Device = Annotated[str | None, option("cpu or cuda; by default a GPU if any.", "WORD", group=CELLS)]
+DeviceOption = Annotated[
+    str | None, option("cpu or cuda; by default a GPU if any.", "WORD", group=CELLS)
+]
 
 
 def calibrate(
@@ -36,7 +38,7 @@ def calibrate(
         Path | None,
         out_option("Folder of profile and samples; profiles/<device>-<workload> by default."),
     ] = None,
-    device: Device = None,
+    device: DeviceOption = None,
     minutes: Annotated[
         float | None, option("Time limit; 10, or what all cells need.", "M", min=0.1)
     ] = None,
@@ -60,7 +62,7 @@ def calibrate(
         bool,
         flag("Compile the model (torch.compile); say what that did.", "--compile", group=CELLS),
     ] = False,
-    seed: Seed = 0,
+    seed: SeedOption = 0,
     plan: Annotated[
         bool,
         flag("Print what would be measured, and how long it takes; measure nothing.", "--plan"),
@@ -69,7 +71,8 @@ def calibrate(
     """Measure steps, contention and communication on this machine; write a profile."""
     if context.invoked_subcommand is not None:
         return
-    from simstrag.calibration.calibrate import Calibration, CalibrationRequest
+    from simstrag.calibration.calibrate import Calibration
+    from simstrag.calibration.plan import CalibrationRequest
 
     calibration = Calibration(
         CalibrationRequest(
@@ -103,7 +106,7 @@ def derive(
 def check(
     profile: Annotated[Path, argument("A profile in JSON.", "PROFILE")],
     minutes: Annotated[float, option("Measure no longer than this.", "M", min=0.1)] = 2.0,
-    device: Device = None,
+    device: DeviceOption = None,
 ) -> None:
     """Measure a few cells again, and say whether a profile still holds here."""
     from simstrag.calibration.check import check as check_profile

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simstrag.cli.console import capture_warnings, command_line, print_paragraphs, print_table
-from simstrag.cli.options import Jobs, Verbose, flag, option, out_option
+from simstrag.cli.options import JobsOption, VerboseOption, flag, option, out_option
 from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count
 
@@ -33,8 +33,8 @@ def claims(
     ] = None,
     quick: Annotated[bool, flag("Coarse maps and three seeds; train nothing.", "--quick")] = False,
     out: Annotated[Path | None, out_option("reports/claims by default.")] = None,
-    jobs: Jobs = None,
-    verbose: Verbose = False,
+    jobs: JobsOption = None,
+    verbose: VerboseOption = False,
 ) -> None:
     """Say which of the papers' claims hold, and where.
 

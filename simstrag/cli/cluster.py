@@ -17,13 +17,13 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
 )
-from simstrag.cli.options import Jobs, Seeds, Verbose, argument, flag, out_option
+from simstrag.cli.options import JobsOption, SeedsOption, VerboseOption, argument, flag, out_option
 from simstrag.cli.output import emit, mode
 from simstrag.cli.read_inputs import folder_of
 from simstrag.cli.sweep import (
-    Address,
-    Backend,
-    Shard,
+    AddressOption,
+    BackendOption,
+    ShardOption,
     draw_report,
     parse_shard,
     run_and_draw,
@@ -44,15 +44,15 @@ def cluster(
     out: Annotated[
         Path | None, out_option("Folder of the results; reports/<study> by default.")
     ] = None,
-    seeds: Seeds = None,
-    jobs: Jobs = None,
-    backend: Backend = None,
-    address: Address = None,
-    shard: Shard = None,
+    seeds: SeedsOption = None,
+    jobs: JobsOption = None,
+    backend: BackendOption = None,
+    address: AddressOption = None,
+    shard: ShardOption = None,
     constants: Annotated[
         bool, flag("Print the constants that managers use; measure them, but run no study.")
     ] = False,
-    verbose: Verbose = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Simulate jobs that share nodes; run it again to go on."""
     if constants:

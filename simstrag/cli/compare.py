@@ -15,7 +15,15 @@ from simstrag.cli.console import (
     print_table,
     warn,
 )
-from simstrag.cli.options import Jobs, Policies, ScenarioFile, Seeds, Verbose, flag, out_option
+from simstrag.cli.options import (
+    JobsOption,
+    PoliciesOption,
+    ScenarioFile,
+    SeedsOption,
+    VerboseOption,
+    flag,
+    out_option,
+)
 from simstrag.cli.output import emit, mode, on_interrupt
 from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import folder_of, partial_folder, read_scenario, refuse_other
@@ -33,8 +41,8 @@ DRAWING = 10.0
 
 def compare(
     scenario: ScenarioFile,
-    policy: Policies = None,
-    seeds: Seeds = None,
+    policy: PoliciesOption = None,
+    seeds: SeedsOption = None,
     out: Annotated[
         Path | None, out_option("Folder to write; reports/<scenario> by default.")
     ] = None,
@@ -47,8 +55,8 @@ def compare(
     no_sensitivity: Annotated[
         bool, flag("Try no other values of what is assumed.", "--no-sensitivity", group=NUMBERS)
     ] = False,
-    jobs: Jobs = None,
-    verbose: Verbose = False,
+    jobs: JobsOption = None,
+    verbose: VerboseOption = False,
 ) -> None:
     """Rank policies under equal contention; write a report.
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from simstrag.validation import Schedule
     from simstrag.validation.loadgen.limited_link import Behind
 
-Fault = Literal["stop", "restart", "continue"]
-Precision = Literal["auto", "full", "bf16", "tf32+bf16", "fp16", "stand-in"]
+OnFault = Literal["stop", "restart", "continue"]
+PrecisionName = Literal["auto", "full", "bf16", "tf32+bf16", "fp16", "stand-in"]
 
 STEPS = 200
 """Steps of each rank without --samples."""
@@ -68,7 +68,8 @@ def ddp(
         Path | None, option("Calibration for hints.", "FILE", group=OF_WORKLOAD)
     ] = None,
     precision: Annotated[
-        Precision, option("full, bf16, tf32+bf16, fp16 or stand-in.", "WORD", group=OF_WORKLOAD)
+        PrecisionName,
+        option("full, bf16, tf32+bf16, fp16 or stand-in.", "WORD", group=OF_WORKLOAD),
     ] = "auto",
     seed: Annotated[
         int,
@@ -76,7 +77,7 @@ def ddp(
     ] = 0,
     out: Annotated[Path | None, out_option("Run directory to write.")] = None,
     on_fault: Annotated[
-        Fault, option("stop, restart or continue.", "WORD", group=OF_RANKS)
+        OnFault, option("stop, restart or continue.", "WORD", group=OF_RANKS)
     ] = "stop",
     checkpoint: Annotated[
         int, option("Steps between two; 0: none.", "N", min=0, group=OF_WORKLOAD)

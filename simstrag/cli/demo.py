@@ -14,7 +14,7 @@ from typing import Annotated
 
 from simstrag.cli.compare import compare_scenario
 from simstrag.cli.console import print_line, warn
-from simstrag.cli.options import OUTPUT, Jobs, Verbose, flag, out_option
+from simstrag.cli.options import OUTPUT, JobsOption, VerboseOption, flag, out_option
 from simstrag.cli.output import mode, on_interrupt
 from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.printable import shell_word
@@ -25,8 +25,8 @@ def demo(
         Path | None, out_option("Folder to write; a new one for temporary files by default.")
     ] = None,
     open_: Annotated[bool, flag("Open the report in a browser.", "--open", group=OUTPUT)] = False,
-    jobs: Jobs = None,
-    verbose: Verbose = False,
+    jobs: JobsOption = None,
+    verbose: VerboseOption = False,
 ) -> None:
     """Compare policies on eight H200 whose GPUs others use, too.
 

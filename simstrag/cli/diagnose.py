@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from simstrag.cli.console import command_line, print_lines
 from simstrag.cli.options import (
-    Jobs,
-    Verbose,
+    JobsOption,
+    VerboseOption,
     argument,
     option,
     out_option,
@@ -51,8 +51,8 @@ def diagnose(
         float | None,
         option("What reduced precision gains in this job.", "X", "--amp-ratio", group=POLICIES),
     ] = None,
-    jobs: Jobs = None,
-    verbose: Verbose = False,
+    jobs: JobsOption = None,
+    verbose: VerboseOption = False,
 ) -> None:  # fmt: skip
     """Say who was slow in a job, what it cost, and what would help."""
     from simstrag.runs.run import check_directory

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from simstrag.cli.console import print_line, print_table
-from simstrag.cli.options import Jobs, Policies, ScenarioFile, Seeds, out_option
+from simstrag.cli.options import JobsOption, PoliciesOption, ScenarioFile, SeedsOption, out_option
 from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count
 from simstrag.cli.read_inputs import read_scenario
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def fit(
     scenario: ScenarioFile,
-    policy: Policies = None,
-    seeds: Seeds = None,
+    policy: PoliciesOption = None,
+    seeds: SeedsOption = None,
     out: Annotated[Path | None, out_option("YAML of the constants.", "FILE.yaml")] = None,
-    jobs: Jobs = None,
+    jobs: JobsOption = None,
 ) -> None:
     """Fit the noise scale and the cost of staleness by training."""
     from simstrag.experiments.learner_fit import fit_learner

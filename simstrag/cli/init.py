@@ -45,24 +45,26 @@ def _flag(name: str) -> Any:
     return option(f"{what}.", example, group=JOB)
 
 
-Step = Annotated[str | None, _flag("step")]
-Parameters = Annotated[str | None, _flag("parameters")]
-Link = Annotated[str | None, _flag("link")]
-Batch = Annotated[str | None, _flag("batch")]
-Latency = Annotated[str | None, _flag("latency")]
-Width = Annotated[str, option("Of gradients.", "WORD", "--precision", group=JOB)]
-Workers = Annotated[int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)]
+StepOption = Annotated[str | None, _flag("step")]
+ParametersOption = Annotated[str | None, _flag("parameters")]
+LinkOption = Annotated[str | None, _flag("link")]
+BatchOption = Annotated[str | None, _flag("batch")]
+LatencyOption = Annotated[str | None, _flag("latency")]
+WidthOption = Annotated[str, option("Of gradients.", "WORD", "--precision", group=JOB)]
+WorkersOption = Annotated[
+    int | None, option("By default the nodes of the trace.", "N", min=1, group=JOB)
+]
 
 
 def init(
     trace: TraceFile,
-    step: Step = None,
-    parameters: Parameters = None,
-    link: Link = None,
-    batch: Batch = None,
-    latency: Latency = None,
-    precision: Width = "fp32",
-    workers: Workers = None,
+    step: StepOption = None,
+    parameters: ParametersOption = None,
+    link: LinkOption = None,
+    batch: BatchOption = None,
+    latency: LatencyOption = None,
+    precision: WidthOption = "fp32",
+    workers: WorkersOption = None,
     out: Annotated[Path, out_option("Scenario to write.", "FILE")] = Path("scenario.yaml"),
 ) -> None:
     """Write a first scenario for a trace, with placeholders."""

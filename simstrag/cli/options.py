@@ -115,11 +115,15 @@ def policy_option(help: str, group: str | None = None) -> Any:
 
 ScenarioFile = Annotated[Path, argument("A scenario in YAML.", "SCENARIO")]
 TraceFile = Annotated[Path, argument("A CSV or parquet trace.", "TRACE")]
-Policy = Annotated[str, policy_option("Such as ssp:bound=5.")]
-Policies = Annotated[list[str] | None, policy_option("Instead of the scenario's; may be repeated.")]
-Seed = Annotated[int, option("Seed of all random numbers.", "N", "--seed", "-s", min=0)]
-Seeds = Annotated[int | None, option("Number of seeds, instead of the file's.", "N", min=1)]
-Jobs = Annotated[int | None, option("Processes; all cores by default.", "N", "--jobs", "-j", min=1)]
-Verbose = Annotated[
+PolicyOption = Annotated[str, policy_option("Such as ssp:bound=5.")]
+PoliciesOption = Annotated[
+    list[str] | None, policy_option("Instead of the scenario's; may be repeated.")
+]
+SeedOption = Annotated[int, option("Seed of all random numbers.", "N", "--seed", "-s", min=0)]
+SeedsOption = Annotated[int | None, option("Number of seeds, instead of the file's.", "N", min=1)]
+JobsOption = Annotated[
+    int | None, option("Processes; all cores by default.", "N", "--jobs", "-j", min=1)
+]
+VerboseOption = Annotated[
     bool, flag("Print all sentences, tables and cautions.", "--verbose", "-v", group=OUTPUT)
 ]

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from simstrag.cli.console import format_cell, print_sentences, print_table
-from simstrag.cli.options import OUTPUT, Policy, ScenarioFile, Seed, flag, option, out_option
+from simstrag.cli.options import (
+    OUTPUT,
+    PolicyOption,
+    ScenarioFile,
+    SeedOption,
+    flag,
+    option,
+    out_option,
+)
 from simstrag.cli.output import emit
 from simstrag.cli.progress import show_run, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
@@ -30,8 +38,8 @@ IDLE = (
 
 def run(
     scenario: ScenarioFile,
-    policy: Policy = "bsp",
-    seed: Seed = 0,
+    policy: PolicyOption = "bsp",
+    seed: SeedOption = 0,
     out: Annotated[Path | None, out_option("Run directory to write.")] = None,
     steps: Annotated[bool, flag("Also write steps.parquet.", "--steps", group=OUTPUT)] = False,
     gradients: Annotated[

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from simstrag.cli.console import capture_warnings, print_brief, print_line
-from simstrag.cli.options import Jobs, Policies, ScenarioFile, Seeds, Verbose, option
+from simstrag.cli.options import (
+    JobsOption,
+    PoliciesOption,
+    ScenarioFile,
+    SeedsOption,
+    VerboseOption,
+    option,
+)
 from simstrag.cli.output import emit
 from simstrag.cli.progress import show_count, warn_of_hours
 from simstrag.cli.read_inputs import read_scenario
@@ -24,12 +31,12 @@ QUANTITY = "Such as learner.c_tau; may be repeated; all by default."
 
 def sensitivity(
     scenario: ScenarioFile,
-    policy: Policies = None,
+    policy: PoliciesOption = None,
     quantity: Annotated[list[str] | None, option(QUANTITY, "KEY", "--quantity", "-k")] = None,
-    seeds: Seeds = None,
+    seeds: SeedsOption = None,
     out: Annotated[Path | None, option("CSV to write.", "FILE", "--out", "-o")] = None,
-    jobs: Jobs = None,
-    verbose: Verbose = False,
+    jobs: JobsOption = None,
+    verbose: VerboseOption = False,
 ) -> None:
     """Find which constant changes the ranking, and at what value."""
     from simstrag.experiments.sensitivity import sensitivity as run_sensitivity

@@ -13,7 +13,7 @@ from warnings import warn
 import typer
 
 from simstrag.cli.console import capture_warnings, print_line
-from simstrag.cli.options import Jobs, Seeds, argument, flag, option, out_option
+from simstrag.cli.options import JobsOption, SeedsOption, argument, flag, option, out_option
 from simstrag.cli.output import emit, mode
 from simstrag.cli.progress import show_count, warn_of_hours_of_study
 from simstrag.cli.read_inputs import folder_of
@@ -28,11 +28,11 @@ S = TypeVar("S", bound="KeptStudy[Any]")
 
 MACHINES, NOTHING = "Many machines", "Finished runs"
 
-Backend = Annotated[
+BackendOption = Annotated[
     str | None, option("processes by default, dask or ray.", "NAME", group=MACHINES)
 ]
-Address = Annotated[str | None, option("Of the cluster.", "ADDRESS", group=MACHINES)]
-Shard = Annotated[
+AddressOption = Annotated[str | None, option("Of the cluster.", "ADDRESS", group=MACHINES)]
+ShardOption = Annotated[
     str | None, option("Only part i of k, for a batch scheduler.", "I/K", group=MACHINES)
 ]
 
@@ -47,11 +47,11 @@ def sweep(
     out: Annotated[
         Path | None, out_option("Folder of the results; reports/<study> by default.")
     ] = None,
-    seeds: Seeds = None,
-    jobs: Jobs = None,
-    backend: Backend = None,
-    address: Address = None,
-    shard: Shard = None,
+    seeds: SeedsOption = None,
+    jobs: JobsOption = None,
+    backend: BackendOption = None,
+    address: AddressOption = None,
+    shard: ShardOption = None,
     collect: Annotated[
         bool, flag("Run nothing; write the tables of finished runs.", "--collect", group=NOTHING)
     ] = False,

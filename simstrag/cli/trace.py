@@ -17,7 +17,7 @@ from simstrag.cli.console import (
 )
 from simstrag.cli.options import (
     OUTPUT,
-    Seed,
+    SeedOption,
     TraceFile,
     argument,
     flag,
@@ -101,7 +101,7 @@ def generate(
     out: OutFile,
     nodes: Annotated[int, option("Number of nodes.", "N")] = 8,
     seconds: Annotated[float, option("Length of the trace.", "S")] = 3600.0,
-    seed: Seed = 0,
+    seed: SeedOption = 0,
     resource: Annotated[str, option("gpu, host, net or step.", "WORD")] = "gpu",
     model: Annotated[str, option("episodes or on-off.", "WORD", group=EPISODES)] = "episodes",
     severity: Annotated[
@@ -265,7 +265,7 @@ def resample(
     block: Annotated[
         float | None, option("Seconds drawn as a whole; 10 correlation times.", "S")
     ] = None,
-    seed: Seed = 0,
+    seed: SeedOption = 0,
 ) -> None:
     """Draw more nodes or a longer time from blocks of a recorded trace.
 

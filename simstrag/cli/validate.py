@@ -16,7 +16,14 @@ from simstrag.cli.console import (
     print_table,
     warn,
 )
-from simstrag.cli.options import Seed, argument, given_options, option, out_option, policy_option
+from simstrag.cli.options import (
+    SeedOption,
+    argument,
+    given_options,
+    option,
+    out_option,
+    policy_option,
+)
 from simstrag.cli.output import emit, mode, on_interrupt, warn_of_plan
 from simstrag.cli.progress import show_count, show_seconds
 from simstrag.errors import InputError
@@ -76,7 +83,7 @@ def validate(
     steps: Annotated[int, option("Steps of a rank per run.", "N", min=1, group=REAL)] = 300,
     repetitions: Annotated[int, option("Real runs per case.", "N", min=1, group=REAL)] = 5,
     minutes: Annotated[float, option("Time limit.", "M", min=0.1, group=REAL)] = 45.0,
-    seed: Seed = 0,
+    seed: SeedOption = 0,
 ) -> None:
     """Train under real load, simulate the same, compare."""
     if run is not None:
@@ -99,7 +106,7 @@ def validate(
         )
     if workload is None and (given := given_options(context, OF_CALIBRATION)):
         raise InputError(f"{', '.join(given)}: --profile is already a calibration; leave it out")
-    from simstrag.calibration.calibrate import CalibrationRequest
+    from simstrag.calibration.plan import CalibrationRequest
     from simstrag.profile.profile import Profile, find_profile
     from simstrag.validation.validation import InterleavedCalibration, describe_differences
     from simstrag.validation.validation import validate as run_validation

@@ -22,7 +22,7 @@ FAILS, IS_LOST, IS_BACK = range(3)
 MOST = 1000
 """Failures without a single update beyond all before, ASSUMED to go on for ever."""
 
-Event = tuple[float, int, int, float]
+RankChange = tuple[float, int, int, float]
 """When, what, to which rank, and when that is back."""
 
 
@@ -48,7 +48,7 @@ class Failures(ABC):
         self.counts: dict[str, float] = {"failures": 0}
         self._section = section
         self._coming = section.coming(seed, workers)
-        self._agenda: list[Event] = []
+        self._agenda: list[RankChange] = []
         self._headway = 0, 0  # the highest version so far, and failures since
         self._expect()
 

@@ -18,13 +18,13 @@ from simstrag.arrays import Floats
 from simstrag.experiments.criterion import MEAN, Criterion
 from simstrag.experiments.runner import BASELINE
 
-State = tuple[str, float]
+Setting = tuple[str, float]
 """A setting that was simulated: the key of a constant, and its value."""
-Times = Mapping[State, Mapping[str, float]]
+SettingTimes = Mapping[Setting, Mapping[str, float]]
 """Mean seconds of the policies in each setting, or a quantile."""
-Samples = Mapping[State, Mapping[str, Floats]]
+SettingSamples = Mapping[Setting, Mapping[str, Floats]]
 """Seconds of the policies in each setting under its seeds, in one order for all policies."""
-OWN: State = ("", math.nan)
+OWN: Setting = ("", math.nan)
 """The scenario itself."""
 MODEL_ERROR = 0.046
 """The least gain, as a share of the time of bsp, for which training is changed.
@@ -43,10 +43,10 @@ class Regret:
     """
 
     worst: float
-    state: State
+    state: Setting
 
 
-def worst_regrets(states: Times) -> dict[str, Regret]:
+def worst_regrets(states: SettingTimes) -> dict[str, Regret]:
     """The worst regret of each policy.
 
     >>> worst_regrets({OWN: {"bsp": 15.0, "asgd": 12.0}})["bsp"].worst
@@ -67,7 +67,7 @@ def gaining(times: Mapping[str, float]) -> list[str]:
     return [name for name, t in times.items() if t <= (1 - MODEL_ERROR) * times[BASELINE]]
 
 
-def mean_times(samples: Samples, by: Criterion = MEAN) -> dict[State, dict[str, float]]:
+def mean_times(samples: SettingSamples, by: Criterion = MEAN) -> dict[Setting, dict[str, float]]:
     """The mean seconds of samples, or a quantile."""
     return {
         state: {name: by.of(of) for name, of in times.items()} for state, times in samples.items()
@@ -90,7 +90,10 @@ class Choice:
 
 
 def choose(
-    samples: Samples, candidates: Collection[str], lanes: Mapping[str, str], by: Criterion = MEAN
+    samples: SettingSamples,
+    candidates: Collection[str],
+    lanes: Mapping[str, str],
+    by: Criterion = MEAN,
 ) -> Choice:
     """The candidate that changes training least, of those that are not told apart from the best.
 
@@ -117,7 +120,7 @@ def choose(
 
 
 def alternatives(
-    samples: Samples,
+    samples: SettingSamples,
     key: str,
     candidates: Collection[str],
     lanes: Mapping[str, str],
@@ -153,7 +156,7 @@ def alternatives(
     return found
 
 
-def as_fast(samples: Samples, choice: Choice, by: Criterion = MEAN) -> tuple[str, ...]:
+def as_fast(samples: SettingSamples, choice: Choice, by: Criterion = MEAN) -> tuple[str, ...]:
     """The policies of `alike` whose times are shown to be within `MODEL_ERROR` of the choice's."""
     times = samples[OWN]
     rivals = (name for name in choice.alike if name not in (choice.policy, BASELINE))
@@ -165,7 +168,7 @@ def as_fast(samples: Samples, choice: Choice, by: Criterion = MEAN) -> tuple[str
     )
 
 
-def _told_apart(samples: Samples, name: str, best: str, worst: float, by: Criterion) -> bool:
+def _told_apart(samples: SettingSamples, name: str, best: str, worst: float, by: Criterion) -> bool:
     """Whether a policy is shown to be slower than the best, or to have a larger worst regret.
 
     worst: the worst regret of the best.
@@ -202,7 +205,7 @@ class PolicyDecision(abc.ABC):
     by: what times are compared by.
     """
 
-    samples: Samples
+    samples: SettingSamples
     lane_of: Mapping[str, str]
     by: Criterion = MEAN
 
@@ -212,7 +215,7 @@ class PolicyDecision(abc.ABC):
         """The policies that are shown to be faster than bsp in the scenario itself."""
 
     @cached_property
-    def states(self) -> Times:
+    def states(self) -> SettingTimes:
         """Mean seconds in all settings, or a quantile."""
         return mean_times(self.samples, self.by)
 
@@ -237,7 +240,7 @@ class PolicyDecision(abc.ABC):
         """The policy to run, whatever of the assumed holds."""
         return self.safest.policy
 
-    def gains(self, policy: str) -> dict[State, float]:
+    def gains(self, policy: str) -> dict[Setting, float]:
         """The share of bsp's time that a policy saves in each setting."""
         return {
             state: 1 - times[policy] / times[BASELINE]

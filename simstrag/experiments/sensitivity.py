@@ -36,7 +36,7 @@ from simstrag.scenario.varied_constants import (
 if TYPE_CHECKING:
     import pandas as pd
 
-Rows = Mapping[tuple[str, int], Mapping[str, Any]]
+RunSummaries = Mapping[tuple[str, int], Mapping[str, Any]]
 """The summary of each run of the unchanged scenario, by policy and seed."""
 
 ROUNDING = 1e-9
@@ -131,7 +131,7 @@ class Trials:
 
     scenario: Scenario
     runner: Runner
-    rows: Rows
+    rows: RunSummaries
     seeds: Sequence[int]
     known: dict[RunTask, float] = field(default_factory=dict)
 

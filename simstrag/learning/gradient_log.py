@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from simstrag.runs.run import Run
 
-Columns = dict[str, Array]
+GradientColumns = dict[str, Array]
 
 COLUMNS = ("update", "rank", "step", "version", "samples", "weight", "round")
 NONE = {"update": 0, "round": -1}
@@ -30,7 +30,7 @@ class GradientLog:
     excerpt = None
 
     def __init__(self) -> None:
-        self._gradients: list[Columns] = []
+        self._gradients: list[GradientColumns] = []
         self._times: list[Floats] = []
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
@@ -66,7 +66,7 @@ class GradientLog:
         """No table: a log is no part of a run."""
 
     @property
-    def gradients(self) -> Columns:
+    def gradients(self) -> GradientColumns:
         """Columns of all gradients that count, in the order of updates, versions and precisions.
 
         These are the applied ones, and those of groups' rounds that never were.

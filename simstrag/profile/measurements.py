@@ -12,17 +12,17 @@ from pydantic import Field, model_validator
 
 from simstrag.profile.quantity import (
     NoiseSamples,
-    NotNegative,
-    Positive,
+    NotNegativeQuantity,
+    PositiveQuantity,
     ProfilePart,
     Quantity,
-    Share,
+    ShareQuantity,
 )
 
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=0)]
 Error = Annotated[float, Field(ge=0)]
-Backend = Annotated[str, Field(min_length=1)]
+BackendName = Annotated[str, Field(min_length=1)]
 
 BatchLaw = Literal["proportional", "affine", "knee"]
 """Laws of the time of a step against its batch; see `simstrag.profile.batch_laws`."""
@@ -53,13 +53,13 @@ class StepCell(ProfilePart):
 
     precision: str
     batch: Count
-    seconds: Positive
-    mean: Positive
-    update: NotNegative | None = None
-    host: NotNegative | None = None
-    host_share: Share | None = None
-    launch: Positive | None = None
-    device: Positive | None = None
+    seconds: PositiveQuantity
+    mean: PositiveQuantity
+    update: NotNegativeQuantity | None = None
+    host: NotNegativeQuantity | None = None
+    host_share: ShareQuantity | None = None
+    launch: PositiveQuantity | None = None
+    device: PositiveQuantity | None = None
     peak_bytes: Size | None = None
     noise: NoiseSamples | None = None
     unstable: str = ""
@@ -86,9 +86,9 @@ class BatchFit(ProfilePart):
     precision: str
     part: Side = "step"
     law: BatchLaw
-    fixed: NotNegative
-    per_sample: NotNegative
-    knee: Positive | None = None
+    fixed: NotNegativeQuantity
+    per_sample: NotNegativeQuantity
+    knee: PositiveQuantity | None = None
     fitted: Annotated[tuple[Count, ...], Field(min_length=1)]
     held_out: tuple[Count, ...] = ()
     errors: dict[str, Error] = Field(default_factory=dict)
@@ -110,7 +110,7 @@ class Level(ProfilePart):
     """A measured slowdown at one level of a load. held_out: left out of the fit."""
 
     level: Annotated[float, Field(gt=0)]
-    slowdown: Positive
+    slowdown: PositiveQuantity
     held_out: bool = False
 
 
@@ -180,10 +180,10 @@ class CollectiveCell(ProfilePart):
         the network's.
     """
 
-    backend: Backend
+    backend: BackendName
     ranks: Count
     bytes: Size
-    seconds: Positive
+    seconds: PositiveQuantity
     group: str = "all"
     load: str = ""
     level: Annotated[float, Field(ge=0)] = 0.0
@@ -208,16 +208,16 @@ class CollectiveFit(ProfilePart):
     residuals: none if there are no more times than constants.
     """
 
-    backend: Backend
+    backend: BackendName
     group: str = "all"
     algorithm: Literal["ring", "tree", "halving_doubling", "hierarchical"] = "ring"
     ranks: Annotated[tuple[Count, ...], Field(min_length=1)]
     smallest: Size
     largest: Size
-    alpha: NotNegative
-    bandwidth: Positive
-    intra_alpha: NotNegative | None = None
-    intra_bandwidth: Positive | None = None
+    alpha: NotNegativeQuantity
+    bandwidth: PositiveQuantity
+    intra_alpha: NotNegativeQuantity | None = None
+    intra_bandwidth: PositiveQuantity | None = None
     residuals: tuple[Residual, ...] = ()
     note: str = ""
 
@@ -232,10 +232,10 @@ class TransferCell(ProfilePart):
 
     bytes: Size
     ranks: Count | None = None
-    push: NotNegative
-    service: NotNegative
-    pull: NotNegative
-    slowdown: Positive | None = None
+    push: NotNegativeQuantity
+    service: NotNegativeQuantity
+    pull: NotNegativeQuantity
+    slowdown: PositiveQuantity | None = None
 
 
 class LockstepCell(ProfilePart):
@@ -255,9 +255,9 @@ class LockstepCell(ProfilePart):
     bytes: Size
     load: str = ""
     level: Annotated[float, Field(ge=0)] = 0.0
-    rest: NotNegative
-    slowdown: Positive | None = None
-    interference: Positive | None = None
+    rest: NotNegativeQuantity
+    slowdown: PositiveQuantity | None = None
+    interference: PositiveQuantity | None = None
     noise: NoiseSamples | None = None
 
 
@@ -268,7 +268,7 @@ class OverlapCell(ProfilePart):
         DDP, and followed by one flat all-reduce.
     """
 
-    backend: Backend
+    backend: BackendName
     ranks: Count
     precision: str
     batch: Count
@@ -285,7 +285,7 @@ class NoiseScaleAt(ProfilePart):
 
     trained: Size
     batch: Count | None = None
-    scale: Positive
+    scale: PositiveQuantity
 
 
 class AmpRatio(ProfilePart):
@@ -294,7 +294,7 @@ class AmpRatio(ProfilePart):
     model: str
     full: str
     amp: str
-    ratio: Positive
+    ratio: PositiveQuantity
     device: str = ""
     batch: Count | None = None
     source: str
@@ -305,7 +305,7 @@ class CellError(ProfilePart):
     """A cell outside of all fits. error: (predicted - measured) / measured."""
 
     cell: str
-    measured: Positive
+    measured: PositiveQuantity
     predicted: Annotated[float, Field(gt=0)]
     error: float
 

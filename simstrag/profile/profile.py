@@ -31,11 +31,11 @@ from simstrag.profile.measurements import (
 )
 from simstrag.profile.quantity import (
     NoiseSamples,
-    NotNegative,
-    Positive,
+    NotNegativeQuantity,
+    PositiveQuantity,
     ProfilePart,
     Quantity,
-    Share,
+    ShareQuantity,
 )
 from simstrag.rendering import html_fragment
 
@@ -54,8 +54,8 @@ class MeasuredWorkload(ProfilePart):
 class PrecisionSeconds(ProfilePart):
     """Seconds in full and in reduced precision; the latter None where they are unknown."""
 
-    full: Positive
-    amp: Positive | None = None
+    full: PositiveQuantity
+    amp: PositiveQuantity | None = None
 
 
 class StepTimes(ProfilePart):
@@ -69,16 +69,16 @@ class StepTimes(ProfilePart):
     pace: relative standard deviation of the pace that lasts through a run.
     """
 
-    compute: Positive
-    host_share: Share | None = None
+    compute: PositiveQuantity
+    host_share: ShareQuantity | None = None
     launch: PrecisionSeconds | None = None
     device: PrecisionSeconds | None = None
-    amp_ratio: Positive | None = None
-    amp_ratio_contended: Positive | None = None
-    amp_switch: NotNegative
-    fixed_share: Share | None = None
+    amp_ratio: PositiveQuantity | None = None
+    amp_ratio_contended: PositiveQuantity | None = None
+    amp_switch: NotNegativeQuantity
+    fixed_share: ShareQuantity | None = None
     noise: NoiseSamples | None = None
-    pace: NotNegative | None = None
+    pace: NotNegativeQuantity | None = None
 
     @model_validator(mode="after")
     def _has_one_law(self) -> Self:
@@ -104,13 +104,13 @@ class AllReduceTimes(ProfilePart):
     smallest, largest: bytes in the fit.
     """
 
-    alpha: NotNegative
-    bandwidth: Positive
-    bytes: NotNegative
-    overlap: Share
+    alpha: NotNegativeQuantity
+    bandwidth: PositiveQuantity
+    bytes: NotNegativeQuantity
+    overlap: ShareQuantity
     algorithm: Literal["ring", "tree", "halving_doubling", "hierarchical"] = "ring"
-    intra_alpha: NotNegative | None = None
-    intra_bandwidth: Positive | None = None
+    intra_alpha: NotNegativeQuantity | None = None
+    intra_bandwidth: PositiveQuantity | None = None
     ranks: tuple[Count, ...] = ()
     smallest: Size | None = None
     largest: Size | None = None
@@ -119,9 +119,9 @@ class AllReduceTimes(ProfilePart):
 class ServerTimes(ProfilePart):
     """Seconds per gradient; see `simstrag.timing.constants.ServerCost`."""
 
-    service: NotNegative
-    push: NotNegative
-    pull: NotNegative
+    service: NotNegativeQuantity
+    push: NotNegativeQuantity
+    pull: NotNegativeQuantity
 
 
 class PowerDraw(ProfilePart):
@@ -133,9 +133,9 @@ class PowerDraw(ProfilePart):
     """
 
     source: Literal["NVML", "RAPL"]
-    idle: Positive | None = None
-    busy: Positive | None = None
-    busy_amp: Positive | None = None
+    idle: PositiveQuantity | None = None
+    busy: PositiveQuantity | None = None
+    busy_amp: PositiveQuantity | None = None
 
 
 class Profile(ProfilePart):

@@ -49,9 +49,9 @@ def _require(condition: Callable[[float], bool], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Positive = Annotated[Quantity, _require(lambda x: x > 0, "be greater than 0")]
-NotNegative = Annotated[Quantity, _require(lambda x: x >= 0, "be 0 or more")]
-Share = Annotated[Quantity, _require(lambda x: 0 <= x <= 1, "lie between 0 and 1")]
+PositiveQuantity = Annotated[Quantity, _require(lambda x: x > 0, "be greater than 0")]
+NotNegativeQuantity = Annotated[Quantity, _require(lambda x: x >= 0, "be 0 or more")]
+ShareQuantity = Annotated[Quantity, _require(lambda x: 0 <= x <= 1, "lie between 0 and 1")]
 
 MEAN_TOLERANCE = 1e-3
 """Allowed distance of the mean of noise from 1: the relative error of all simulated times."""

@@ -39,7 +39,7 @@ from simstrag.records.hang import (
     NANO,
     NUMBER,
     SIZES,
-    Entry,
+    DumpEntry,
     find_hang,
     group_of,
     members_of,
@@ -320,7 +320,7 @@ def _collectives(dump: Any, group: str, source: str) -> _Rank:
     return _Rank(number, list(what), np.array(end), np.array(seconds), all(timed))
 
 
-def _number(entry: Entry, key: str, source: str) -> float | None:
+def _number(entry: DumpEntry, key: str, source: str) -> float | None:
     """A number of an entry that is not negative; None where it has none."""
     value = entry.get(key)
     if value is None:

@@ -24,7 +24,7 @@ NAMED = 8
 """Most ranks that a sentence names."""
 SAME_SIZES = re.compile(r"all_?reduce|all_?gather|reduce_scatter|broadcast|barrier", re.IGNORECASE)
 """Collectives to which all ranks give equal sizes."""
-Entry = dict[str, Any]
+DumpEntry = dict[str, Any]
 
 
 def find_hang(dumps: dict[int, Any]) -> str:
@@ -33,7 +33,7 @@ def find_hang(dumps: dict[int, Any]) -> str:
     Of several groups that wait, the one that began first.
     """
     members, found = members_of(dumps.values()), []
-    groups: dict[str, dict[int, dict[int, Entry]]] = {}
+    groups: dict[str, dict[int, dict[int, DumpEntry]]] = {}
     for rank, dump in dumps.items():
         for entry in dump["entries"]:
             number = entry.get(NUMBER)
@@ -46,7 +46,7 @@ def find_hang(dumps: dict[int, Any]) -> str:
     return min(found, default=(0.0, ""))[1]
 
 
-def _waiting(own: Mapping[int, Mapping[int, Entry] | None]) -> tuple[float, str] | None:
+def _waiting(own: Mapping[int, Mapping[int, DumpEntry] | None]) -> tuple[float, str] | None:
     """Since when ranks wait in the first collective of a group that has not ended, and what for.
 
     own: the collectives of each rank by number; None without a dump.
@@ -92,7 +92,7 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def _odd_ones(there: Mapping[int, Entry]) -> list[int]:
+def _odd_ones(there: Mapping[int, DumpEntry]) -> list[int]:
     """The ranks that call something else, or with other sizes, than most ranks do."""
     calls = {
         rank: (str(e.get(CALL)), str(e.get(SIZES)) if SAME_SIZES.search(str(e.get(CALL))) else "")
@@ -102,21 +102,21 @@ def _odd_ones(there: Mapping[int, Entry]) -> list[int]:
     return [rank for rank, call in calls.items() if call != usual]
 
 
-def _is_done(entry: Entry) -> bool:
+def _is_done(entry: DumpEntry) -> bool:
     return entry.get("state") == "completed" or bool(entry.get(ENDED))
 
 
-def _since(entry: Entry, key: str) -> float:
+def _since(entry: DumpEntry, key: str) -> float:
     """A time of an entry; 0 where it has none."""
     value = entry.get(key)
     return value if isinstance(value, int | float) and 0 < value < 2**63 else 0.0
 
 
-def _call(entry: Entry) -> str:
+def _call(entry: DumpEntry) -> str:
     return shorten(f"{entry.get(CALL)} of {entry.get(SIZES)}")
 
 
-def _title(entry: Entry) -> str:
+def _title(entry: DumpEntry) -> str:
     name = entry.get("process_group")
     return shorten(str(name[-1] if isinstance(name, list | tuple) and name else group_of(entry)))
 
@@ -139,7 +139,7 @@ def members_of(dumps: Iterable[Any]) -> dict[str, list[int]]:
     return found
 
 
-def group_of(entry: Entry) -> str:
+def group_of(entry: DumpEntry) -> str:
     """The name of the group of an entry."""
     name = entry.get("process_group")
     return str(name[0] if isinstance(name, list | tuple) and name else entry.get("pg_id"))

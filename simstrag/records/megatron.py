@@ -69,7 +69,7 @@ WORDS = ("per iteration", "per_iteration", "across ranks", "/Rnk:")
 SCALE = {"ms": 1e-3, "s": 1.0, "": 1.0, "K": 1e3, "M": 1e6}
 ALL = "--timing-log-level 2 --timing-log-option all"
 
-Times = dict[str, dict[int, float]]
+TimerSeconds = dict[str, dict[int, float]]
 """Seconds by timer and rank."""
 Extreme = tuple[float, float, int, int]
 """The least and the greatest value, and their ranks or -1."""
@@ -81,7 +81,7 @@ class _Log:
 
     elapsed: dict[int, float] = field(default_factory=dict)
     moments: dict[int, float] = field(default_factory=dict)
-    ranks: dict[int, Times] = field(default_factory=lambda: defaultdict(dict))
+    ranks: dict[int, TimerSeconds] = field(default_factory=lambda: defaultdict(dict))
     extremes: dict[str, dict[int, Extreme]] = field(default_factory=lambda: defaultdict(dict))
     detected: dict[str, list[tuple[int, float, Extreme]]] = field(
         default_factory=lambda: defaultdict(list)

@@ -53,7 +53,7 @@ CALL = re.compile(r"(gloo|mpi|ucc|\w?ccl):|record_param_comms$|c10d::(_?all|_?re
 DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "communication"})
 ON_DEVICE = "gpu_user_annotation"
 MICRO = 1e-6
-Spans = list[tuple[float, float]]
+TimeSpans = list[tuple[float, float]]
 
 
 class RankSteps(NamedTuple):
@@ -225,8 +225,8 @@ def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> RankSte
     array([2.])
     """
     steps: dict[bool, dict[int, tuple[float, float]]] = {False: {}, True: {}}
-    kernels: tuple[Spans, Spans] = ([], [])
-    calls: tuple[Spans, Spans] = ([], [])
+    kernels: tuple[TimeSpans, TimeSpans] = ([], [])
+    calls: tuple[TimeSpans, TimeSpans] = ([], [])
     for k, event in enumerate(events, start=1):
         if not isinstance(event, dict):
             raise InputError(f"{source}, event {k}: {event!r:.80} is no mapping")
@@ -277,13 +277,13 @@ def _microseconds(value: Any) -> float:
         return math.nan
 
 
-def _windows(spans: Spans) -> Reals:
+def _windows(spans: TimeSpans) -> Reals:
     """Starts and ends of steps on the device, each up to the beginning of the next."""
     start, end = np.array(spans).T
     return np.array([start, np.append(start[1:], end[-1])])
 
 
-def _last_ends(spans: Spans, windows: Reals) -> Reals:
+def _last_ends(spans: TimeSpans, windows: Reals) -> Reals:
     """The latest end of a span in each window (starts, ends); NaN where none ends in it."""
     ends = np.sort([end for _, end in spans])
     before = np.searchsorted(ends, windows[1], side="right")
@@ -291,7 +291,7 @@ def _last_ends(spans: Spans, windows: Reals) -> Reals:
     return np.where(found, np.append(ends, np.nan)[before - 1], np.nan)
 
 
-def _covered(spans: Spans, windows: Reals) -> Reals:
+def _covered(spans: TimeSpans, windows: Reals) -> Reals:
     """Seconds of each window (starts, ends) that at least one span covers."""
     if not spans:
         return np.zeros(windows.shape[1])

@@ -20,11 +20,11 @@ from simstrag.errors import InputError
 COLUMNS = ("time", "rank", "back")
 ACTIONS = ("add", "remove")
 
-Event = dict[str, Any]
+EventKeys = dict[str, Any]
 """The keys of one failure of a scenario."""
 
 
-def read_failure_events(path: Path) -> list[Event]:
+def read_failure_events(path: Path) -> list[EventKeys]:
     """The failures of a file.
 
     Columns are time, rank and, where ranks come back, back; an empty cell is never.
@@ -47,7 +47,7 @@ def read_failure_events(path: Path) -> list[Event]:
     return events
 
 
-def of_fleet(rows: Iterable[tuple[int, float, str, str]], source: str) -> list[Event]:
+def of_fleet(rows: Iterable[tuple[int, float, str, str]], source: str) -> list[EventKeys]:
     """The failures of ranks whose nodes join and leave: row, seconds, `add` or `remove`, and node.
 
     A node takes the lowest rank that has none.  A rank without a node is away, from the beginning
@@ -60,7 +60,7 @@ def of_fleet(rows: Iterable[tuple[int, float, str, str]], source: str) -> list[E
     {'time': 0.0, 'rank': 1, 'back': 5}
     {'time': 7, 'rank': 0, 'back': 9}
     """
-    events, ranks, away = list[Event](), dict[str, int](), dict[int, Event]()
+    events, ranks, away = list[EventKeys](), dict[str, int](), dict[int, EventKeys]()
     free, latest = list[int](), -math.inf
     for line, time, action, node in rows:
         where = f"{source}, row {line}"
@@ -94,7 +94,7 @@ def _fleet_rows(rows: Iterable[list[str]], path: Path) -> Iterator[tuple[int, fl
         yield line, _number(where, "time", row[0]) / 1000, row[1].strip(), row[2].strip()
 
 
-def _events(rows: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Event]:
+def _events(rows: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[EventKeys]:
     head = next(rows)[1]
     for name in COLUMNS[:2]:
         if name not in head:
@@ -109,7 +109,7 @@ def _events(rows: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Event
         yield _event(f"{path}, row {line}", dict(zip(head, cells, strict=True)))
 
 
-def _event(where: str, cells: Mapping[str, str]) -> Event:
+def _event(where: str, cells: Mapping[str, str]) -> EventKeys:
     time, rank, back = (cells.get(name, "").strip() for name in COLUMNS)
     number = _number(where, "rank", rank)
     if number % 1:

@@ -65,7 +65,7 @@ def _read_events(value: Any, info: ValidationInfo) -> Any:
     return read_failure_events(Path((info.context or {}).get("folder", ".")) / value)
 
 
-Events = Annotated[
+FailureEvents = Annotated[
     tuple[FailureEvent, ...],
     Field(min_length=1),
     BeforeValidator(_read_events, json_schema_input_type=str | tuple[FailureEvent, ...]),
@@ -96,7 +96,7 @@ class FailuresSection(Section):
     """
 
     mtbf: Positive | None = None
-    events: Events | None = None
+    events: FailureEvents | None = None
     on_fault: Literal["continue", "restart"]
     detection: NonNegative = 0.0
     restart: NonNegative = 0.0

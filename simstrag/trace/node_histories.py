@@ -18,7 +18,7 @@ from simstrag.trace.row_validation import (
     UTILISATION,
     Codes,
     Columns,
-    Key,
+    HistoryKey,
 )
 from simstrag.trace.step_functions import Pieces, owners
 
@@ -73,7 +73,7 @@ class Histories:
         return np.argsort(np.argsort(self.order)[self.starts[:-1]])
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[HistoryKey]:
         """Node, resource and kind of each history."""
         resources = [RESOURCES[k] for k in self.resource]
         kinds = [KIND_NAMES[k] for k in self.kind]

@@ -36,7 +36,7 @@ MOST_NODE = 2**53
 NUMBERS = frozenset({int, float, np.int64, np.float64})
 
 Codes = npt.NDArray[np.int8]
-Key = tuple[int, str, str]
+HistoryKey = tuple[int, str, str]
 MOST_ROWS = 1e8
 """Most rows of a trace that is generated or resampled, ASSUMED: beyond it memory ends first."""
 
@@ -110,7 +110,7 @@ def check_each(numbered: Iterable[tuple[int, Any]], source: str) -> Columns:
     """
     rows: list[Row] = []
     lines: list[int] = []
-    latest: dict[Key, float] = {}
+    latest: dict[HistoryKey, float] = {}
     for line, raw in numbered:
         where = f"{source}, row {line}"
         row = _row(raw, where)

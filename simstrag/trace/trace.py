@@ -41,7 +41,7 @@ from simstrag.trace.row_validation import (
     RESOURCES,
     SLOWDOWN,
     Columns,
-    Key,
+    HistoryKey,
     Row,
 )  # fmt: skip
 from simstrag.trace.step_functions import owners
@@ -266,7 +266,7 @@ class Trace:
         return tuple(np.unique(self.histories.node).tolist())
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[HistoryKey]:
         """Every (node, resource, kind) that has rows, in order.
 
         >>> Trace.from_rows([(0, 3, "gpu", "slowdown", 2.0)]).keys
@@ -314,7 +314,7 @@ class Trace:
         """(time, value) of one key in order of time."""
         return self.by_key().get((node, resource, kind), [])
 
-    def by_key(self) -> dict[Key, list[tuple[float, float]]]:
+    def by_key(self) -> dict[HistoryKey, list[tuple[float, float]]]:
         """(time, value) of every (node, resource, kind) in order of time."""
         rows = list(zip(self.histories.time.tolist(), self.histories.value.tolist(), strict=True))
         edges = itertools.pairwise(self.histories.starts.tolist())

@@ -10,12 +10,13 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.training_jobs import Jobs, time_steps
 from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
+from simstrag.ddp.workload_rank import Training
 from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:
@@ -41,25 +42,13 @@ class RunRequest:
     """One run, the same request for all ranks.
 
     store: file of the rendezvous; must not exist yet.
-    batch: samples of the batch of a worker of the policy.
-    samples: samples of all ranks together.
-    profile: file of the policies' hints; empty for none.
-    out: folder of the record.
     warm: (policy, steps) of unrecorded warm-up trainings on separate models.
     """
 
     store: str
     ranks: int
-    policy: str
-    workload: str
-    batch: int
-    samples: int
-    precision: str
-    profile: str
-    out: str
-    seed: int
+    training: Training
     warm: tuple[tuple[str, int], ...]
-    shards: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +164,12 @@ def _run(pipe: Connection, rank: int, request: RunRequest) -> dict[str, Any]:
     """One run of this rank."""
     import torch.distributed as dist
 
+    training = request.training
     for policy, steps in request.warm:
-        _train(request, rank, policy, steps * request.ranks * request.batch // request.shards)
+        samples = steps * request.ranks * training.batch // training.shards
+        _train(replace(training, policy=policy, samples=samples, out=None), request.ranks, rank)
     dist.barrier()
-    return _train(request, rank, request.policy, request.samples, pipe)
+    return _train(training, request.ranks, rank, pipe)
 
 
 def _shard(parts: Parts, ranks: int, shards: int) -> Parts:
@@ -223,7 +214,7 @@ def _replica_steps(request: ReplicaPaceRequest, rank: int) -> dict[str, float]:
 
 
 def _train(
-    request: RunRequest, rank: int, policy: str, samples: int, pipe: Connection | None = None
+    training: Training, ranks: int, rank: int, pipe: Connection | None = None
 ) -> dict[str, Any]:
     """Train a fresh model.
 
@@ -232,15 +223,15 @@ def _train(
     from simstrag.ddp import wrap
     from simstrag.workloads import load
 
-    workload = load(request.workload)
-    parts = workload.build(1000 * request.seed + rank)
-    if request.shards > 1:
-        parts = _shard(parts, request.ranks, request.shards)
-    model, draw = parts.model.train(), _Batches(parts.make_batch, request)
+    workload = load(training.workload)
+    parts = workload.build(1000 * training.seed + rank)
+    if training.shards > 1:
+        parts = _shard(parts, ranks, training.shards)
+    model, draw = parts.model.train(), _Batches(parts.make_batch, training, ranks)
     recorded = pipe is not None
     trainer = wrap(
-        model, parts.optimizer, policy, request.profile or None, batch=request.batch,
-        samples=samples, precision=request.precision, out=request.out if recorded else None,
+        model, parts.optimizer, training.policy, training.profile, batch=training.batch,
+        samples=training.samples, precision=training.precision, out=training.out,
         stall_limit=STALL,
     )  # fmt: skip
     reported = not recorded or rank > 0
@@ -255,11 +246,11 @@ def _train(
 
     steps = 0
     with trainer:
-        while trainer.samples < samples:
+        while trainer.samples < training.samples:
             batch = draw(trainer.next_batch)
             trainer.step(loss)
             steps += 1
-        asked = recorded and (rank == 0 or request.shards > 1)
+        asked = recorded and (rank == 0 or training.shards > 1)
         accuracy = _accuracy(trainer, workload) if asked else None
     return {"steps": steps, "accuracy": accuracy}
 
@@ -281,12 +272,12 @@ class _Batches:
     For the stand-in, floating-point inputs are double, as its parameters are.
     """
 
-    def __init__(self, make_batch: Callable[[int], Batch], request: RunRequest) -> None:
+    def __init__(self, make_batch: Callable[[int], Batch], training: Training, ranks: int) -> None:
         from simstrag.workloads import map_tensors
 
-        self.size, self._next = POOL * request.batch * max(1, request.ranks // 2), 0
+        self.size, self._next = POOL * training.batch * max(1, ranks // 2), 0
         samples_pool = make_batch(self.size)
-        double = request.precision == "stand-in"
+        double = training.precision == "stand-in"
         self._pool = (
             map_tensors(samples_pool, lambda t: t.double() if t.is_floating_point() else t)
             if double

@@ -22,6 +22,7 @@ from simstrag.calibration.benches.bench import Skipped
 from simstrag.calibration.benches.machine_state import Occupancy
 from simstrag.ddp.journal.run_from_journal import finish
 from simstrag.ddp.policy_support import profile_hints
+from simstrag.ddp.workload_rank import Training
 from simstrag.documents.file_io import lock_file, refuse_file, write_atomically, write_json
 from simstrag.errors import InputError, SimstragError
 from simstrag.runs.run import Run, plain
@@ -245,11 +246,12 @@ class Campaign:
         load: list[Mapping[str, Any]],
     ) -> None:
         plan, store = self.plan, folder / "store"
-        order = RunRequest(
-            str(store), case.ranks, case.policy, plan.workload, plan.worker_batch(case),
-            plan.samples(case), plan.precision, str(self.file) if case.shards == 1 else "",
-            str(folder), plan.seed + repetition, self._warm(case), case.shards,
+        training = Training(
+            plan.workload, case.policy, plan.samples(case), plan.worker_batch(case),
+            plan.seed + repetition, plan.precision, str(self.file) if case.shards == 1 else None,
+            str(folder), shards=case.shards,
         )  # fmt: skip
+        order = RunRequest(str(store), case.ranks, training, self._warm(case))
         limit = START + PATIENCE * self.predicted[case]
         with _load_by(plan.schedule(case), load) as go:
             answers = ranks.run(order, limit, go)

@@ -15,9 +15,10 @@ from typing import Any
 import pandas as pd
 
 from simstrag.calibration.benches.machine_state import FOREIGN_LIMIT
-from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
+from simstrag.calibration.calibrate import PROFILE, Calibration
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.measurement_rounds import OnPlan, OnVisit
+from simstrag.calibration.plan import CalibrationRequest
 from simstrag.ddp.policy_support import profile_hints
 from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.errors import InputError
@@ -37,6 +38,7 @@ from simstrag.validation.real_runs import (
     REPLICA,
     RUNS,
     Campaign,
+    OnRun,
     RunOutcome,
     lock_folder,
     refuse_others,
@@ -58,8 +60,6 @@ BEGUN = "begun.json"
 
 LATE = 0.1
 """Delay of load, in seconds, above which there is a remark."""
-
-OnRun = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)

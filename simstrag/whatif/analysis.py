@@ -90,25 +90,16 @@ def analyse(
     source: str | Path | Record,
     gpu_price: float | None = None,
     *,
-    compare: str | Sequence[str] = (),
-    amp_ratio: float | None = None,
-    jobs: int | None = None,
     replay: JobReplay | None = None,
 ) -> WhatIf:
     """What a straggler cost in the job of a record.
 
     source: its file or folder, or what `read_record` has read of it.
     gpu_price: of a GPU-hour, in any currency.
-    compare: policies to simulate on the scenario of the record, such as `["korel", "ssp:bound=5"]`;
-        a plain string is one.
-    amp_ratio: what reduced precision gains in the job; a typical number if a policy needs it.
-    jobs: processes that simulate; all cores by default.
     replay: of the record, where it was made already.
-    Raises `InputError` for a file that is no record, one that cannot be replayed, a policy that
-    does not exist, and a record without what policies need.
+    Raises `InputError` for a file that is no record, and one that cannot be replayed.
     """
-    compare = loadable(compare)
-    check_numbers(gpu_price, amp_ratio, bool(compare))
+    check_numbers(gpu_price, None, compares=False)
     record = source if isinstance(source, Record) else read_record(source)
     replay = replay or replay_of(record)
     layout = replay.layout
@@ -117,22 +108,11 @@ def analyse(
     groups = gather(slow, layout, record.hosts, record.mesh)
     why = causes(record, replay, slow)
     gpus = record.gpus or len(np.unique(layout.rank))
-    outlook = None
-    if compare:
-        from simstrag.whatif.job_scenario import job_scenario
-        from simstrag.whatif.policy_outlook import compare_policies
-
-        job = job_scenario(
-            record, replay, compare, gpus=gpus, gpu_price=gpu_price, amp_ratio=amp_ratio
-        )
-        outlook = compare_policies(
-            job, float(found.replayed.mean()), float(found.ideal.mean()), jobs
-        )
     return WhatIf(
         record, replay, found, late_replicas(layout), slow, why,
         fixes(replay, found, slow, why, gpus, gpu_price, groups), gpus, gpu_price,
-        tuple(_warnings(record, layout, found)), outlook,
-        find_unseen(record, layout, bool(slow)), groups,
+        tuple(_warnings(record, layout, found)),
+        unseen=find_unseen(record, layout, bool(slow)), groups=groups,
     )  # fmt: skip
 
 

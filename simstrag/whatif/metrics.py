@@ -38,7 +38,7 @@ class Decomposition:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class GroupShare:
     """The part of some operations in the slowdown.
 
     removed: share of the slowdown that goes if they are ideal (M_W, M_S).
@@ -75,9 +75,9 @@ class Metrics:
     by_stage: Decomposition
     by_worker: Reals
     delays: Mapping[str, Decomposition] | None
-    top: Share
+    top: GroupShare
     top_ranks: tuple[int, ...]
-    last_stage: Share | None
+    last_stage: GroupShare | None
 
     @property
     def slowdown(self) -> float:
@@ -180,7 +180,9 @@ def _top_ranks(replay: JobReplay, scores: Reals) -> tuple[int, ...]:
     return tuple(ranks[np.lexsort((ranks, -score))][:count].tolist())
 
 
-def _shares(replay: JobReplay, groups: list[Bools], recorded: float, ideal: float) -> list[Share]:
+def _shares(
+    replay: JobReplay, groups: list[Bools], recorded: float, ideal: float
+) -> list[GroupShare]:
     """The shares of groups of operations, from means of replayed and ideal steps."""
     times = replay.step_times(np.stack([~each for each in groups] + groups)).mean(axis=1)
     lost = recorded - ideal
@@ -189,7 +191,7 @@ def _shares(replay: JobReplay, groups: list[Bools], recorded: float, ideal: floa
         times[: len(groups)].tolist(), times[len(groups) :].tolist(), strict=True
     ):
         removed, alone = ((recorded - fixed) / lost, (only - ideal) / lost) if lost else (0.0, 0.0)
-        shares.append(Share(removed, alone, fixed, only))
+        shares.append(GroupShare(removed, alone, fixed, only))
     return shares
 
 

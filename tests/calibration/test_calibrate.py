@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from simstrag.calibration import calibrate as module
+from simstrag.calibration import plan as module
 from simstrag.calibration.benches.training_ranks import TrainingBench
-from simstrag.calibration.calibrate import Calibration, CalibrationRequest, derive
+from simstrag.calibration.calibrate import Calibration, derive
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.check import CheckResult, cells_to_check
 from simstrag.calibration.compare import compare
+from simstrag.calibration.plan import CalibrationRequest
 from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Samples, read
 from simstrag.errors import InputError

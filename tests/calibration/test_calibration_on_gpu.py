@@ -14,13 +14,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration import calibrate as module  # noqa: E402
+from simstrag.calibration import plan as module  # noqa: E402
 from simstrag.calibration.benches import steps, training_jobs  # noqa: E402
 from simstrag.calibration.benches.anatomy import AnatomyBench  # noqa: E402
 from simstrag.calibration.benches.bench import Skipped  # noqa: E402
 from simstrag.calibration.benches.measured_device import Cpu  # noqa: E402
-from simstrag.calibration.calibrate import Calibration, CalibrationRequest  # noqa: E402
-from simstrag.calibration.cells import MeasurementCell, Series  # noqa: E402
+from simstrag.calibration.calibrate import Calibration  # noqa: E402
+from simstrag.calibration.cells import MeasurementCell, VisitSeries  # noqa: E402
+from simstrag.calibration.plan import CalibrationRequest  # noqa: E402
 from simstrag.calibration.samples import read  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
@@ -43,11 +44,11 @@ class PlayedGpu(Cpu):
     def mark(self) -> tuple[float, float]:
         return self.now, 0.0
 
-    def launches(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+    def launches(self, job: TrainingTask, batch: Any, steps: int) -> VisitSeries:
         return {"launch": (LAUNCH,) * steps}
 
 
-def kernels(_: AnatomyBench, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+def kernels(_: AnatomyBench, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
     """A visit of part "anatomy" without its process, which would need a GPU."""
     if cell.batch > MEMORY:
         raise Skipped("no memory in the process of the profiler")

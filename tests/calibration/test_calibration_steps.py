@@ -20,7 +20,7 @@ from simstrag.calibration.benches.visit_forecast import (  # noqa: E402
     filling_batch,
     probe,
 )
-from simstrag.calibration.cells import MeasurementCell, Series  # noqa: E402
+from simstrag.calibration.cells import MeasurementCell, VisitSeries  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, load  # noqa: E402
@@ -259,7 +259,7 @@ class Traced(Cpu):
         self.asked.append("launches")
         return {"launch": (0.01,) * steps}
 
-    def kernels(self, job: TrainingTask, batch: object, steps: int) -> Series:
+    def kernels(self, job: TrainingTask, batch: object, steps: int) -> VisitSeries:
         self.asked.append("kernels")
         return {"kernel": (0.02,) * steps}
 
@@ -296,7 +296,7 @@ class Launching(Traced):
     def mark(self) -> tuple[float, float]:
         return self.now, 0.0
 
-    def launches(self, job: TrainingTask, batch: object, steps: int) -> Series:
+    def launches(self, job: TrainingTask, batch: object, steps: int) -> VisitSeries:
         return {"launch": (0.003,) * steps}
 
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from simstrag import Run  # noqa: E402
-from simstrag.cli.ddp import Precision  # noqa: E402
+from simstrag.cli.ddp import PrecisionName  # noqa: E402
 from simstrag.cli.validate import describe_kept  # noqa: E402
 from simstrag.contract import Outer  # noqa: E402
 from simstrag.ddp.journal.journal import facts_to_json  # noqa: E402
@@ -251,7 +251,7 @@ def test_an_interrupted_validation_says_how_many_runs_have_finished(tmp_path: Pa
 
 
 def test_the_precisions_that_are_known_are_those_that_there_are() -> None:
-    assert set(get_args(Precision)) == {"auto", *PAIRS}
+    assert set(get_args(PrecisionName)) == {"auto", *PAIRS}
 
 
 def test_a_script_has_what_follows_two_dashes(folder: Path, call: Call, launcher: Launcher) -> None:

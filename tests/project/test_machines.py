@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import machines, results
-from benchmarks.machines import COLUMNS, Setting, append_row, read_rows, row_of, table_of
+from benchmarks.machines import COLUMNS, MachineSetting, append_row, read_rows, row_of, table_of
 from benchmarks.results import MEASURED
 from benchmarks.tables import plain
 from simstrag.profile.profile import Profile
@@ -70,9 +70,9 @@ def test_an_unfinished_measurement_keeps_its_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machines, "choose", lambda: (320, "korel"))
-    first = Setting.kept(tmp_path / "there", 25.0, quick=False)
+    first = MachineSetting.kept(tmp_path / "there", 25.0, quick=False)
     monkeypatch.setattr(machines, "choose", lambda: (64, "asgd"))
-    assert Setting.kept(tmp_path / "there", 10.0, quick=True) == first
+    assert MachineSetting.kept(tmp_path / "there", 10.0, quick=True) == first
     assert json.loads((tmp_path / "there" / "setting.json").read_text())["batch"] == 320
 
 
@@ -80,7 +80,7 @@ def test_an_unfinished_measurement_keeps_its_setting(
 def test_only_what_two_ranks_beside_load_of_a_core_need_is_calibrated(
     tmp_path: Path, policy: str, server: bool
 ) -> None:
-    setting = Setting(320, policy, 25.0, quick=False)
+    setting = MachineSetting(320, policy, 25.0, quick=False)
     cells = setting.cells(tmp_path)
     steps = {(c.precision, c.batch) for c in cells if c.part == "step"}
     assert steps == {("fp32", 320), ("bf16", 320)}

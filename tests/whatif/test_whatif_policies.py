@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import simstrag
 from simstrag import InputError, Scenario
 from simstrag.analysis.pages.diagnosis_report import render
 from simstrag.analysis.text.whatif_text import policy_sentences
 from simstrag.engine.simulate import simulate
 from simstrag.records.read import read_record
 from simstrag.records.record import Record
-from simstrag.whatif.analysis import WhatIf, analyse
+from simstrag.whatif.analysis import WhatIf
 from simstrag.whatif.diagnosis import diagnose
-from simstrag.whatif.job_scenario import JobScenario, host_shares, job_scenario
+from simstrag.whatif.job_scenario import JobScenario, host_shares, job_scenario, read_job_scenario
 from simstrag.whatif.metrics import metrics
 from simstrag.whatif.operation_array import Layout
 from simstrag.whatif.replay import JobReplay
@@ -31,6 +30,12 @@ from tests.support.step_logs import write_rows
 
 def scenario_of(record: Record, *names: str) -> JobScenario:
     return job_scenario(record, JobReplay.of(Layout.of(record)), names or ("bsp",), gpus=8)
+
+
+def steps_of(path: Path, **options: Any) -> WhatIf:
+    found = diagnose(path, jobs=1, **options).steps
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(record: Path) -> WhatIf:
-    return analyse(record, compare=["amp_all", "lb_bsp", "asgd"], amp_ratio=2.0, jobs=1)
+    return steps_of(record, compare=["amp_all", "lb_bsp", "asgd"], amp_ratio=2.0)
 
 
 def test_a_rank_takes_its_own_seconds_and_the_all_reduce_the_rest(record: Path) -> None:
@@ -98,7 +103,7 @@ def test_policies_are_ranked_by_the_slower_reading_beside_bsp(found: WhatIf) -> 
 
 
 def test_without_reduced_precision_there_is_one_reading(record: Path) -> None:
-    found = analyse(record, compare=["lb_bsp"], jobs=1).policies
+    found = steps_of(record, compare=["lb_bsp"]).policies
     assert found.host_shares == (0.0,)
     assert found.job.readings[0].placeholders == ("learner.batch",)
 
@@ -120,7 +125,7 @@ def test_a_warning_of_one_reading_says_of_which(found: WhatIf) -> None:
 
 
 def test_an_unknown_gain_is_a_placeholder_and_a_warning(record: Path) -> None:
-    found = analyse(record, compare=["korel"], jobs=1).policies
+    found = steps_of(record, compare=["korel"]).policies
     assert "step.amp_ratio" in found.job.readings[0].placeholders
     assert any("are placeholders" in line for line in found.warnings)
 
@@ -186,17 +191,19 @@ def test_mistakes_get_a_line_each(record: Path, tmp_path: Path) -> None:
     idle.write_text("rank,step,seconds\n0,0,1\n1,0,1\n0,1,1\n1,1,0\n")
     for path, more, text in (
         (record, {"compare": ["korell"]}, "Did you mean 'korel'?"),
-        (one, {"compare": ["bsp"]}, "has one replica; policies differ in how replicas wait"),
+        (one, {"compare": ["bsp"]}, "policies cannot be compared, because it does no"),
         (idle, {"compare": ["bsp"]}, "replica 1 computed for no time in step 1"),
-        (record, {"amp_ratio": 2.0}, "amp_ratio is 2.0; give policies to compare, which alone"),
+        (record, {"compare": [], "amp_ratio": 2.0}, "amp_ratio is 2.0; give policies to compare"),
         (record, {"compare": ["korel"], "amp_ratio": np.nan}, "amp_ratio is not a number"),
         (record, {"gpu_price": np.nan}, "gpu_price is not a number"),
         (record, {"compare": ["korel"], "amp_ratio": 0.0}, "amp_ratio is 0.0; give the gain"),
     ):
         with pytest.raises(InputError) as caught:
-            simstrag.whatif.analyse(path, jobs=1, **more)
+            diagnose(path, jobs=1, **more)
         assert text in str(caught.value)
         assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="has one replica; policies differ in how replicas wait"):
+        read_job_scenario(one)
 
 
 def test_the_command_prints_the_ranking(record: Path, tmp_path: Path, call: Call) -> None:

@@ -29,8 +29,8 @@ from simstrag.experiments.decision import (
     MODEL_ERROR,
     OWN,
     PolicyDecision,
-    Samples,
-    State,
+    Setting,
+    SettingSamples,
     alternatives,
 )
 from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate, within
@@ -232,7 +232,7 @@ def _effects(s: Standings, p: Standing) -> Effects:
     )
 
 
-def _samples(s: Standings, left_out: Collection[str]) -> Samples:
+def _samples(s: Standings, left_out: Collection[str]) -> SettingSamples:
     """Seconds in the scenario itself, and with each assumed constant that was varied.
 
     Constants that are stated or measured decide nothing: `varied_constants.assumed`.
@@ -243,12 +243,12 @@ def _samples(s: Standings, left_out: Collection[str]) -> Samples:
     column = s.comparison.column
     names = dict.fromkeys([*known, BASELINE])
     own = {name: column(name, s.decides) for name in names}
-    samples: dict[State, Mapping[str, Floats]] = {OWN: own}
+    samples: dict[Setting, Mapping[str, Floats]] = {OWN: own}
     for c in s.costs:
         if c != s.scenario.learner.c_tau:
             stale = {name: s.at_cost(name, c) for name in known}
             samples["learner.c_tau", c] = {BASELINE: own[BASELINE], **stale}
-    varied: dict[State, dict[str, list[float]]] = {}
+    varied: dict[Setting, dict[str, list[float]]] = {}
     decisive = assumed(s.scenario)
     if s.comparison.extremes is not None and not s.is_untested:
         rows = s.comparison.extremes[["quantity", "value", "policy", "seconds"]]

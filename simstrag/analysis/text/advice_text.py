@@ -26,7 +26,7 @@ from simstrag.analysis.text.number_format import join, percent, seconds
 from simstrag.analysis.text.remark import say
 from simstrag.analysis.text.spread_text import describe_one_run
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.decision import MODEL_ERROR, OWN, State
+from simstrag.experiments.decision import MODEL_ERROR, OWN, Setting
 from simstrag.experiments.paired_statistics import Estimate, ratio_of_times
 from simstrag.scenario.varied_constants import NAMES, name_of
 
@@ -290,7 +290,7 @@ def _name(advice: Recommendation, constant: str) -> str:
     return OF_WORKLOADS.get(constant) or NAMES[constant]
 
 
-def _setting(advice: Recommendation, state: State) -> str:
+def _setting(advice: Recommendation, state: Setting) -> str:
     """A setting, to follow what is true of it; of a cluster the value is a factor."""
     if isinstance(advice, Advice):
         return describe_setting(advice.answer.decision, state)

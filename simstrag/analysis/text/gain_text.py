@@ -9,7 +9,7 @@ from simstrag.analysis.text.number_format import MISSING, estimate, percent
 from simstrag.analysis.text.sensitivity_text import value_text
 from simstrag.errors import SimstragError
 from simstrag.experiments.comparison import BASELINE
-from simstrag.experiments.decision import MODEL_ERROR, Regret, State
+from simstrag.experiments.decision import MODEL_ERROR, Regret, Setting
 from simstrag.experiments.paired_statistics import NEGLIGIBLE, Estimate
 from simstrag.scenario.varied_constants import QUANTITIES, name_of
 
@@ -70,7 +70,7 @@ def regret_text(regret: Regret, setting: str) -> str:
     return f"{text} ({setting})" if setting else text
 
 
-def describe_setting(d: ComparisonDecision, state: State) -> str:
+def describe_setting(d: ComparisonDecision, state: Setting) -> str:
     """A setting, to follow what is true of it."""
     key, value = state
     name = name_of(d.s.scenario, key)

@@ -26,7 +26,7 @@ from simstrag.calibration.benches.workers import (
     join_process_group,
     serve,
 )
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 from simstrag.processes.affinity import cores
 
 SIZES = (*(1 << k for k in range(10, 20, 2)), *(1 << k for k in range(20, 29)))
@@ -44,10 +44,10 @@ FEWEST, MOST = 5, 200
 MEMORY_SHARE = 0.5
 """The part of the available memory that buffers may use."""
 
-Group = tuple[int, ...]
+RankGroup = tuple[int, ...]
 """The ranks of a group, in order."""
 
-Reduce = tuple[Group, Group, int, int]
+ReduceRequest = tuple[RankGroup, RankGroup, int, int]
 """A request: the group that reduces, all ranks that start together, bytes, repetitions."""
 
 
@@ -135,7 +135,7 @@ class AllReduceBench(Bench):
         once = 2 * cell.bytes * cell.ranks / 2e9
         return max(VISIT, FEWEST * once) * (2 if cell.load else 1) + 2 * once
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """`seconds` of each repetition.
 
         `other`: `seconds` of the second half.
@@ -154,7 +154,7 @@ class AllReduceBench(Bench):
             samples = {"clean": clean, **self._time(cell)}
         return samples, facts | report
 
-    def _time(self, cell: MeasurementCell) -> Series:
+    def _time(self, cell: MeasurementCell) -> VisitSeries:
         """Repetitions for the length of a visit, after two that show how long one takes."""
         everyone = tuple(range(cell.ranks))
         groups = {"half": _halves(cell.ranks)[:1], "halves": _halves(cell.ranks)}.get(
@@ -166,7 +166,9 @@ class AllReduceBench(Bench):
             zip(("seconds", "other"), self._repeat(groups, cell.bytes, repetitions), strict=False)
         )
 
-    def _repeat(self, groups: list[Group], size: int, repetitions: int) -> list[tuple[float, ...]]:
+    def _repeat(
+        self, groups: list[RankGroup], size: int, repetitions: int
+    ) -> list[tuple[float, ...]]:
         """Seconds of every repetition, for each of the groups, which start together."""
         room = tuple(sorted(rank for group in groups for rank in group))
         requests = {rank: (group, room, size, repetitions) for group in groups for rank in group}
@@ -174,7 +176,7 @@ class AllReduceBench(Bench):
         return [elapsed([stamps[rank] for rank in group]) for group in groups]
 
 
-def _halves(count: int) -> list[Group]:
+def _halves(count: int) -> list[RankGroup]:
     return [tuple(range(count // 2)), tuple(range(count // 2, count))]
 
 
@@ -185,10 +187,10 @@ def _reduce_ranks(
     world: int,
     backend: str,
     device: str,
-    groups: tuple[Group, ...],
+    groups: tuple[RankGroup, ...],
     largest: int,
 ) -> None:
-    """Run a rank that all-reduces float32 in place and answers each `Reduce` with its stamps.
+    """Run a rank that all-reduces float32 in place and answers a `ReduceRequest` with its stamps.
 
     Every rank makes every group at the start, in the same order, and reduces once in each of its
     groups: NCCL connects a group at its first use, which no visit is to include.
@@ -212,7 +214,7 @@ def _reduce_ranks(
             dist.all_reduce(memory[:1], group=process_group)
     synchronize()
 
-    def reduce(request: Reduce) -> Stamps:
+    def reduce(request: ReduceRequest) -> Stamps:
         group, room, size, repetitions = request
         buffer = memory[: size // 4]
         total = float(sum(1 + member for member in group))

@@ -17,7 +17,7 @@ from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.training_jobs import WARM_UP, Jobs, skip_on_failure
 from simstrag.calibration.benches.visit_forecast import VisitForecast
 from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 from simstrag.workloads import Workload
 
 COMPILING = 600.0
@@ -52,7 +52,7 @@ class AnatomyBench(Bench):
         """The time of the last visit; before the first, that of its steps and the profiler."""
         return self._took.get(cell, self.forecast.anatomy(cell))
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """`kernel`: seconds of each profiled step in which some kernel ran.
 
         The facts say that the visit was in no process that times anything.
@@ -70,7 +70,7 @@ class AnatomyBench(Bench):
         return samples, {"process": -1}
 
 
-def profile_cell(jobs: Jobs, request: tuple[str, int]) -> tuple[Series, str]:
+def profile_cell(jobs: Jobs, request: tuple[str, int]) -> tuple[VisitSeries, str]:
     """`kernel` of a step, or why it cannot be computed; request: precision and batch."""
     precision, batch = request
     cell, device = MeasurementCell("anatomy", precision=precision, batch=batch), jobs.device

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Self
 
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 
 
 class Skipped(Exception):
@@ -35,7 +35,7 @@ class Bench(ABC):
         return self.seconds(cell)
 
     @abstractmethod
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """Samples and facts of one more visit. Raises `Skipped` if the cell cannot be measured."""
 
     def __enter__(self) -> Self:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.training_jobs import Jobs, skip_on_failure
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 from simstrag.workloads import TrainingTask
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class GradientBench(Bench):
         """The span, for every cell."""
         return self.span
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """Pairs for about `span` seconds of training; the facts say where the run stands."""
         device = self.jobs.device
         with skip_on_failure(self.jobs, cell), device.on_core():

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.energy_counters import Nvml, Rapl
 from simstrag.calibration.benches.machine_state import query_gpu
-from simstrag.calibration.cells import Series
+from simstrag.calibration.cells import VisitSeries
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores, keep_memory, pin
 from simstrag.workloads import map_tensors
@@ -128,11 +128,11 @@ class Cpu(HostClock):
             "peak_bytes": growth[0] + _bytes_before_step(job, batch),
         }
 
-    def launches(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+    def launches(self, job: TrainingTask, batch: Any, steps: int) -> VisitSeries:
         """None: on a CPU computing follows launching."""
         return {}
 
-    def kernels(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+    def kernels(self, job: TrainingTask, batch: Any, steps: int) -> VisitSeries:
         """None: a CPU has no kernels."""
         return {}
 
@@ -209,7 +209,7 @@ class Cuda(CudaClock):
         self.finish()
         return {"peak_bytes": torch.cuda.max_memory_allocated(self.name)}
 
-    def launches(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+    def launches(self, job: TrainingTask, batch: Any, steps: int) -> VisitSeries:
         """`launch`: seconds until the launching thread comes back, from an empty queue."""
         alone = []
         for _ in range(steps):
@@ -219,7 +219,7 @@ class Cuda(CudaClock):
         self.finish()
         return {"launch": tuple(alone)}
 
-    def kernels(self, job: TrainingTask, batch: Any, steps: int) -> Series:
+    def kernels(self, job: TrainingTask, batch: Any, steps: int) -> VisitSeries:
         """`kernel`: seconds of a step in which some kernel or copy ran; {} if none are seen.
 
         Afterwards launching takes up to twice as long for the rest of the process: the profiler's
@@ -298,7 +298,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def busy(profiles: Iterable[Sequence[tuple[float, float]]]) -> Series:
+def busy(profiles: Iterable[Sequence[tuple[float, float]]]) -> VisitSeries:
     """`kernel` of some profiles; {} if one is empty, as without CUPTI.
 
     >>> busy([[(0.0, 2.0), (1.0, 3.0)], [(5.0, 6.0)]]), busy([[], []])

@@ -23,14 +23,14 @@ from simstrag.calibration.benches.workers import (
     join_process_group,
     serve,
 )
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 
 if TYPE_CHECKING:
     from simstrag.workloads import Batch, Parts, TrainingTask
 
-Kind = Literal["compute", "together", "apart"]
+OverlapKind = Literal["compute", "together", "apart"]
 
-KINDS: tuple[Kind, ...] = ("compute", "together", "apart")
+KINDS: tuple[OverlapKind, ...] = ("compute", "together", "apart")
 
 BLOCK = 4
 """Steps of one kind in a row; the first is not counted."""
@@ -47,7 +47,7 @@ FEWEST, MOST = 3, 30
 Turns = tuple[str, int, int]
 """A request: precision, batch, number of turns."""
 
-Answer = tuple[int, dict[Kind, Stamps]]
+StampedTurns = tuple[int, dict[OverlapKind, Stamps]]
 """Bytes of a gradient, and the stamps of each kind."""
 
 
@@ -79,17 +79,19 @@ class OverlapBench(Bench):
         """A visit and the settling before it."""
         return 2 * VISIT
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """Seconds of the three kinds of step, by name; facts: `bytes` of a gradient."""
         start = time.monotonic()
         self._take_turns(cell, 1)
         pace = time.monotonic() - start
         turns = min(MOST, max(FEWEST, round(VISIT / pace)))
         answers = self._take_turns(cell, turns)
-        samples: Series = {kind: elapsed([each[kind] for _, each in answers]) for kind in KINDS}
+        samples: VisitSeries = {
+            kind: elapsed([each[kind] for _, each in answers]) for kind in KINDS
+        }
         return samples, {"bytes": answers[0][0]}
 
-    def _take_turns(self, cell: MeasurementCell, turns: int) -> list[Answer]:
+    def _take_turns(self, cell: MeasurementCell, turns: int) -> list[StampedTurns]:
         request: Turns = (cell.precision, cell.batch, turns)
         return self.workers.request(dict.fromkeys(range(cell.ranks), request))
 
@@ -131,7 +133,7 @@ def _train(
             torch.cuda.synchronize(place)
 
     def step(
-        kind: Kind, job: TrainingTask, batch: Batch, flat: torch.Tensor
+        kind: OverlapKind, job: TrainingTask, batch: Batch, flat: torch.Tensor
     ) -> tuple[float, float]:
         model: Any = job.model
         synchronize()
@@ -146,10 +148,10 @@ def _train(
         job.optimizer.zero_grad(set_to_none=True)
         return start, end
 
-    def take_turns(request: Turns) -> Answer:
+    def take_turns(request: Turns) -> StampedTurns:
         precision, batch, turns = request
         job, samples, flat = prepare(precision, batch)
-        stamps: dict[Kind, Stamps] = {kind: [] for kind in KINDS}
+        stamps: dict[OverlapKind, Stamps] = {kind: [] for kind in KINDS}
         for _ in range(turns):
             for kind in KINDS:
                 stamps[kind] += [step(kind, job, samples, flat) for _ in range(BLOCK)][1:]

@@ -11,7 +11,7 @@ from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.energy_counters import EnergyCounter, mean_watts
 from simstrag.calibration.benches.training_jobs import Jobs, skip_on_failure, time_steps
 from simstrag.calibration.benches.visit_forecast import VisitForecast
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 from simstrag.errors import InputError
 from simstrag.workloads import Precisions
 
@@ -51,7 +51,7 @@ class PowerBench(Bench):
         """The span, and as much again for warm-up."""
         return 2 * self.span if self.forecast is None else self.forecast.power(cell, self.span)
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """`watts`, one number; the facts name the counter."""
         device, counter = self.jobs.device, self._counter
         assert counter is not None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ HEADER = struct.Struct("<4q3d")  # kind, rank, version, bytes; compute start and
 RoundTrips = tuple[int, int]
 """A request: bytes of a gradient, number of round trips."""
 
-Row = tuple[float, ...]
+StampRow = tuple[float, ...]
 
 
 class ServerBench(Bench):
@@ -56,7 +56,7 @@ class ServerBench(Bench):
         """Expected at about 1 GB/s each way."""
         return max(VISIT, 2 * FEWEST * cell.bytes / 1e9)
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """`push`, `service` and `pull` of every round trip, after a trial of three."""
         trial = self.stamps(cell.bytes, 3)
         pace = trial[-1][-1] - trial[-1][0]
@@ -68,7 +68,7 @@ class ServerBench(Bench):
             "pull": tuple(t1 - s1 for *_, s1, t1 in rows),
         }, {}
 
-    def stamps(self, size: int, rounds: int) -> list[Row]:
+    def stamps(self, size: int, rounds: int) -> list[StampRow]:
         """(t0, s0, received, applied, s1, t1) of every round trip, seconds of one clock.
 
         t0: gradient complete, before it is flattened and sent.
@@ -96,7 +96,7 @@ def _run_side(pipe: Connection, rank: int, listener: socket.socket, largest: int
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(STALL)
 
-        def make_trips(request: RoundTrips) -> list[Row]:
+        def make_trips(request: RoundTrips) -> list[StampRow]:
             size, rounds = request
             count = size // 4
             if rank == 0:
@@ -112,9 +112,9 @@ def _push(
     parameters: torch.Tensor,
     flat: torch.Tensor,
     rounds: int,
-) -> list[Row]:
+) -> list[StampRow]:
     buffer = _bytes(flat)
-    stamps: list[Row] = []
+    stamps: list[StampRow] = []
     for number in range(rounds):
         gradient.fill_(1.0)
         start = time.monotonic()
@@ -133,9 +133,9 @@ def _push(
 
 def _apply(
     connection: socket.socket, parameters: torch.Tensor, gradient: torch.Tensor, rounds: int
-) -> list[Row]:
+) -> list[StampRow]:
     inbox, outbox = _bytes(gradient), _bytes(parameters)
-    stamps: list[Row] = []
+    stamps: list[StampRow] = []
     parameters.zero_()
     for number in range(rounds):
         select.select([connection], [], [], STALL)

@@ -29,7 +29,7 @@ from simstrag.calibration.benches.training_jobs import (
     time_steps,
 )
 from simstrag.calibration.benches.visit_forecast import VisitForecast
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 from simstrag.processes.affinity import cores
 from simstrag.workloads import Precisions, available_precisions
 
@@ -70,7 +70,7 @@ class StepBench(Bench):
         """The same without what only the first visit does."""
         return self.seconds(cell) if self.forecast is None else self.forecast.visit(cell, self.span)
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """Steps of one cell; facts: `state`, and at the first visit what a step is made of."""
         start, device = time.perf_counter(), self.jobs.device
         with skip_on_failure(self.jobs, cell), device.on_core():
@@ -129,7 +129,7 @@ class ContentionBench(Bench):
             return self.forecast.contention(cell, self.span)
         return 2.5 * self.span + 2 * SETTLE
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """`clean` steps, and of loaded ones `seconds`, `cpu` or `host`, `update`.
 
         The facts have the load's report.

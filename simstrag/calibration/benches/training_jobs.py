@@ -10,7 +10,7 @@ from typing import Any
 
 from simstrag.calibration.benches.bench import Skipped
 from simstrag.calibration.benches.measured_device import Device, is_out_of_memory
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 from simstrag.errors import InputError
 from simstrag.workloads import Parts, TrainingTask, Workload
 
@@ -105,7 +105,7 @@ def time_steps(
     device: Device,
     seconds: float,
     warm_up: int = WARM_UP,
-) -> Series:
+) -> VisitSeries:
     """Time steps for about `seconds`: `seconds` of each, `cpu` or `host`, and `update`.
 
     warm_up: uncounted steps before.

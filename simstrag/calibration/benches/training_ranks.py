@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from simstrag.calibration.benches.background_load import Loads
 from simstrag.calibration.benches.bench import Bench, Skipped
 from simstrag.calibration.benches.workers import WorkerGroup, join_process_group, serve
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, VisitSeries
 from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class TrainingBench(Bench):
         bare = 0.0 if cell.load else SPAN * (1 + self._cores)
         return self._took.get(cell, 2 * (VISIT + bare))
 
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[VisitSeries, dict[str, Any]]:
         """`local` steps, and `push`, `service` and `pull`, or `rest`.
 
         Without load also `alone` and `beside`; with a load also `clean`, the `local` steps before
@@ -149,7 +149,7 @@ class TrainingBench(Bench):
             raise
         return self
 
-    def _train_and_report(self, seconds: float) -> Series:
+    def _train_and_report(self, seconds: float) -> VisitSeries:
         """Train for about `seconds`, after `SETTLE` steps."""
         start = time.monotonic()
         self._train(SETTLE)
@@ -203,7 +203,7 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
             trainer.step(lambda: trained.parts.loss(model, batch))
         done, first = done + steps, done + 1
 
-    def report() -> Series:
+    def report() -> VisitSeries:
         """The steps of the last training."""
         lines = read_journal(record)[1]
         if setup.policy == "bsp":
@@ -219,7 +219,7 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
         serve(pipe, lambda request: actions[request[0]](*request[1:]))
 
 
-def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Series:
+def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> VisitSeries:
     """Latencies of a rank's gradients at the server, from gradient number `first` on."""
     from simstrag.ddp.journal.communication_from_journal import PARTS, round_trips
 
@@ -229,7 +229,7 @@ def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Ser
     return known | {"local": tuple(trip.seconds for trip in trips)}
 
 
-def _lockstep_series(lines: Sequence[Sequence[Any]], first: int) -> Series:
+def _lockstep_series(lines: Sequence[Sequence[Any]], first: int) -> VisitSeries:
     """Local steps of all ranks from number `first` on, and the rest up to the next step."""
     from simstrag.ddp.journal.communication_from_journal import reduction_rests
 

@@ -33,7 +33,7 @@ from simstrag.calibration.fits.visit_statistics import (
     round_digits,
     student_quantile,
 )
-from simstrag.profile.measurements import Backend, CollectiveFit, Residual
+from simstrag.profile.measurements import BackendName, CollectiveFit, Residual
 from simstrag.timing.constants import AllReduce
 
 Algorithm = Literal["ring", "tree", "halving_doubling", "hierarchical"]
@@ -58,7 +58,7 @@ class AllReducePoint:
         return sum(self.ranks_per_node)
 
 
-Predictor = Callable[[AllReducePoint], float]
+TimePredictor = Callable[[AllReducePoint], float]
 """Predicts seconds from a point's placement and bytes."""
 
 
@@ -154,7 +154,7 @@ def fit(
 def record(
     fit: AllReduceFit,
     points: Sequence[AllReducePoint],
-    backend: Backend,
+    backend: BackendName,
     note: str,
     interval_note: str,
     no_interval_note: str,
@@ -217,7 +217,7 @@ def interpolate(sizes: Sequence[int], seconds: Sequence[float], size: float) -> 
 
 def left_out_errors(
     points: Sequence[AllReducePoint],
-    fitter: Callable[[Sequence[AllReducePoint]], Predictor],
+    fitter: Callable[[Sequence[AllReducePoint]], TimePredictor],
     key: Callable[[AllReducePoint], object],
 ) -> list[tuple[AllReducePoint, float]]:
     """Relative error at every point that can be predicted from the points of other keys.

@@ -35,7 +35,7 @@ RESOURCES: dict[str, Resource] = {"gemm": "gpu", "copy": "gpu", "net": "net"}
 LOADS = ("cpu", "gemm", "memory", "copy", "net")
 """Order of the responses in a profile."""
 
-Timed = dict[MeasurementCell, tuple[Visit, ...]]
+TimedVisits = dict[MeasurementCell, tuple[Visit, ...]]
 """Cells beside a load, and their visits."""
 
 
@@ -92,7 +92,7 @@ def responses(
     sizes = {cell.bytes for cell in reduces}
     size = min(sizes, key=lambda b: max(b, wanted) / min(b, wanted), default=0)
     timed |= {cell: visits for cell, visits in reduces.items() if cell.bytes == size}
-    groups: dict[MeasurementCell, Timed] = {}
+    groups: dict[MeasurementCell, TimedVisits] = {}
     for cell, visits in timed.items():
         groups.setdefault(replace(cell, level=0.0), {})[cell] = visits
     fits = []
@@ -113,7 +113,7 @@ def responses(
 
 
 def _response(
-    timed: Timed, held_out: frozenset[MeasurementCell], resource: Resource
+    timed: TimedVisits, held_out: frozenset[MeasurementCell], resource: Resource
 ) -> Response | None:
     cells = sorted(timed, key=lambda cell: cell.level)
     seen = [cell for cell in cells if cell not in held_out]
@@ -129,14 +129,14 @@ def _response(
     return _of_levels(timed, slowdowns, seen, fit, resource, what, origin)
 
 
-def _knows_device(timed: Timed, steps: DeviceSteps) -> bool:
+def _knows_device(timed: TimedVisits, steps: DeviceSteps) -> bool:
     """Whether the kernels of these steps were seen; else only whole steps can be compared."""
     clean = {MeasurementCell("step", precision=c.precision, batch=c.batch) for c in timed}
     return all(steps.device(cell) is not None for cell in clean)
 
 
 def _device_response(
-    timed: Timed, held_out: frozenset[MeasurementCell], steps: DeviceSteps
+    timed: TimedVisits, held_out: frozenset[MeasurementCell], steps: DeviceSteps
 ) -> Response | None:
     """The stretch of the device's part of a step, at the levels where it bounds the step.
 
@@ -181,7 +181,7 @@ def _device_response(
 
 
 def _of_levels(
-    timed: Timed,
+    timed: TimedVisits,
     slowdowns: dict[MeasurementCell, CellEstimate],
     seen: Sequence[MeasurementCell],
     fit: LawFit[Law],
@@ -224,7 +224,7 @@ def _of_levels(
     )
 
 
-def _describe_unstable(timed: Timed) -> str:
+def _describe_unstable(timed: TimedVisits) -> str:
     """The levels whose visits repeat no single slowdown, for a note; "" for none."""
     levels = {
         cell.level: describe_instability(visits, lambda v: v.median() / v.median("clean"))

@@ -24,7 +24,7 @@ from simstrag.errors import SimstragError
 
 Optimizer = torch.optim.Optimizer | None
 
-Key = tuple[int, str]
+StateKey = tuple[int, str]
 """Key of an entry of the optimizer's state: the number of its parameter, and its name."""
 
 
@@ -40,9 +40,9 @@ class Outline(NamedTuple):
     steps: step counts, which the correction of moments uses.
     """
 
-    state: dict[Key, tuple[TensorSpec | None, Any]]
+    state: dict[StateKey, tuple[TensorSpec | None, Any]]
     options: list[dict[str, Any]]
-    steps: dict[Key, float]
+    steps: dict[StateKey, float]
 
 
 def broadcast(
@@ -79,7 +79,7 @@ def average(model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup | N
     outlines = [Outline(*each) for each in gathered]
     order = sorted(range(len(members)), key=members.__getitem__)
     _check_steps({members[k]: outlines[k].steps for k in order})
-    holders: dict[Key, list[int]] = defaultdict(list)
+    holders: dict[StateKey, list[int]] = defaultdict(list)
     for k in order:
         for key in outlines[k].state:
             holders[key].append(k)
@@ -128,7 +128,7 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def _held(optimizer: Optimizer) -> Iterator[tuple[Key, Any]]:
+def _held(optimizer: Optimizer) -> Iterator[tuple[StateKey, Any]]:
     """The entries of the state, in the same order on every rank."""
     for number, parameter in enumerate(_parameters(optimizer)):
         assert optimizer is not None
@@ -136,7 +136,7 @@ def _held(optimizer: Optimizer) -> Iterator[tuple[Key, Any]]:
             yield (number, name), value
 
 
-def _state_tensors(optimizer: Optimizer) -> Iterator[tuple[Key, torch.Tensor]]:
+def _state_tensors(optimizer: Optimizer) -> Iterator[tuple[StateKey, torch.Tensor]]:
     """The tensors of the state; of sharded ones, this rank's part."""
     held = _held(optimizer)
     return ((key, local(value)) for key, value in held if isinstance(value, torch.Tensor))
@@ -151,7 +151,7 @@ def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
     return {name: local(tensor) for name, tensor in tensors.items()}
 
 
-def _name(key: Key) -> str:
+def _name(key: StateKey) -> str:
     return f"{key[1]} of parameter {key[0]}"
 
 
@@ -200,7 +200,7 @@ def _adopt(optimizer: Optimizer, outline: Outline) -> None:
                 group[name] = value
 
 
-def _check_steps(steps: dict[int, dict[Key, float]]) -> None:
+def _check_steps(steps: dict[int, dict[StateKey, float]]) -> None:
     """Raise `SimstragError` where step counts differ; steps: by member, then by entry."""
     for key in sorted({key for own in steps.values() for key in own}):
         counts = {rank: own[key] for rank, own in steps.items() if key in own}

@@ -24,7 +24,7 @@ PHASES = (
 )  # fmt: skip
 """Phases of a step, in order, after those before the first."""
 
-Kind = Literal["dead", "stopped", "left", "slow", "network", "server"]
+FailureKind = Literal["dead", "stopped", "left", "slow", "network", "server"]
 
 WAITING = PHASES.index("reducing")
 """First phase in which a rank may wait for others."""
@@ -47,7 +47,7 @@ class FailureDiagnosis:
     """
 
     ranks: tuple[int, ...]
-    kind: Kind
+    kind: FailureKind
     step: int
     phase: str
     silent_for: float
@@ -124,7 +124,7 @@ class Diagnoser:
         while True:
             dead, stopped, left = self.fates(now)
             if lost := tuple(sorted({*dead, *stopped, *left})):
-                kind: Kind = "dead" if dead else "stopped" if stopped else "left"
+                kind: FailureKind = "dead" if dead else "stopped" if stopped else "left"
                 return self.charge(dead or stopped or left, kind, now, lost=lost)
             quiet = tuple(k for k in self._others if _is_quiet(before, now, k))
             notes = [state.fate.partition(" ")[2] for state in now.values()]
@@ -180,7 +180,7 @@ class Diagnoser:
                 dead.append(rank)
         return tuple(dead), tuple(stopped), tuple(left)
 
-    def _near_or_far(self, quiet: Collection[int]) -> Kind:
+    def _near_or_far(self, quiet: Collection[int]) -> FailureKind:
         """The kind "network" if nothing is heard from any rank of another host, else "stopped"."""
         known = {k: who.host for k in self._others if (who := self._evidence.who(k)) is not None}
         heard = {self._evidence.host, *(host for k, host in known.items() if k not in quiet)}
@@ -189,7 +189,7 @@ class Diagnoser:
     def charge(
         self,
         ranks: tuple[int, ...],
-        kind: Kind,
+        kind: FailureKind,
         states: Mapping[int, RankState],
         silent: float | None = None,
         lost: tuple[int, ...] = (),
@@ -230,10 +230,10 @@ def _read_diagnosis(text: str) -> FailureDiagnosis:
     fields = json.loads(text)
     ranks, lost = (tuple(map(int, fields[name])) for name in ("ranks", "lost"))
     kind, phase, sentence = (printable(fields[name]) for name in ("kind", "phase", "sentence"))
-    if kind not in get_args(Kind):
+    if kind not in get_args(FailureKind):
         raise ValueError(text)
     step, silent = int(fields["step"]), float(fields["silent_for"])
-    return FailureDiagnosis(ranks, cast("Kind", kind), step, phase, silent, lost, sentence)
+    return FailureDiagnosis(ranks, cast("FailureKind", kind), step, phase, silent, lost, sentence)
 
 
 def _is_quiet(before: Mapping[int, RankState], now: Mapping[int, RankState], rank: int) -> bool:

@@ -24,7 +24,7 @@ from simstrag.ddp.failures.diagnosis import (
     PHASES,
     Diagnoser,
     FailureDiagnosis,
-    Kind,
+    FailureKind,
     RankFailure,
     RankState,
     first_line,
@@ -133,7 +133,7 @@ class HeartbeatStore:
             now = self.read()
             dead, _, left = self._diagnoser.fates(now)
             if lost := tuple(sorted({*dead, *left})):
-                kind: Kind = "dead" if dead else "left"
+                kind: FailureKind = "dead" if dead else "left"
                 found = self._diagnoser.charge(dead or left, kind, now, lost=lost)
                 raise RankFailure(self._publish(found))
             absent = tuple(rank for rank in self._others if rank not in now)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -23,9 +22,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.frameworks.record_folder import require_new
 from simstrag.ddp.frameworks.scalars import scalars
-from simstrag.documents.printable import printable
 
 if TYPE_CHECKING:  # a process that trains nothing, such as a data loader's, does not load these
     from simstrag.ddp import StepRecorder
@@ -164,11 +163,6 @@ def spans_world(model: nn.Module) -> bool:
     return any(
         each.device_mesh.size() == world for each in model.parameters() if isinstance(each, DTensor)
     )
-
-
-def warn(sentence: str) -> None:
-    """Print a warning on standard error, whole and at once."""
-    print(f"warning: {printable(sentence)}\n", end="", file=sys.stderr, flush=True)
 
 
 def _problem(out: Path | None) -> str:

@@ -24,7 +24,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError, PlanError
 from simstrag.policies.estimators.lstm import KIND, Lstm
 
-Rule = Callable[[Any, str], Floats]
+PredictionRule = Callable[[Any, str], Floats]
 """The next value of an array of a view by its recent values; shape (N,), NaN where unknown.
 
 By `median` also of a block; shape (R, N)."""
@@ -52,7 +52,7 @@ def median(view: View | Block, name: str) -> Floats:
     return view.medians(name, WINDOW, skip=True)
 
 
-def predict(rule: Rule, view: View | Block, computing: Floats | None = None) -> Floats:
+def predict(rule: PredictionRule, view: View | Block, computing: Floats | None = None) -> Floats:
     """Seconds of each rank's next step by a rule; shape (N,), or (R, N); NaN where unknown.
 
     Without a communication time that part is 0.
@@ -100,11 +100,11 @@ class OfLoad:
         return times if clean is None else predict(median, view, clean * times)
 
 
-Predictor = Callable[[View], Floats]
+StepPredictor = Callable[[View], Floats]
 """Seconds of each rank's next step; shape (N,), NaN where unknown."""
-RULES: dict[str, Rule] = {"last": last, "median": median}
+RULES: dict[str, PredictionRule] = {"last": last, "median": median}
 """Predictors from recent times alone, by name."""
-PREDICTORS: dict[str, Predictor] = {
+PREDICTORS: dict[str, StepPredictor] = {
     **{name: partial(predict, rule) for name, rule in RULES.items()}, "oracle": true,
 }  # fmt: skip
 """Every predictor that reads no file, by its name in a spec."""
@@ -112,7 +112,7 @@ ALLOWED = "last, median, oracle or lstm:FILE"
 """Allowed predictors of a spec, in words."""
 
 
-def load_predictor(text: str) -> Predictor:
+def load_predictor(text: str) -> StepPredictor:
     """The predictor of a spec: a name of `PREDICTORS`, or lstm and the file of its weights.
 
     Raises `InputError` for an unknown one, and for a file without such weights.
@@ -140,7 +140,7 @@ class PredictsTimes:
     predictor: str
 
     @cached_property
-    def predictor_(self) -> Predictor:
+    def predictor_(self) -> StepPredictor:
         """The predictor that the parameter names."""
         return load_predictor(self.predictor)
 

@@ -22,7 +22,7 @@ import psutil
 
 from simstrag.errors import InputError
 
-Side = Literal["a", "b"]
+LinkEnd = Literal["a", "b"]
 
 ADDRESSES = {"a": "10.213.7.1", "b": "10.213.7.2"}
 """Addresses of the two ends; private to the namespaces."""
@@ -86,7 +86,7 @@ class LimitedLink:
         """The name of the namespace of one side; contains the process id."""
         return f"simstrag-{os.getpid()}-{side}"
 
-    def address(self, side: Side) -> str:
+    def address(self, side: LinkEnd) -> str:
         """The address of one side."""
         return ADDRESSES[side]
 
@@ -107,20 +107,20 @@ class LimitedLink:
             device = ("dev", DEVICE, "root")
             _run("tc", "-n", self.namespace(side), "qdisc", "replace", *device, "blackhole")
 
-    def start(self, side: Side, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    def start(self, side: LinkEnd, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process on one side; it is killed with the link, and when this thread ends.
 
         If this process is killed, its empty namespaces stay until the next link is made.
         """
         return subprocess.Popen(self.wrap_command(side, command), **options)
 
-    def wrap_command(self, side: Side, command: Sequence[str]) -> list[str]:
+    def wrap_command(self, side: LinkEnd, command: Sequence[str]) -> list[str]:
         """The command line that runs a command on one side."""
         inside = ("ip", "netns", "exec", self.namespace(side), "setpriv", "--pdeathsig", "KILL")
         return [*inside, *command]
 
     @contextlib.contextmanager
-    def inside(self, side: Side) -> Iterator[None]:
+    def inside(self, side: LinkEnd) -> Iterator[None]:
         """Within this context, sockets that this thread opens are on that side."""
         setns = ctypes.CDLL(None, use_errno=True).setns
         with (
@@ -162,7 +162,7 @@ class Behind:
         """The command line on the side of a rank, or of the server for None."""
         return self.link.wrap_command(self._side(rank), command)
 
-    def _side(self, rank: int | None) -> Side:
+    def _side(self, rank: int | None) -> LinkEnd:
         return "b" if rank == self.rank else "a"
 
 
