@@ -231,15 +231,15 @@ def test_advice_is_never_computed_on_a_core_that_trains(
 def test_advice_begins_again_only_for_new_steps_and_after_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advisor = Advisor([tmp_path], None)
+    advisor, clock = Advisor([tmp_path], None), [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     assert not advisor.is_due(5, 7)
     assert advisor.is_due(20, 22)
     advisor.begin(latest(tmp_path, steps=30, slow=None), is_over=True)
     advisor.wait()
     assert advisor.advice.line("who").startswith("No rank is slower")
     assert not advisor.is_due(40, 42)
-    now = time.monotonic() + PERIOD
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock[0] += PERIOD
     assert advisor.is_due(40, 42)
     assert not advisor.is_due(40, 32)
 
