@@ -23,15 +23,12 @@ from simstrag.errors import InputError
 from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
 from simstrag.runs.run import Run
-from simstrag.scenario.scenario import Scenario
+from tests.support.slowed_comparison import scenario
 
-SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
-SCENARIO = Scenario.of({
-    "workers": 4, "samples": 4 * 128 * 60, "target_progress": 20.0, "seeds": 2,
-    "step": {"compute": 0.05, "amp_ratio": 1.6, "cv": 0.04, "amp_switch": 0.004},
-    "server": {"service": 5e-4}, "policies": ["bsp", "ssp", "backup", "korel"],
-    "trace": [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}],
-})  # fmt: skip
+SCENARIO = scenario(
+    seeds=2, policies=["bsp", "ssp", "backup", "korel"], allreduce=None,
+    step={"compute": 0.05, "amp_ratio": 1.6, "cv": 0.04, "amp_switch": 0.004},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

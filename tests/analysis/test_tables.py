@@ -19,7 +19,7 @@ from simstrag.analysis.tables.comparison_tables import (
     ranking_table,
 )
 from simstrag.analysis.tables.origins import origins_data
-from simstrag.analysis.tables.table import Number, csv_data
+from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.gain_text import percent_of
@@ -32,25 +32,18 @@ from simstrag.experiments.compare import compare
 from simstrag.experiments.comparison import Comparison
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.scenario.scenario import Scenario
+from tests.support import slowed_comparison
+from tests.support.contention import durations, slow
 
-SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
-TRACE = [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}]
 POLICIES = ["bsp", "bsp:via=server", "asgd", "ssp", "backup", "amp_all", "korel"]
 
 
 def scenario(**changes: object) -> Scenario:
-    data = {
-        "workers": 8,
-        "samples": 8 * 128 * 50,
-        "target_progress": 30.0,
-        "step": {"compute": 0.05, "amp_ratio": 1.6, "cv": 0.04},
-        "allreduce": {"alpha": 1e-4},
+    eight = {
+        "workers": 8, "samples": 8 * 128 * 50, "target_progress": 30.0, "policies": POLICIES,
         "server": {"service": 5e-4, "push": 1e-3, "pull": 1e-3},
-        "trace": TRACE,
-        "policies": POLICIES,
-        "seeds": 3,
-    }
-    return Scenario.of({k: v for k, v in (data | changes).items() if v is not None})
+    }  # fmt: skip
+    return slowed_comparison.scenario(**eight | changes)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +63,11 @@ def small(**changes: object) -> Standings:
 
 def text_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", "", page)).split())
+
+
+def cells_of(table: Table) -> dict[str, dict[str, str]]:
+    """The cells of a table by policy and header."""
+    return {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
 
 
 class TestFormats:
@@ -113,29 +111,25 @@ class TestFormats:
 
 class TestRanking:
     def test_rows_hold_the_numbers_of_the_ranking(self, comparison: Comparison) -> None:
-        table = ranking_table(standings(comparison))
-        by_policy = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+        cells = cells_of(ranking_table(standings(comparison)))
         for row in comparison.ranking.to_dict(orient="records"):
-            cells = by_policy[row["policy"]]
             for name, header, scale in (
                 ("time_to_target", "time to target (s)", 1),
                 ("time_to_target_mitigation", "M (%)", 100),
                 ("time_to_target_speedup", "speed-up", 1),
             ):
-                if row["policy"] == "bsp" and "_" in name and name != "time_to_target":
-                    continue
-                ends = (row[name], row[f"{name}_low"], row[f"{name}_high"])
-                assert cells[header] == estimate(*ends, percent=scale == 100)
+                if row["policy"] != "bsp" or name == "time_to_target":
+                    ends = (row[name], row[f"{name}_low"], row[f"{name}_high"])
+                    assert cells[row["policy"]][header] == estimate(*ends, percent=scale == 100)
 
     def test_the_makespan_beside_a_time_to_target_stands_behind_the_ranking(
         self, comparison: Comparison
     ) -> None:
-        table = behind_table(standings(comparison))
-        by_policy = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+        cells = cells_of(behind_table(standings(comparison)))
         for row in comparison.ranking.to_dict(orient="records"):
             ends = (row["makespan"], row["makespan_low"], row["makespan_high"])
-            assert by_policy[row["policy"]]["makespan (s)"] == estimate(*ends)
-            assert by_policy[row["policy"]]["updates through"] == row["architecture"]
+            assert cells[row["policy"]]["makespan (s)"] == estimate(*ends)
+            assert cells[row["policy"]]["updates through"] == row["architecture"]
 
     def test_the_clean_control_is_the_last_row_and_no_policy(self, comparison: Comparison) -> None:
         table = ranking_table(standings(comparison))
@@ -170,15 +164,12 @@ class TestRanking:
         assert places["bsp"] == "3"
 
     def test_server_policies_stand_beside_bsp_through_the_server(self, shown: Standings) -> None:
-        table = differences_table(shown)
-        beside = table.headers.index("makespan against bsp:via=server (s)")
-        cells = {row[0]: row[beside] for row in table.rows}
-        assert cells["korel"] == cells["bsp:via=server"] == ""
-        column = shown.comparison.column
-        gap = paired_statistics.difference(
-            column("asgd", "makespan"), column("bsp:via=server", "makespan")
-        )
-        assert cells["asgd"] == estimate(*gap, sign=True)
+        cells, server = cells_of(differences_table(shown)), "bsp:via=server"
+        beside = {name: row[f"makespan against {server} (s)"] for name, row in cells.items()}
+        assert beside["korel"] == beside[server] == ""
+        makespans = (shown.comparison.column(name, "makespan") for name in ("asgd", server))
+        gap = paired_statistics.difference(*makespans)
+        assert beside["asgd"] == estimate(*gap, sign=True)
 
     def test_mitigation_is_a_dash_with_its_reason_where_nothing_is_to_mitigate(self) -> None:
         table = ranking_table(small(trace=None, policies=["bsp", "asgd"]))
@@ -219,8 +210,7 @@ class TestRanking:
 
 class TestBehind:
     def test_it_holds_the_means_of_the_runs(self, shown: Standings) -> None:
-        table = behind_table(shown)
-        cells = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+        cells = cells_of(behind_table(shown))
         ranking = shown.comparison.ranking.set_index("policy")
         for policy in POLICIES:
             row = cells[policy]
@@ -231,15 +221,15 @@ class TestBehind:
         assert float(cells["backup"]["steps thrown away (%)"]) > 10
 
     def test_what_a_deadline_cut_is_a_column_where_one_did(self, shown: Standings) -> None:
-        s = small(policies=["bsp", "dropcompute:theta=0.04", "dropcompute"], microbatches=8)
-        table = behind_table(s)
-        cells = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+        late = "dropcompute:theta=0.04"
+        s = small(policies=["bsp", late, "dropcompute"], microbatches=8)
+        cells, column = cells_of(behind_table(s)), s.comparison.column
         assert cells["bsp"]["samples cut (%)"] == "0"
-        cut = s.comparison.column("dropcompute:theta=0.04", "cut_share").mean()
-        assert cells["dropcompute:theta=0.04"]["samples cut (%)"] == percent(cut)
+        cut = column(late, "cut_share").mean()
+        assert cells[late]["samples cut (%)"] == percent(cut)
         assert 0.05 < cut < 0.5
-        assert set(s.comparison.column("dropcompute:theta=0.04", "theta")) == {0.04}
-        assert math.isnan(s.comparison.column("dropcompute", "theta")[0])
+        assert set(column(late, "theta")) == {0.04}
+        assert math.isnan(column("dropcompute", "theta")[0])
         assert "samples cut (%)" not in behind_table(shown).headers
 
     def test_half_of_a_step_that_is_stopped_after_two_of_four_micro_batches_is_cut(self) -> None:
@@ -281,9 +271,7 @@ class TestSaved:
         assert last["M (%)"] is last["M (%), low"] is None
 
     def test_quantities_keep_their_unit_in_a_column_of_its_own(self) -> None:
-        table = origins_data(scenario())
-        rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
-        step = rows["step in full precision, idle machine"]
+        step = cells_of(origins_data(scenario()))["step in full precision, idle machine"]
         assert (step["value"], step["unit"]) == (0.05, "s")
 
 
@@ -439,7 +427,7 @@ class TestCautions:
         assert "model of progress" not in " ".join(cautions(small(policies=["bsp", "amp_all"])))
 
     def test_who_moves_samples_is_told_to_have_no_fixed_part_of_a_step(self) -> None:
-        rows = [{"time": 0.0, "value": 2.0, **SLOW}]
+        rows = [slow(node=3)]
         text = " ".join(cautions(small(trace=rows, policies=["bsp", "lb_bsp"])))
         assert "would slow down lb_bsp" in text
         assert "slow down" not in " ".join(cautions(small(policies=["bsp", "asgd"])))
@@ -454,7 +442,7 @@ class TestCautions:
         ("resource", "reason"), [("host", "host_share is 0"), ("net", "no transfer takes any time")]
     )
     def test_contention_that_nothing_feels_is_told(self, resource: str, reason: str) -> None:
-        rows = [{"time": 0.0, "node": 1, "resource": resource, "kind": "slowdown", "value": 2.0}]
+        rows = [slow(node=1, resource=resource)]
         free = {"allreduce": None, "server": None}
         text = " ".join(cautions(small(trace=rows, policies=["bsp"], **free)))
         assert f"The trace's {resource} rows have no effect: {reason}." in text
@@ -462,15 +450,11 @@ class TestCautions:
         assert "no effect" not in " ".join(cautions(small(trace=rows, policies=["bsp"], **felt)))
 
     def test_time_beyond_the_trace_is_told(self) -> None:
-        s = small(trace=[{"time": 0.1, "value": 2.0, **SLOW}], policies=["bsp"])
+        s = small(trace=[slow(2.0, 0.1, 3)], policies=["bsp"])
         assert any("beyond the end of the trace" in text for text in cautions(s))
 
     def test_recorded_durations_make_no_claim_of_mitigation(self) -> None:
-        rows = [
-            {"time": k, "node": n, "resource": "step", "kind": "duration", "value": 0.05 * (1 + n)}
-            for n in range(4)
-            for k in range(30)
-        ]
+        rows = durations(*((0.05 * (1 + n),) * 30 for n in range(4)))
         s = small(trace=rows, policies=["bsp", "amp_all"])
         assert any("no M is claimed" in text for text in cautions(s))
         assert answer(s).bill.startswith("Stragglers cost this job ")

@@ -217,6 +217,9 @@ def assert_as_by_torch(
     reduced = log.gradients["amp"].any()  # in float32 the order of a sum shows
     rtol, atol = (1e-4, 1e-6) if reduced else (1e-9, 1e-12)
     assert torch.allclose(found, wanted, rtol=rtol, atol=atol)
+    if reduced:
+        full = PLAIN.one_at_a_time(log, make, in_full=True, **settings)
+        assert not torch.allclose(found, full, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -68,12 +68,14 @@ class PlainTraining:
         return self.slope(torch.from_numpy(self.batches.of([rank], [step], [size])), flat, amp)
 
     def one_at_a_time(
-        self, log: GradientLog, make: Any = torch.optim.SGD, correct: Any = None, **settings: Any
-    ) -> torch.Tensor:
+        self, log: GradientLog, make: Any = torch.optim.SGD, correct: Any = None,
+        in_full: bool = False, **settings: Any,
+    ) -> torch.Tensor:  # fmt: skip
         """The parameters at the end, each gradient at its rank's own model.
 
         A group with rounds trains that anew from its pull, round by round.
         correct: of a gradient, the parameters now and those pulled, and the update; None skips it.
+        in_full: as if no step were in reduced precision.
         """
         rows, known = log.gradients, dict[int, torch.Tensor]()
         whole = nn.Parameter(self.engine.initial.clone())
@@ -93,7 +95,7 @@ class PlainTraining:
         def gradient(row: int) -> torch.Tensor:
             if row not in known:
                 rank, step, size = (int(rows[name][row]) for name in ("rank", "step", "samples"))
-                amp = bool(rows["amp"][row])
+                amp = bool(rows["amp"][row]) and not in_full
                 known[row] = self.slope_at(rank, step, own_model(row), size, amp)
             return known[row]
 
