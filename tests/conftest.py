@@ -22,6 +22,7 @@ settings.register_profile("verify", parent=settings.get_profile("default"), max_
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores: threads of torch would only wait
 os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # a worker takes seconds to start: tests ask for them
 os.environ["COLUMNS"] = "100"  # of the terminal, also where there is none
 os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch looks the loopback's name up in the DNS

@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from simstrag.calibration import calibrate  # noqa: E402
 from simstrag.calibration import plan as module  # noqa: E402
 from simstrag.calibration.benches import steps, training_jobs  # noqa: E402
 from simstrag.calibration.benches.anatomy import AnatomyBench  # noqa: E402
@@ -100,13 +101,15 @@ def _gpu(patch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "find_device": lambda _: gpu,
         "load": lambda _: played,
-        "describe_device": lambda _: {"kind": "cuda", "model": "played", "gpus": 1},
         "choose_precisions": lambda *_: Precisions("fp32", "bf16", False, float("nan")),
         "build_benches": short,
     }.items():
         patch.setattr(module, name, value)
     for where in (module, steps):
         patch.setattr(where, "available_precisions", lambda _: PRECISIONS)
+    device = {"kind": "cuda", "model": "played", "gpus": 1}
+    for where in (module, calibrate):
+        patch.setattr(where, "describe_device", lambda _: device)
 
 
 def calibration(folder: Path, minutes: float | None = 5.0, *batches: int) -> Calibration:
