@@ -10,6 +10,7 @@ of 90 % quantiles, by which `advise --quantile 0.9` chooses.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,7 @@ POLICIES = (BASELINE, "lb_bsp", "asgd", "cgp")
 
 def main() -> None:
     """Measure and print the table."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         trace, out = Path(folder) / "trace.csv", Path(folder) / "scenario.yaml"
         generate(nodes=8, seconds=900, seed=0).write(trace)

@@ -13,7 +13,7 @@ All numbers are assumed.  With `runs`, whole runs of 200 rounds on the held-out 
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,10 @@ def held_out(kind: str, k: int) -> dict[str, Any]:
     return made | {"trace": rows(trace), "seeds": 12}
 
 
-def compare(folder: str) -> None:
+def compare(folder: Path) -> None:
     """Print the regret of whole runs: seconds per progress over the least of these policies."""
     lost: dict[str, list[float]] = {}
-    for path in sorted(Path(folder).glob("[or]*-*/*.yaml")):
+    for path in sorted(folder.glob("[or]*-*/*.yaml")):
         scenario = Scenario.read(path)
         n, samples = scenario.workers, 200 * scenario.workers * scenario.learner.batch
         scenario = scenario.replaced(
@@ -113,7 +113,7 @@ def compare(folder: str) -> None:
         print(f"{name:9} mean {np.mean(values):6.1%}  worst {max(values):6.1%}  of {len(values)}")
 
 
-def main(folder: str) -> None:
+def draw(folder: Path) -> None:
     """Write the scenarios."""
     cases = [("train", k, training(k), c_tau) for k in range(TRAINED) for c_tau in TRAINED_C_TAUS]
     for kind in ("recorded", "on-off"):
@@ -121,7 +121,7 @@ def main(folder: str) -> None:
             case = held_out(kind, k)
             cases += [(f"{kind}-{c_tau:g}", k, case, c_tau) for c_tau in C_TAUS]
     for where, k, case, c_tau in cases:
-        path = Path(folder) / where / f"{k:02d}-{c_tau:g}.yaml"
+        path = folder / where / f"{k:02d}-{c_tau:g}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         full = case | {"learner": case["learner"] | {"c_tau": c_tau}}
         text = yaml.dump(full, Dumper=yaml.CSafeDumper, sort_keys=False)
@@ -129,8 +129,14 @@ def main(folder: str) -> None:
     print(f"{len(cases)} scenarios in {folder}")
 
 
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="folder of the scenarios")
+    parser.add_argument("runs", nargs="?", choices=["runs"], help="compare whole runs on them")
+    asked = parser.parse_args()
+    (compare if asked.runs else draw)(asked.folder)
+
+
 if __name__ == "__main__":
-    if sys.argv[2:] == ["runs"]:
-        compare(sys.argv[1])
-    else:
-        main(*sys.argv[1:])
+    main()
