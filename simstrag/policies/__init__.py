@@ -15,6 +15,7 @@ makes of models and gradients; `eager_sgd` has partial collectives.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib
@@ -55,7 +56,7 @@ HINTS = Hints(
 WORLD = View(8, hints=HINTS)
 """The view for which a description shows the first plan."""
 READ = "__simstrag_read__"
-"""Of a user's module: `_state_of` its file when it was imported."""
+"""Name in a user's module of `_state_of` its file when it was imported."""
 
 
 @functools.cache
@@ -269,7 +270,8 @@ def _import(name: str) -> ModuleType:
             return module
         del sys.modules[name]
         # Python compares whole seconds with its compiled file's, and edits may be closer.
-        Path(cache_from_source(module.__file__ or "")).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.remove(cache_from_source(module.__file__ or ""))
     module = importlib.import_module(name)
     setattr(module, READ, _state_of(module))
     return module
