@@ -23,6 +23,8 @@ import inspect
 import os
 import pkgutil
 import sys
+import threading
+import time
 from collections.abc import Iterable
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -55,8 +57,10 @@ HINTS = Hints(
 )  # fmt: skip
 WORLD = View(8, hints=HINTS)
 """The view for which a description shows the first plan."""
-READ = "__simstrag_read__"
-"""Name in a user's module of `_state_of` its file when it was imported."""
+READ, CHANGED = "__simstrag_read__", (0, 0)
+"""Name in a user's module of `_state_of` its file as imported; if that changed meanwhile."""
+BEGUN = time.time_ns()
+IMPORTING = threading.RLock()
 
 
 @functools.cache
@@ -263,18 +267,26 @@ def _user_module(module_name: str, name: str) -> ModuleType:
 
 def _import(name: str) -> ModuleType:
     """A user's module as its file is now: it is imported again where the file has changed."""
-    module = sys.modules.get(name)
-    if module is not None:
-        state = _state_of(module)
-        if name == "__main__" or vars(module).setdefault(READ, state) == state:
+    with IMPORTING:
+        is_new, began = name not in sys.modules, time.time_ns()
+        module = importlib.import_module(name)  # waits for a thread that imports it
+        if name == "__main__" or (not is_new and _is_as_read(module)):
             return module
-        del sys.modules[name]
-        # Python compares whole seconds with its compiled file's, and edits may be closer.
-        with contextlib.suppress(OSError):
-            os.remove(cache_from_source(module.__file__ or ""))
-    module = importlib.import_module(name)
-    setattr(module, READ, _state_of(module))
-    return module
+        if not is_new:
+            sys.modules.pop(name, None)
+            # Python compares whole seconds with its compiled file's, and edits may be closer.
+            with contextlib.suppress(OSError):
+                os.remove(cache_from_source(module.__file__ or ""))
+            module = importlib.import_module(name)
+        state = _state_of(module)
+        setattr(module, READ, CHANGED if state and state[0] > began else state)
+        return module
+
+
+def _is_as_read(module: ModuleType) -> bool:
+    """Whether a module's file is as it was imported; of another importer, as this process began."""
+    state, read = _state_of(module), vars(module).get(READ)
+    return state is None or state[0] <= BEGUN if read is None else state == read
 
 
 def _state_of(module: ModuleType) -> tuple[int, int] | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import pickle
 import re
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -690,6 +692,7 @@ def test_describing_a_policy_that_breaks_is_one_line(outside: str) -> None:
 
 
 EDITED = """
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from simstrag import Plan, Quorum
 
@@ -721,6 +724,25 @@ def test_an_edited_file_is_read_anew(
     for _ in range(2):
         with pytest.raises(InputError, match=f"cannot import '{file.stem}' for policy"):
             load(file.name)
+
+
+def test_a_module_that_the_user_imported_before_an_edit_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "imported_first.py"
+    file.write_text(EDITED)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    importlib.import_module(file.stem)
+    file.write_text(EDITED.replace("4", "1"))
+    assert load(f"{file}:Edited").plan(View(4)).quorums[0].count == 1
+
+
+def test_threads_that_load_a_policy_at_once_wait_for_its_module(tmp_path: Path) -> None:
+    file = tmp_path / "slow_to_import.py"
+    file.write_text("import threading; threading.Event().wait(0.2)\n" + EDITED)
+    with ThreadPoolExecutor(3) as threads:
+        loaded = [*threads.map(load, [f"{file}:Edited"] * 3)]
+    assert len({type(policy) for policy in loaded}) == 1
 
 
 WARNING = """
