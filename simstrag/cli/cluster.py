@@ -56,6 +56,8 @@ def cluster(
 ) -> None:
     """Simulate jobs that share nodes; run it again to go on."""
     if constants:
+        if seeds is not None:
+            raise InputError(f"--seeds {seeds}: --constants runs no study; leave it out")
         _print_constants(study)
         return
     from simstrag.cluster.runs import cluster as run_cluster

@@ -202,6 +202,7 @@ def test_the_command_takes_a_record_and_failures_and_writes_a_page_with_two_curv
     assert page.count("<svg") >= 2
     assert "the choice" in page
     assert json.loads((tmp_path / "out" / "timeouts.json").read_text())["choice"]["workers"] == 1
+    assert call("advise", record, "--timeouts", *given)[0] == 0  # its own folder, again
     code, _, error = call("advise", record, "--timeouts", "-p", "bsp")
     assert code == 2
     assert "says nothing about timeouts" in error

@@ -80,6 +80,7 @@ def test_a_frame_fits_its_terminal(found: Snapshot, crowd: Snapshot, size: tuple
 
 
 def test_of_many_ranks_the_silent_and_the_slowest_are_shown(crowd: Snapshot) -> None:
+    assert crowd.wrong == {2, 60}
     text = frame(crowd, 80, 24).plain
     assert re.search(r"^  60 .*silent 40 s$", text, re.MULTILINE)
     assert re.search(r"^  63 .*1\.06", text, re.MULTILINE)

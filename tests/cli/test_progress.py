@@ -217,6 +217,10 @@ def test_a_study_of_hours_says_so_before_it_starts(
     share = re.match(r"warning: this takes about (\S+) h", part)
     assert share
     assert float(share[1]) == pytest.approx(float(hours[1]) / 4, rel=0.5)
+    _, _, more = call("sweep", "study.yaml", "--jobs", "1", "--seeds", "40")
+    longer = re.match(r"warning: this takes about (\S+) h", more)
+    assert longer
+    assert float(longer[1]) == pytest.approx(float(hours[1]) * 4, rel=0.5)
     assert call("sweep", "study.yaml", "-q")[2] == "error: it has started\n"
 
 

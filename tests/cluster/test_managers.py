@@ -369,6 +369,8 @@ def test_the_constants_are_printed_beside_those_of_star(
     even = CERTAIN["workloads"]["even"]
     study = CERTAIN | {"workloads": {"even": even, "alexnet": even}, "constants": "measured"}
     (tmp_path / "s.yaml").write_text(json.dumps(study))
+    refused = call("cluster", str(tmp_path / "s.yaml"), "--constants", "--seeds", "2")
+    assert refused[::2] == (2, "error: --seeds 2: --constants runs no study; leave it out\n")
     code, out, _ = call("cluster", str(tmp_path / "s.yaml"), "--constants")
     rows = {line.split()[0]: line.split("  ") for line in out.splitlines()}
     assert code == 0

@@ -101,7 +101,9 @@ class PlainTraining:
 
         for update in range(1, len(log.times) + 1):
             total: Any = 0
-            for k in np.flatnonzero(rows["update"] == update).tolist():
+            applied = np.flatnonzero(rows["update"] == update).tolist()
+            assert correct is None or len(applied) == 1
+            for k in applied:
                 g: torch.Tensor | None = gradient(k)
                 if correct is not None:
                     g = correct(g, whole.detach(), versions[rows["version"][k]], update)

@@ -49,6 +49,7 @@ def furthest(found: Sequence[Sequence[float]], folder: Path, policy: str, world:
     choice = OptimizerChoice("sgd", RATE, MOMENTUM)
     replay = OuterReplay(log, engine, batches(world), choice, rule)
     model, mix = replay.run(1e9).parameters, 0.0 if rule.outer is None else rule.outer.mix
+    assert len(found) > 0
     place, apart = replay._model.places[(len(log.times) - 1) % rule.fragments], 0.0
     for rank, own in enumerate(found):
         worker, taken = replay._workers[rank], int((log.gradients["rank"] == rank).sum())

@@ -85,6 +85,8 @@ def first_sentence(text: str) -> str:
 
     >>> first_sentence("Two seeds are few. Run more.")
     'Two seeds are few'
+    >>> first_sentence("Two seeds are few.")
+    'Two seeds are few'
     """
     return text.partition(". ")[0].rstrip(".")
 

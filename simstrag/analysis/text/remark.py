@@ -32,8 +32,13 @@ class Remark(str):
     kind: str
     values: Mapping[str, Any]
 
+    def __new__(cls, text: str, severity: Severity, kind: str, values: Mapping[str, Any]) -> Remark:
+        remark = super().__new__(cls, text)
+        remark.severity, remark.kind, remark.values = severity, kind, values
+        return remark
+
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The remark as a JSON object."""
         return {
             "severity": self.severity.name.lower(), "kind": self.kind, "text": str(self),
             "values": dict(self.values),
@@ -43,11 +48,10 @@ class Remark(str):
 def rows(of: Sentences, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Remark]:
     """The remarks with these kinds and values, in the order of the table: the most severe first."""
     severity = {kind: each for each, templates in of.items() for kind in templates}
-    every = []
-    for kind, values in found:
-        remark = Remark(say(of[severity[kind]][kind], **values))
-        remark.severity, remark.kind, remark.values = severity[kind], kind, values
-        every.append(remark)
+    every = [
+        Remark(say(of[severity[kind]][kind], **values), severity[kind], kind, values)
+        for kind, values in found
+    ]
     order = [*severity]
     return sorted(every, key=lambda each: order.index(each.kind))
 
