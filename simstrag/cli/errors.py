@@ -34,7 +34,7 @@ def describe_error(error: Exception) -> str:
     if not isinstance(error, UsageError):
         return str(error)
     key = KEYS.get(getattr(error, "option_name", ""))
-    if key and error.ctx.info_name in STUDIES:
+    if key and error.ctx is not None and error.ctx.info_name in STUDIES:
         return f"{error.message.rstrip('.')}; set the key {key}: of the file instead"
     near = getattr(error, "possibilities", None)
     if near:

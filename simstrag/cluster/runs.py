@@ -180,7 +180,7 @@ def cluster(
         study = study.replaced(seeds=seeds)
     folder, report = ClusterResults.check(folder, shard), on_progress or (lambda *_: None)
     with open_backend(backend, address, jobs) as pool:
-        whole = ClusterResults.begin(folder, _plan(study), study.declared, made)
+        whole = ClusterResults.begin(folder, _plan(study), study.declared, made, shard)
         return whole.compute_shard(shard, pool, _run, partial(_calls, study), report)
 
 

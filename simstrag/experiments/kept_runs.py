@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -192,20 +194,27 @@ class KeptStudy(KeptRuns[R], ABC):
     @classmethod
     def begin(
         cls, folder: Path, runs: Iterable[R], study: Mapping[str, Any], made: Mapping[str, str],
-        **rest: Any,
+        shard: tuple[int, int] | None = None, **rest: Any,
     ) -> Self:  # fmt: skip
-        """Write the list of runs.  Tables and the report of another study in the folder go."""
-        runs = tuple(runs)
-        try:
+        """Write the list of runs.  Tables and the report of another study in the folder go.
+
+        Warns where a shard has only some of the runs of those before it.
+        """
+        runs, before = tuple(runs), None
+        with contextlib.suppress(InputError):  # no study yet, or what lists its runs is damaged
             before = cls.read(folder)
-            goes_on = {run.key for run in before.runs} <= {run.key for run in runs}
-        except InputError:  # the folder holds no study yet, or what lists its runs is damaged
-            goes_on = False
-        if goes_on:
+        known = {run.key for run in before.runs} if before else set()
+        keys = {run.key for run in runs}
+        if before and known <= keys:
             made = before.made
         else:
             for name in (*cls.TABLES, "report.html"):
                 (folder / name).unlink(missing_ok=True)
+            if shard is not None and keys < known:
+                warnings.warn(
+                    f"{folder}: shards before this one are of {len(known)} runs, this one is of "
+                    f"{len(keys)}: all shards need the same study and --seeds", stacklevel=2,
+                )  # fmt: skip
         text = json.dumps({
             "format": cls.FORMAT, "made": made, "study": study, "provenance": dict(provenance()),
             **rest, "runs": runs,

@@ -154,13 +154,14 @@ def sweep(
     with open_backend(backend, address, jobs) as pool:
         report(0, 0, "reading")
         points = study.points()
-        whole = _begin(study, points, folder, made)
+        whole = _begin(study, points, folder, made, shard)
         return whole.compute_shard(shard, pool, _run, partial(_calls, pool.share, points), report)
 
 
 def _begin(
-    study: Study, points: tuple[GridPoint, ...], folder: Path, made: Mapping[str, str]
-) -> Sweep:
+    study: Study, points: tuple[GridPoint, ...], folder: Path, made: Mapping[str, str],
+    shard: tuple[int, int] | None,
+) -> Sweep:  # fmt: skip
     """Write the marker of a sweep.  Raises `InputError` where two points are the same."""
     sources = {name: digest_of_policy(name) for name in points[0].scenario.policies}
     runs, firsts = [], dict[str, GridPoint]()
@@ -174,7 +175,7 @@ def _begin(
                 runs.append(Planned(key, point.number, policy, seed))
     targets = (point.scenario.has_target for point in points)
     return Sweep.begin(
-        folder, runs, study.declared(), made,
+        folder, runs, study.declared(), made, shard,
         points=[point.values for point in points],
         times=["time_to_target" if target else "makespan" for target in targets],
         certain=[point.scenario.certain for point in points],

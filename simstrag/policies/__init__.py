@@ -15,24 +15,20 @@ makes of models and gradients; `eager_sgd` has partial collectives.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import importlib
 import inspect
-import os
 import pkgutil
 import sys
-import threading
-import time
 from collections.abc import Iterable
-from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any, overload
 
 from simstrag.contract import Hints, Policy, View
 from simstrag.documents.suggestions import choices, nearest
+from simstrag.documents.user_module import import_as_it_is
 from simstrag.errors import InputError
 from simstrag.policies._description import PolicyDescription, architecture, describe_policy
 from simstrag.policies._parameters import Parameter, format_changed, parse, values
@@ -57,10 +53,6 @@ HINTS = Hints(
 )  # fmt: skip
 WORLD = View(8, hints=HINTS)
 """The view for which a description shows the first plan."""
-READ, CHANGED = "__simstrag_read__", (0, 0)
-"""Name in a user's module of `_state_of` its file as imported; if that changed meanwhile."""
-BEGUN = time.time_ns()
-IMPORTING = threading.RLock()
 
 
 @functools.cache
@@ -256,46 +248,13 @@ def _user_module(module_name: str, name: str) -> ModuleType:
     if path is not None:
         module_name = _importable(path)
     try:
-        module = _import(module_name)
+        module = import_as_it_is(module_name)
     except (Exception, SystemExit) as error:  # any failure of a user's module is one line
         message = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"cannot import '{module_name}' for policy '{name}': {message}") from error
     if path is not None and not path.samefile(module.__file__ or ""):
         raise InputError(f"{path}: Python has another module '{module_name}'; rename the file")
     return module
-
-
-def _import(name: str) -> ModuleType:
-    """A user's module as its file is now: it is imported again where the file has changed."""
-    with IMPORTING:
-        is_new, began = name not in sys.modules, time.time_ns()
-        module = importlib.import_module(name)  # waits for a thread that imports it
-        if name == "__main__" or (not is_new and _is_as_read(module)):
-            return module
-        if not is_new:
-            sys.modules.pop(name, None)
-            # Python compares whole seconds with its compiled file's, and edits may be closer.
-            with contextlib.suppress(OSError):
-                os.remove(cache_from_source(module.__file__ or ""))
-            module = importlib.import_module(name)
-        state = _state_of(module)
-        setattr(module, READ, CHANGED if state and state[0] > began else state)
-        return module
-
-
-def _is_as_read(module: ModuleType) -> bool:
-    """Whether a module's file is as it was imported; of another importer, as this process began."""
-    state, read = _state_of(module), vars(module).get(READ)
-    return state is None or state[0] <= BEGUN if read is None else state == read
-
-
-def _state_of(module: ModuleType) -> tuple[int, int] | None:
-    """When a module's file was changed, in ns, and its bytes; None for no file of its own."""
-    try:
-        state = os.stat(getattr(module, "__file__", None) or "")
-    except OSError:
-        return None
-    return state.st_mtime_ns, state.st_size
 
 
 def _importable(path: Path) -> str:

@@ -18,13 +18,17 @@ from simstrag.arrays import Floats
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
+MOST = 4096
+"""Most ranks of a run for which waiting is derived: it takes memory for each pair of ranks."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
     """Seconds that ranks (rows) waited for ranks (columns).
 
-    held: from a gradient's arrival to that of its update's last gradient, less its own service.
-    blocked: by a bound, until an update of the other rank ended the wait.
+    held: from a gradient's arrival to that of its update's last gradient, less its own service;
+        shape (N, N), of a run that nothing is derived for also (0, 0).
+    blocked: by a bound, until an update of the other rank ended the wait; the same shape.
     total: all waiting of all ranks; the rest beyond `held` and `blocked` is the server's queue etc.
     reason: why there is no derivation, empty if there is one.
     """
@@ -52,7 +56,6 @@ def waiting(run: Run, steps: RunSteps, phases: Phases, timing: Timing | None) ->
     timing: None for a real run, whose update times cannot be checked.
     """
     architecture, waited = run.summary["architecture"], run.summary["wait_by_rank"]
-    held, blocked = np.zeros((2, len(waited), len(waited)))
     total = float(np.sum(waited))
     updates, times = defaultdict(list), np.asarray(run.updates["time"]).tolist()
     for k in np.flatnonzero(steps.entered).tolist():
@@ -68,6 +71,9 @@ def waiting(run: Run, steps: RunSteps, phases: Phases, timing: Timing | None) ->
         reason = "no table says when a gradient came to the server"
     elif len(updates) != len(times):
         reason = "its steps do not account for all its updates"
+    elif len(waited) > MOST:
+        reason = f"it has more than {MOST:,} ranks"
+    held, blocked = np.zeros((2, 0, 0) if reason else (2, len(waited), len(waited)))
     if reason:
         return Waiting(held, blocked, total, reason)
     arrival, begun, job = steps.finish, np.full(len(steps.finish), np.inf), 0.0

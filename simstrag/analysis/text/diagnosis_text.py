@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from simstrag.analysis.text.gain_text import ERROR
 from simstrag.analysis.text.lanes import CHANGED
 from simstrag.analysis.text.number_format import (
     capital,
@@ -28,6 +29,7 @@ from simstrag.analysis.text.whatif_text import (
     p_text,
     part_text,
 )
+from simstrag.experiments.decision import MODEL_ERROR
 from simstrag.records.record import QUANTITIES, RELATIVE, Bounds, Record
 from simstrag.records.steps import NO_COLLECTIVE
 from simstrag.statistics.slow_workers import FEWEST
@@ -450,7 +452,9 @@ def _policies(found: Diagnosis) -> Iterator[str]:
         best = next((each for each in gains if each.lane == lane), None)
         if best is not None:
             what = f"changes {CHANGED[lane]}" if lane else "does not declare what it changes"
-            yield f"{best.policy}: {percent(best.share)} % less time than {baseline}; it {what}."
+            known = f" (below {ERROR})" if best.share < MODEL_ERROR else ""
+            less = f"{percent(best.share)} % less time than {baseline}{known}"
+            yield f"{best.policy}: {less}; it {what}."
             baseline = "bsp"
     if found.refused:
         yield f"None was compared: {found.refused.removeprefix(f'{found.record.source}: ')}."
