@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import struct
 import sys
 import threading
 import time
 from importlib.util import cache_from_source
+from pathlib import Path
 from types import ModuleType
 
 READ, CHANGED = "__simstrag_read__", (0, 0)
 """Name in a user's module of `_state_of` its file as imported; if that changed meanwhile."""
-BEGUN = time.time_ns()
 IMPORTING = threading.RLock()
 
 
@@ -36,9 +37,24 @@ def import_as_it_is(name: str) -> ModuleType:
 
 
 def _is_as_read(module: ModuleType) -> bool:
-    """Whether a module's file is as it was imported; of another importer, as this process began."""
-    state, read = _state_of(module), vars(module).get(READ)
-    return state is None or state[0] <= BEGUN if read is None else state == read
+    """Whether a module's file is as it was imported, by this or by the user's own import."""
+    state = _state_of(module)
+    if READ in vars(module):
+        return bool(state == vars(module)[READ])
+    if state is None or _compiled_from(module) in (None, (state[0] // 10**9, state[1])):
+        setattr(module, READ, state)
+        return True
+    return False
+
+
+def _compiled_from(module: ModuleType) -> tuple[int, int] | None:
+    """Seconds and bytes of the file from which Python compiled a module, where it kept them."""
+    try:
+        header = Path(module.__cached__ or "").read_bytes()[:16]
+        flags, seconds, size = struct.unpack("<4x3I", header)
+    except (AttributeError, OSError, struct.error):
+        return None
+    return None if flags else (seconds, size)
 
 
 def _state_of(module: ModuleType) -> tuple[int, int] | None:

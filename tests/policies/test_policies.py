@@ -732,8 +732,9 @@ def test_a_module_that_the_user_imported_before_an_edit_is_read_anew(
     file = tmp_path / "imported_first.py"
     file.write_text(EDITED)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    importlib.import_module(file.stem)
-    file.write_text(EDITED.replace("4", "1"))
+    first = importlib.import_module(file.stem)
+    assert type(load(f"{file}:Edited")) is first.Edited
+    file.write_text(EDITED.replace("4", "1") + "# edited")
     assert load(f"{file}:Edited").plan(View(4)).quorums[0].count == 1
 
 
