@@ -92,6 +92,8 @@ def sweep(
     total, outcomes = len(result.runs), result.outcomes()
     failed = {run: outcome["error"] for run, outcome in outcomes.items() if outcome["error"]}
     finished = len(outcomes) - len(failed)
+    is_whole = shard is None or Sweep.read(result.folder).has_ended
+    tables = result.tables if is_whole else []  # else they are of fewer seeds, if there are any
     document = {
         "runs": total,
         "finished": finished,
@@ -101,10 +103,10 @@ def sweep(
         ],
         "warnings": warnings,
         "written": result.folder,
-        "tables": result.tables,
+        "tables": tables,
         "report": page,
     }
-    shown, path = partial(_print, total, finished, failed), [result.folder, *result.tables][-1]
+    shown, path = partial(_print, total, finished, failed), [result.folder, *tables][-1]
     emit(document, shown, warnings, results=path, report=None if mode().quiet else page)
     if finished < total:
         raise typer.Exit(1)
