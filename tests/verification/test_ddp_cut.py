@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from simstrag.ddp.workload_rank import Training, command
 from simstrag.validation.loadgen.limited_link import DEVICE, LimitedLink, probe
 
 STALL, PATIENCE = 4.0, 90.0
+SECRET = secrets.token_hex(16)
 FAR = "the network to the store, or who holds it: no answer for "
 
 
@@ -38,7 +40,7 @@ def started(
         "RANK": f"{rank}", "WORLD_SIZE": f"{len(sides)}", "LOCAL_RANK": f"{before.count(side)}",
         "LOCAL_WORLD_SIZE": f"{sides.count(side)}", "MASTER_ADDR": link.address("a"),
         "MASTER_PORT": "29400", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": DEVICE,
-        "SIMSTRAG_STALL_LIMIT": f"{STALL}",
+        "SIMSTRAG_STALL_LIMIT": f"{STALL}", "SIMSTRAG_SECRET": SECRET,
     }  # fmt: skip
     return link.start(
         side, [*inside, sys.executable, *command(training)],  # type: ignore[arg-type]
