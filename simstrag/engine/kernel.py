@@ -151,8 +151,8 @@ class Kernel:
 
     def _idle(self) -> Bools:
         """Whether each rank holds no gradient."""
-        states, (nobody, gone) = self.memory.ranks["state"], self._none
-        idle: Bools = (states == nobody) | (states == gone)
+        states, (empty, gone) = self.memory.ranks["state"], self._none
+        idle: Bools = (states == empty) | (states == gone)
         return idle
 
     # -- the driver's side -------------------------------------------------------------------

@@ -118,6 +118,16 @@ def test_another_architecture_is_not_derived() -> None:
     assert "leader" in found.reason
 
 
+def test_waiting_of_too_many_ranks_is_not_derived_and_takes_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("simstrag.analysis.derived.waiting.MOST", WORKERS - 1)
+    found = example_of("bsp").waiting
+    assert found.reason == f"it has more than {WORKERS - 1} ranks"
+    assert found.held.size == 0
+    assert found.elsewhere == found.total > 0
+
+
 def test_private_steps_share_the_fate_of_the_one_that_completes_them() -> None:
     """Averages of four steps of each: none is lost, and nobody waits after the first three."""
     steps = steps_of(run_of("local_sgd:h=4")[0])

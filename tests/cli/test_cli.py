@@ -494,6 +494,7 @@ MISTAKES = {
     "unknown parameter": (("run", "case.yaml", "--policy", "ssp:bond=3"), {}, "bound"),
     "wrong parameter": (("run", "case.yaml", "--policy", "ssp:bound=x"), {}, "bound"),
     "impossible plan": (("run", "case.yaml", "--policy", "backup:b=4"), {}, "b"),
+    "policy without a value": (("compare", "case.yaml", "-p"), {}, "'-p' requires an argument"),
     "unknown key": (("run", "case.yaml"), _edited("server:", "sever:"), "server"),
     "unknown inner key": (("run", "case.yaml"), _edited("compute:", "compte:"), "compute"),
     "both searches": (

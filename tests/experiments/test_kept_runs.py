@@ -49,7 +49,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def used(kind: Kind, tmp_path: Path) -> Path:
-    """The folder of a finished study, with a report, that somebody began on another day."""
+    """The folder of a finished study, with a report, begun on another day."""
     folder = tmp_path / "used"
     kind.begin(kind.study, folder, jobs=1)
     marker = folder / kind.results.MARKER
@@ -116,3 +116,8 @@ def test_the_report_of_a_folder_whose_list_is_no_text_ends_in_one_line(
     code, out, err = call("report", str(tmp_path))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {marker}: not a {KINDS[name].results.WHAT}: ")
+
+
+def test_a_shard_of_fewer_runs_than_those_before_it_warns(used: Path, kind: Kind) -> None:
+    with pytest.warns(UserWarning, match="2 runs, this one is of 1: all shards need the same"):
+        kind.begin(kind.study | {"seeds": 1}, used, jobs=1, shard=(1, 2))

@@ -210,10 +210,12 @@ def test_a_host_share_and_a_gain_are_tried_only_where_both_are_possible(
         for share in (0.2, 1.0)
     ]
     partly, wholly = (each.set_index(["quantity", "direction"])["tried"] for each in found)
-    assert partly.to_dict() == pytest.approx({
-        ("step.host_share", "smaller"): 0.05, ("step.host_share", "larger"): 1 / 1.5,
-        ("step.amp_ratio", "smaller"): 1.0, ("step.amp_ratio", "larger"): 1 / 0.2,
-    }, rel=1e-5)  # fmt: skip
+    assert partly.to_dict() == {
+        ("step.host_share", "smaller"): 0.05,
+        ("step.host_share", "larger"): pytest.approx(1 / 1.5, rel=1e-5),
+        ("step.amp_ratio", "smaller"): 1.0,
+        ("step.amp_ratio", "larger"): pytest.approx(1 / 0.2, rel=1e-5),
+    }
     assert wholly.to_dict() == {
         ("step.amp_ratio", "smaller"): 1.0, ("step.amp_ratio", "larger"): 6.0,
     }  # fmt: skip

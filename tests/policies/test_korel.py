@@ -4,8 +4,8 @@ A line reads `updates | who is slowed down in them, and how much | whom the poli
 stragglers`: `AMP 2` is a suspect in reduced precision, `trial 2` one that runs full-precision steps
 for a probe or a confirmation.  Every plan of every update is compared, so a line that says `11-16`
 says that nothing changed within.  Before a story that begins with update 27 are 20 clean updates
-and 6 in which rank 2 is slowed twice, and nobody is suspected in them.  Unless said otherwise a
-clean step takes 1 s and AMP is 1.66 times as fast, which the policy has been told.
+and 6 in which rank 2 takes twice as long; the policy suspects no rank in them.  Unless said
+otherwise a clean step takes 1 s and AMP is 1.66 times as fast, and the policy has both as hints.
 """
 
 from __future__ import annotations

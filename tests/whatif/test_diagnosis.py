@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -16,7 +17,7 @@ import simstrag
 from simstrag.analysis.text.diagnosis_lines import MOST, lines
 from simstrag.errors import InputError
 from simstrag.records.record import Record
-from simstrag.whatif.diagnosis import Diagnosis, diagnose
+from simstrag.whatif.diagnosis import Diagnosis, PolicyGain, diagnose
 from simstrag.whatif.losses import COMMON, DRIFT, SCATTERED, STRAGGLERS
 from tests.support.commands import Call
 from tests.support.refusals import message_of
@@ -352,3 +353,10 @@ def test_a_bad_row_of_a_csv_file_is_named(tmp_path: Path) -> None:
     steps.write_text("rank,step,seconds\n0,0,0.1\n1,0\n0,1,0.1\n1,1,0.2\n")
     with pytest.raises(InputError, match=r"steps.csv: row 3: "):
         diagnose(steps)
+
+
+@pytest.mark.parametrize("gain", [0.04, 0.05])
+def test_a_gain_below_the_known_error_of_the_simulation_is_said_to_be(gain: float) -> None:
+    found = dataclasses.replace(read("names.csv"), gains=(PolicyGain("lb_bsp", "A", gain),))
+    is_said = "(below the simulation's known error of 4.6 %); it changes" in said(found, "policy")
+    assert is_said == (gain < 0.046)

@@ -19,7 +19,7 @@ from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
 MOST = 4096
-"""Most ranks of a run for which waiting is derived: it takes memory for each pair of ranks."""
+"""Most ranks of a run for which waiting is derived (chosen): two matrices of 134 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
